@@ -23,13 +23,20 @@ from spark_bookkeeper.cli.ledger.data import (
 )
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.parameters import (
+    Time,
+    TimeType,
+    refuse_both,
+    time_of,
+    time_range_options,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError, NoSuchLogError
 from spark_bookkeeper.logs.logs import log_table
 from spark_bookkeeper.logs.writer import LogWriter
-from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.runtime.progress import Progress
 
@@ -199,6 +206,7 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
 @click.argument("name")
 @click.option("--start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first]")
 @click.option("--end", metavar="LEDGER:ENTRY", help="Stop before it.  [default: after the last]")
+@time_range_options
 @click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
 @click.option("--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it.")
 @access_options
@@ -209,21 +217,31 @@ def read(
     name: str,
     start: str | None,
     end: str | None,
+    start_time: Time | None,
+    end_time: Time | None,
     limit: int | None,
     follow: bool,
 ) -> int:
-    """Print rows of a log with their positions. Its writer is not disturbed."""
-    if follow and (end is not None or settings.output.is_json):
-        raise InvalidArgumentError("--follow has no end: leave out --end and --json")
+    """Print rows of a log with their positions. Its writer is not disturbed.
+
+    Times are those of the appends, by the clocks of the writers.
+    """
+    if follow and (end is not None or end_time is not None or settings.output.is_json):
+        raise InvalidArgumentError("--follow has no end: leave out --end, --end-time and --json")
+    refuse_both(("--start", start), ("--start-time", start_time))
+    refuse_both(("--end", end), ("--end-time", end_time))
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
+        now_ms = bk.context.runtime.wall_ms()
+        since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
         if follow:
+            begin = start if since is None else opened.position_at(since)
             with suppress(KeyboardInterrupt):
-                for row in islice(_rows(opened.tail(start)), limit):
+                for row in islice(_rows(opened.tail(begin)), limit):
                     settings.output.say("  ".join(str(value) for value in _shown(row)))
             return EXIT_DONE
         most = 20 if limit is None and not settings.output.is_json else limit
-        found = _rows(opened.entries(start, end))
+        found = _rows(opened.entries(start, end, start_time=since, end_time=until))
         rows = list(islice(found, most))
         is_cut = most is not None and len(rows) == most and next(found, None) is not None
     names = [unlike("position", opened.schema.names), *opened.schema.names]
@@ -239,25 +257,64 @@ def read(
     return EXIT_DONE
 
 
-@log.command(epilog="Example: spark-bookkeeper log truncate orders 12:0 --yes")
+@log.command(epilog="Example: spark-bookkeeper log truncate orders --older-than 7d --dry-run")
 @click.argument("name")
-@click.argument("before", metavar="LEDGER:ENTRY")
+@click.argument("before", metavar="[LEDGER:ENTRY]", required=False)
+@click.option(
+    "--before-time",
+    "--older-than",
+    "times",
+    multiple=True,
+    type=TimeType(),
+    help="Those that had ended by then: 2026-11-22T06:30, or 7d (ago).",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @access_options
 @click.pass_obj
-def truncate(settings: Settings, access: Access, name: str, before: str, yes: bool) -> int:
-    """Delete the ledgers of a log that lie before a position. The newest one always stays."""
-    position = Position.parse(before)
+def truncate(
+    settings: Settings,
+    access: Access,
+    name: str,
+    before: str | None,
+    times: Sequence[Time],
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Delete the ledgers of a log that lie before a position, or had ended by a time.
+
+    Of a time: a ledger goes when its last entry is that old, by the clock of its writer. The
+    newest ledger always stays.
+    """
+    if (before is not None) + len(times) != 1:
+        raise InvalidArgumentError(
+            "what is to go is said once: by a position, as 12:0, by --before-time "
+            "2026-11-22T06:30, or by --older-than 7d"
+        )
+    position = None if before is None else Position.parse(before)
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
-        doomed = [i for i in opened.ledgers()[:-1] if i < position.ledger_id]
-        settings.output.note(f"ledgers of log {name} before {before}: {_listed(doomed)}")
-        if doomed and not yes:
-            confirm(f"Delete {_counted(doomed)} for ever?")
-        deleted = opened.truncate(position)
+        time = time_of(times[0] if times else None, bk.context.runtime.wall_ms())
+        place = position or time
+        assert place is not None
+        doomed = opened.truncate(place, dry_run=True)
+        if time is None:
+            where = f"before {before}"
+        else:
+            where = f"that had ended by {time.isoformat(' ', 'seconds')}"
+        settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
+        deleted: list[LedgerId] = []
+        if doomed and not dry_run:
+            if not yes:
+                confirm(f"Delete {_counted(doomed)} for ever?")
+            deleted = opened.truncate(doomed[-1] + 1)  # what was shown, and no more
     settings.output.result(
-        {"log": name, "deleted": deleted},
-        lambda: settings.output.say(f"deleted: {_listed(deleted)}"),
+        {"log": name, "dry_run": dry_run, "planned": doomed, "deleted": deleted},
+        lambda: settings.output.say(
+            f"to be deleted: {_listed(doomed)}; nothing was changed"
+            if dry_run
+            else f"deleted: {_listed(deleted)}"
+        ),
     )
     return EXIT_DONE
 

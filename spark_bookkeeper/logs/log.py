@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from numbers import Integral
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.evolution import widen, widen_all
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
-from spark_bookkeeper.client.read.times import to_ms
+from spark_bookkeeper.client.read.times import check_order, to_ms
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import Frames, write_local
 from spark_bookkeeper.errors import (
@@ -38,7 +39,12 @@ from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.election import Election, Vote
-from spark_bookkeeper.protocol.arguments import check_bytes, check_callable, whole_number
+from spark_bookkeeper.protocol.arguments import (
+    check_bytes,
+    check_callable,
+    check_flag,
+    whole_number,
+)
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
@@ -204,7 +210,7 @@ class Log(PublicNames):
         Whoever has the log open to write is told that it lost it, as by ``become_writer``.
 
         Args:
-            data: a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``, or a pandas DataFrame.
+            data: rows, as ``LedgerWriter.append`` takes them.
             txn_app_id: who writes, the same each time.
             txn_version: number of the write. One that is not above the last number of that
                 application is in the log already: nothing is written, and ``is_new`` is false.
@@ -250,6 +256,7 @@ class Log(PublicNames):
         end: Place | None = None,
         *,
         start_time: datetime | None = None,
+        end_time: datetime | None = None,
     ) -> Iterator[Entry]:
         """The entries from ``start`` up to and without ``end``, in order.
 
@@ -257,16 +264,17 @@ class Log(PublicNames):
             start: without it the first entry that is not truncated. One that is truncated is
                 refused.
             end: without it the last entry that is acknowledged now.
-            start_time: instead of ``start``, see ``position_at``.
+            start_time, end_time: instead of ``start`` and ``end``, see ``position_at``.
 
         Raises:
             NoSuchEntryError: ``start`` was truncated, or is no place of this log: behind its end,
                 or in a ledger that it has not. Where all of a ledger was read, the place before
                 the next one is ``ledger + 1:0``, also where no ledger has that id.
-            InvalidArgumentError: no position, or one within an entry.
+            InvalidArgumentError: no position, one within an entry, or ``end_time`` is before
+                ``start_time``.
             EntryUnreadableError: no replica of an entry is left.
         """
-        for reader, first, last in self._pieces(self._begin(start, start_time), end):
+        for reader, first, last in self._between(start, end, start_time, end_time):
             if first <= last:
                 yield from self._widened(reader, first, last)
 
@@ -276,10 +284,11 @@ class Log(PublicNames):
         end: Place | None = None,
         *,
         start_time: datetime | None = None,
+        end_time: datetime | None = None,
     ) -> pa.Table:
         """The rows of the same range as one table."""
         tables = []
-        for reader, first, last in self._pieces(self._begin(start, start_time), end):
+        for reader, first, last in self._between(start, end, start_time, end_time):
             if first <= last:
                 with self._told_if_truncated(reader.ledger_id):
                     tables.append(reader.read_arrow(first, last))
@@ -291,6 +300,7 @@ class Log(PublicNames):
         end: Place | None = None,
         *,
         start_time: datetime | None = None,
+        end_time: datetime | None = None,
     ) -> Any:
         """The rows of the same range as a Spark DataFrame, in order.
 
@@ -300,7 +310,7 @@ class Log(PublicNames):
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         ranges = [
             EntryRange(reader.ledger, EntryId(first), EntryId(last))
-            for reader, first, last in self._pieces(self._begin(start, start_time), end)
+            for reader, first, last in self._between(start, end, start_time, end_time)
             if first <= last
         ]
         return self._frames.read(self._context, self.schema, ranges)
@@ -346,20 +356,24 @@ class Log(PublicNames):
                 return
             runtime.sleep(TAIL_POLL_SECONDS)
 
-    def truncate(self, before: Place | int | datetime) -> list[LedgerId]:
+    def truncate(self, before: Place | int | datetime, *, dry_run: bool = False) -> list[LedgerId]:
         """Remove whole ledgers from the beginning; returns the ids of those that were deleted.
 
         Args:
             before: a position, or a ledger id: every ledger below its ledger goes. Or a time, by
                 the clocks of the writers: every ledger goes that had ended by then; without a
                 time zone it is local time. The newest ledger always stays.
+            dry_run: change nothing, and return the ids of those that would be deleted now.
 
         Raises:
             NoSuchLogError: it was deleted.
+            InvalidArgumentError: it is neither a position, nor a ledger id, nor a ``datetime``.
             EntryUnreadableError: of a time: bookies that do not answer may know when the last
                 entry of a ledger was appended. Nothing was removed. A ledger whose last entry no
                 bookie has any more had ended when the next one was begun.
         """
+        check_flag("dry_run", dry_run)
+        told: Any = before  # whatever a caller gives
         if isinstance(before, datetime):
             time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
@@ -368,9 +382,15 @@ class Log(PublicNames):
             ledger_id = found
         elif isinstance(before, Position | str):
             ledger_id = position_of(before).ledger_id
+        elif isinstance(told, Integral):
+            ledger_id = parse_ledger_id(told)
         else:
-            ledger_id = parse_ledger_id(before)
-        return truncation.truncate(self._context, self.name, self._nonce, ledger_id)
+            raise InvalidArgumentError(
+                f"before={told!r} is a {type(told).__name__}; it is a position ('7:12'), a "
+                "ledger id, or a time: datetime(2026, 11, 22, 6, 30)"
+            )
+        act = truncation.planned if dry_run else truncation.truncate
+        return act(self._context, self.name, self._nonce, ledger_id)
 
     def publish(self, consumer: str, position: Place) -> None:
         """Say under a name what this follower reads next: ``BookKeeper.consumers`` shows it, and
@@ -418,14 +438,26 @@ class Log(PublicNames):
                 for entry in reader.entries(first, last):
                     yield entry.with_batch(widen(entry.batch, schema))
 
-    def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
-        if start_time is None:
-            return start
-        if start is not None:
+    def _between(
+        self,
+        start: Place | None,
+        end: Place | None,
+        start_time: datetime | None,
+        end_time: datetime | None,
+    ) -> Iterator[tuple[LedgerReader, int, int]]:
+        """``_pieces`` from and to what is told as a place or as a time."""
+        if start is not None and start_time is not None:
             raise InvalidArgumentError(
                 f"start={start} and start_time={start_time} both say where to begin; give one"
             )
-        return self.position_at(start_time)
+        if end is not None and end_time is not None:
+            raise InvalidArgumentError(
+                f"end={end} and end_time={end_time} both say where to end; give one"
+            )
+        check_order(start_time, end_time)
+        first = start if start_time is None else self.position_at(start_time)
+        stop = end if end_time is None else self.position_at(end_time)
+        return self._pieces(first, stop)
 
     def _pieces(
         self, start: Place | None, end: Place | None, known: LedgerReader | None = None

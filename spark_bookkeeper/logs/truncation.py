@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
@@ -47,9 +47,7 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
         MetadataUnavailableError: repeat it; nothing is half done that a repeat does not finish.
     """
     head, listed = list_ledgers(context, name, nonce)
-    gone = [ledger for ledger in listed if ledger < before and ledger != head.newest]
-    if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
-        gone.pop()  # those before it are closed: one-open-ledger-per-log
+    gone = _going(context, head, listed, before)
     if gone:
         # Right behind the last one that goes, so that whoever has read it knows that he lost none.
         begins_at = LedgerId(gone[-1] + 1)
@@ -57,6 +55,32 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
             context.store.registers, name, nonce, lambda old: old.truncated(begins_at)
         )
     return finish(context, name, head)
+
+
+def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
+    """The ledgers that ``truncate`` would delete now, with those that an earlier one has left.
+
+    Raises:
+        NoSuchLogError: the log was deleted.
+    """
+    head, listed = list_ledgers(context, name, nonce)
+    left = _left(context, name, head)[1] if head.unfinished() else []
+    return [*left, *_going(context, head, listed, before)]
+
+
+def _going(
+    context: ClientContext, head: LogHead, listed: Sequence[LedgerId], before: LedgerId
+) -> list[LedgerId]:
+    gone = [ledger for ledger in listed if ledger < before and ledger != head.newest]
+    if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
+        gone.pop()  # those before it are closed: one-open-ledger-per-log
+    return gone
+
+
+def _left(context: ClientContext, name: str, head: LogHead) -> tuple[LogHead, list[LedgerId]]:
+    """What truncations have taken off a log and not deleted yet, with the log as it is now."""
+    head, listed = list_ledgers(context, name, head.nonce, first=head.deleted_below)
+    return head, [ledger for ledger in listed if ledger < head.begins_at]
 
 
 def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
@@ -138,8 +162,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     if not head.unfinished():
         return []
     registers = context.store.registers
-    head, listed = list_ledgers(context, name, head.nonce, first=head.deleted_below)
-    doomed = [ledger for ledger in listed if ledger < head.begins_at]
+    head, doomed = _left(context, name, head)
     deleted: list[LedgerId] = []
     through = head.begins_at
     for ledger_id in doomed:

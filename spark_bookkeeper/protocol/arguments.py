@@ -22,6 +22,12 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` is ``True`` or ``False``."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name}={value!r} is neither True nor False")
+
+
 def check_password(value: Any) -> None:
     """Raises ``InvalidArgumentError``, which does not show it, unless a password is ``bytes``."""
     if not isinstance(value, bytes):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
 from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.option_texts import nearest
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.registration import defaults_of, register_source
 from spark_bookkeeper.source.selection import named_ledgers
@@ -86,43 +87,62 @@ def _function_class(
         options: of the cluster.
         form: makes of tables what this Spark takes.
     """
-    if view == OF_LOGS:
 
-        class OfOneLog:
-            def eval(self, log: Any = None, uri: Any = None) -> Iterator[Any]:
-                found = rows_of_function(view, options, log=_value(log), uri=_value(uri))
-                yield from form(found)
+    class Rows:
+        def eval(self, *given: Any, **named: Any) -> Iterator[Any]:
+            yield from form(rows_of_function(view, options, arguments(view, given, named)))
 
-        return OfOneLog
+    return Rows
 
-    class OfLedgers:
-        def eval(self, ledger: Any = None, uri: Any = None) -> Iterator[Any]:
-            found = rows_of_function(view, options, ledger=_value(ledger), uri=_value(uri))
-            yield from form(found)
 
-    return OfLedgers
+def arguments(view: str, given: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a table function was given, by name.
+
+    Spark would refuse a wrong call by itself, with the signature of our class and not of the
+    function.
+
+    Raises:
+        InvalidArgumentError: there are too many, one is not known, or one is null: a query that
+            finds no id is not to read all ledgers.
+    """
+    names = ("log", "uri") if view == OF_LOGS else ("ledger", "uri")
+    with told():
+        if len(given) > len(names):
+            raise InvalidArgumentError(
+                f"bk_{view} takes {' and '.join(names)}, and {len(given)} arguments were given"
+            )
+        found = dict(zip(names, map(_value, given), strict=False))
+        for name, value in named.items():
+            if name not in names:
+                raise InvalidArgumentError(
+                    f"bk_{view} takes no argument {name!r}{nearest(name, names)}; it takes "
+                    f"{' and '.join(names)}"
+                )
+            found[name] = _value(value)
+        for name, value in found.items():
+            if value is None:
+                raise InvalidArgumentError(
+                    f"bk_{view} was given {name} as NULL; leave it out, or give a value"
+                )
+    return {name: str(value) for name, value in found.items()}
 
 
 def rows_of_function(
-    view: str,
-    options: Mapping[str, str],
-    *,
-    ledger: Any = None,
-    log: Any = None,
-    uri: Any = None,
+    view: str, options: Mapping[str, str], found: Mapping[str, str]
 ) -> Iterator[pa.Table]:
-    """What a table function delivers."""
+    """What a table function delivers; ``found`` are its arguments."""
     with told():
         given = dict(options)
+        ledger, log = found.get("ledger"), found.get("log")
         if ledger is not None:
             if view not in OF_LEDGERS:
                 raise InvalidArgumentError(
                     f"bk_{view} takes no ledger, and {ledger!r} was given: it tells of all there "
                     "are. Leave it out, and choose rows with WHERE"
                 )
-            given |= {"ledgers": str(ledger), "view": view}
-        if uri is not None:
-            given["metadatauri"] = str(uri)
+            given |= {"ledgers": ledger, "view": view}
+        if "uri" in found:
+            given["metadatauri"] = found["uri"]
         parsed = SourceOptions.parse(given)
         context = task_context(parsed.connection())
         if view == OF_LOGS:
@@ -131,7 +151,7 @@ def rows_of_function(
                     "bk_consumers takes the name of a log, and none was given: "
                     "SELECT * FROM bk_consumers('orders')"
                 )
-            tables: Iterator[pa.Table] = iter([consumers_table(context, str(log))])
+            tables: Iterator[pa.Table] = iter([consumers_table(context, log)])
         else:
             tables = view_table(context, view, named_ledgers(context, parsed))
         schema = delivered_schema({**VIEW_SCHEMAS, OF_LOGS: CONSUMERS}[view])

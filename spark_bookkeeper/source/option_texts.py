@@ -6,6 +6,7 @@ Places, which have forms of their own, are read in ``places.py``.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Sequence
 
@@ -62,13 +63,27 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def distinct_names(text: str) -> tuple[str, ...]:
-    """``a, b`` as names, each once."""
-    names = tuple(name.strip() for name in text.split(","))
+    """``a, b`` as names, each once; or a list of JSON, for names with commas or spaces around."""
+    names = _listed(text) or tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError("it is not a list of names with commas between them")
+        raise ValueError(
+            'it is not a list of names with commas between them, nor one of JSON: ["a", "b,c"]'
+        )
     if len(set(names)) != len(names):
         raise ValueError("it names something twice")
     return names
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """The texts of a list of JSON; none where it is no such list."""
+    if not text.lstrip().startswith("["):
+        return ()
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if is_list else ()
 
 
 def ledger_runs(text: str) -> tuple[tuple[int, int], ...]:

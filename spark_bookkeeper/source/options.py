@@ -82,10 +82,28 @@ _USE_NAMES: Final = {
 _AS_CREATED: Final = "As of `create_ledger`"
 _SHOWN_MOST: Final = 200
 
-_OF_SPARK: Final = re.compile(
-    r"checkpointlocation|queryname|provider|owner|location|external|is_managed_location|option\..*"
-)
-"""What Spark itself puts among the options of a sink or a table."""
+_OF_SINKS: Final = frozenset({"checkpointlocation", "queryname", "provider"})
+"""What Spark itself puts among the options of a sink, and of a table."""
+
+_OF_TABLES: Final = re.compile(r"path|owner|location|external|is_managed_location|option\..*")
+"""And of a table only, beside its ``provider``."""
+
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "subscribe": "log",
+    "topic": "log",
+    "table": "log",
+    "kafka.bootstrap.servers": "metadataUri",
+    "startingversion": "startingOffsets",
+    "startingtimestamp": "startingOffsets",
+    "endingversion": "endingOffsets",
+    "endingtimestamp": "endingOffsets",
+    "versionasof": "endingOffsets",
+    "timestampasof": "endingOffsets",
+    "ignoredeletes": "failOnDataLoss",
+    "maxoffsetspertrigger": "maxEntriesPerTrigger",
+    "maxfilespertrigger": "maxEntriesPerTrigger",
+}
+"""What Kafka's source and Delta's call what is here called otherwise."""
 
 
 def option(
@@ -161,7 +179,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = option(
         distinct_names,
         READS,
-        "Only these columns, `a,b`: no others are decoded or sent",
+        'Only these columns, `a,b` (or `["a", "b,c"]`): no others are decoded or sent',
         shown="all",
     )
     bookie: str | None = option(
@@ -273,9 +291,8 @@ class SourceOptions:
                 continue
             found = known.get(name.lower())
             if found is None:
-                if _OF_SPARK.fullmatch(name.lower()) or (
-                    name.lower() == "path" and "provider" in options
-                ):
+                is_of_table = "provider" in options and _OF_TABLES.fullmatch(name.lower())
+                if is_of_table or name.lower() in _OF_SINKS:
                     continue
                 raise _unknown(name, text)
             try:
@@ -348,7 +365,9 @@ class SourceOptions:
             raise InvalidArgumentError(
                 "option metadataUri is missing: "
                 '.option("metadataUri", "zk+hierarchical://zk1:2181/ledgers"), or in SQL '
-                "OPTIONS (metadataUri '...'). For a whole session set "
+                "OPTIONS (metadataUri '...'). Of a table made by CREATE TABLE Spark keeps no "
+                "options: INSERT INTO t WITH (log = 'orders', metadataUri = '...') gives them each "
+                "time, and so does SELECT * FROM t WITH (...). For a whole session set "
                 "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
                 f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
@@ -397,7 +416,14 @@ def _unknown(name: str, text: str) -> InvalidArgumentError:
     if name.lower() in {"path", "paths"}:
         return InvalidArgumentError(
             f"nothing here has a path: load({text!r}) and save({text!r}) take none. "
-            f'.option("log", {text!r}) names a log, .option("ledger", 7) a ledger'
+            f'.option("log", {text!r}) names a log; .option("ledger", 7) reads a ledger, and '
+            '.option("name", "orders-2024") writes a new one'
+        )
+    known_elsewhere = _ELSEWHERE.get(name.lower())
+    if known_elsewhere is not None:
+        return InvalidArgumentError(
+            f"option {name!r} is not known; what comes nearest here is {known_elsewhere!r}, whose "
+            "values are in the table of options (source/OPTIONS.md)"
         )
     names = [option_name(f.name) for f in fields(SourceOptions)]
     return InvalidArgumentError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
+from spark_bookkeeper.client.read.times import parse_time
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -66,10 +67,7 @@ def _time(value: object) -> datetime:
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return datetime.fromtimestamp(value / 1000, timezone.utc)
-        text = str(value)
-        if text.endswith("Z"):  # not known to Python 3.10
-            text = text.removesuffix("Z") + "+00:00"
-        time = datetime.fromisoformat(text)
+        time = parse_time(str(value))
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             f"{value!r} is no time: milliseconds since 1970, or a text like 2026-11-22T06:30:00Z"

@@ -55,6 +55,8 @@ class ViewShare(InputPartition):
 
     connection: Connection
     ledgers: Sequence[LedgerId] | None
+    log: str | None = None
+    """Of which log alone the view of logs tells."""
 
 
 class RowsReader(DataSourceReader):
@@ -100,7 +102,7 @@ class ViewReader(DataSourceReader):
             connection = self._options.connection()
             chosen = self._chosen(task_context(connection))
             if self._view not in OF_LEDGERS:
-                return [ViewShare(connection, chosen)]
+                return [ViewShare(connection, chosen, self._options.log)]
             if chosen is None:
                 chosen = list(task_context(connection).store.ledger_ids())
             starts = range(0, max(1, len(chosen)), VIEW_TASK_LEDGERS)
@@ -123,7 +125,7 @@ class ViewReader(DataSourceReader):
         assert isinstance(partition, ViewShare)
         with told():
             context = task_context(partition.connection)
-            for table in view_table(context, self._view, partition.ledgers):
+            for table in view_table(context, self._view, partition.ledgers, partition.log):
                 for batch in table.select(self._schema.names).to_batches():
                     yield delivered(batch, self._schema)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.read.evolution import is_wider
 from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
@@ -51,8 +52,8 @@ def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -
     """The columns of ledgers from which what Spark was told is made; a log may have more by now.
 
     Raises:
-        InvalidArgumentError: Spark was told of a column that there is not, or that may be null
-            where it was told that none is; somebody gave it a schema.
+        InvalidArgumentError: Spark was told of a column that there is not, or has another type,
+            or may be null where it was told that none is; somebody gave it a schema.
     """
     names = told.names
     if options.include_metadata:
@@ -68,6 +69,7 @@ def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -
             ".schema(...) out: ledgers have their own"
         )
     wanted = schema if names == schema.names else projected(schema, names)
+    _check_types(wanted, told)
     for field, given in zip(wanted, told, strict=False):
         if field.nullable and not given.nullable:
             raise InvalidArgumentError(
@@ -75,3 +77,21 @@ def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -
                 "is. Leave .schema(...) out: ledgers have their own"
             )
     return wanted
+
+
+def _check_types(wanted: pa.Schema, told: pa.Schema) -> None:
+    """Whether Spark was told the columns' types, or those before or after a log was evolved.
+
+    Arrow's cast would make texts of numbers, and of numbers whether they are 0.
+    """
+    try:
+        known = delivered_schema(wanted)
+    except InvalidArgumentError:  # Spark has no such type: who gives a schema chooses one for it
+        return
+    for field, given in zip(known, told, strict=False):
+        if not (is_wider(field.type, given.type) or is_wider(given.type, field.type)):
+            raise InvalidArgumentError(
+                f"column {field.name!r} is {field.type}, and the schema that was given says "
+                f"{given.type}. Leave .schema(...) out: ledgers have their own; cast the column in "
+                "the DataFrame"
+            )

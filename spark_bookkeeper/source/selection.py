@@ -278,7 +278,7 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
             else field.with_nullable(True)
             for field in joined
         ]
-        made = pa.schema(fields)
+        made = pa.schema(fields, metadata=schemas[0].metadata)
     return made
 
 

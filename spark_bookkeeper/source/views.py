@@ -55,13 +55,23 @@ VIEW_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 
 
 def view_table(
-    context: ClientContext, view: str, ledgers: Sequence[LedgerId] | None = None
+    context: ClientContext,
+    view: str,
+    ledgers: Sequence[LedgerId] | None = None,
+    log: str | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of a view, of these ledgers only; ``None`` is all there are."""
+    """The rows of a view, of these ledgers only; ``None`` is all there are.
+
+    Args:
+        log: of which log alone the view ``logs`` tells.
+    """
     if view in OF_LEDGERS:
         chosen = context.store.ledger_ids() if ledgers is None else ledgers
         make = {"fragments": _fragments, "entries": _entries, "slots": _slots}[view]
         yield from make(context, list(chosen))
+        return
+    if view == "logs" and log is not None:
+        yield logs.log_table(context, log)
         return
     yield _of_cluster[view](context)
 

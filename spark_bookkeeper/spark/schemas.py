@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_bookkeeper.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 SPARK_SCHEMA_KEY: Final = b"spark-bookkeeper.spark-schema"
@@ -111,14 +111,10 @@ def spark_schema(schema: pa.Schema) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
-    text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
-    if text is not None:
-        # What stands in a ledger's metadata may be damaged. It is only a hint, so it may not fail.
-        with suppress(Exception):
-            kept = StructType.fromJson(json.loads(text))
-            if _in_arrow(kept).equals(schema):
-                return kept
+    kept = _kept_fields(schema)
     for field in schema:
+        if field.name in kept:
+            continue
         try:
             _check_decimals(field.type)
             _from_arrow(pa.schema([field]))
@@ -127,7 +123,34 @@ def spark_schema(schema: pa.Schema) -> StructType:
                 f"column {field.name!r} of the ledger is {field.type}, a type that Spark does not "
                 f"know: {_cause(error)}. read_arrow() and entries() read it"
             ) from error
-    return _from_arrow(schema)
+    others = iter(_from_arrow(pa.schema([field for field in schema if field.name not in kept])))
+    return StructType([kept[name] if name in kept else next(others) for name in schema.names])
+
+
+def _kept_fields(schema: pa.Schema) -> Mapping[str, StructField]:
+    """What the columns were in Spark, by name, as far as that was kept.
+
+    These columns may be some of those of which it was kept, or more: what was added to a log.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
+    found: dict[str, StructField] = {}
+    if text is None:
+        return found
+    # What stands in a ledger's metadata may be damaged. It is only a hint, so it may not fail.
+    with suppress(Exception):
+        told = StructType.fromJson(json.loads(text))
+        if _in_arrow(told).equals(schema):
+            return {field.name: field for field in told}
+        fields = {field.name: field for field in told}
+        for name in fields.keys() & set(schema.names):
+            column = schema.field(name)
+            field = fields[name]
+            field = StructField(name, field.dataType, column.nullable, field.metadata)
+            if _in_arrow(StructType([field])).field(0).equals(column):
+                found[name] = field
+    return found
 
 
 def _check_decimals(kind: pa.DataType) -> None:

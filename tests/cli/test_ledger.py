@@ -73,6 +73,28 @@ def test_lines_that_were_appended_are_read_back(call: Call, numbers: Path) -> No
     ]
 
 
+def test_rows_of_a_ledger_are_read_by_time(call: Call, numbers: Path, tmp_path: Path) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    def rows(*arguments: object) -> int:
+        return len(call("ledger", "read", ledger_id, "--json", *arguments).json["rows"])
+
+    assert rows("--start-time", "1h", "--end-time", "2099-01-01") == 100
+    assert rows("--start-time", "1h", "--last", 9) == 10
+    assert rows("--first", 90, "--end-time", "2099-01-01") == 10
+    assert (rows("--end-time", "1h"), rows("--start-time", "2099-01-01")) == (0, 0)
+    file = tmp_path / "rows.parquet"
+    done = call("ledger", "read", ledger_id, "--start-time", "1h", "-o", file, "--json").json
+    assert (done["first_entry_id"], done["rows"]) == (0, 100)
+    for wrong, said in (
+        (("--first", 5, "--start-time", "1h"), "--first and --start-time"),
+        (("--last", 5, "--end-time", "1h"), "--last and --end-time"),
+        (("--start-time", "1h", "--end-time", "2h"), "Exchange them"),
+    ):
+        refused = call("ledger", "read", ledger_id, *wrong)
+        assert (refused.code, said in refused.err) == (2, True), refused.err
+
+
 def test_standard_input_becomes_a_ledger(cluster: LocalCluster, call: Call) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark_bookkeeper", "ledger", "append", "-", "--json"],

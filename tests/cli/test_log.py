@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator
 from datetime import time, timedelta
@@ -185,9 +186,56 @@ def test_programs_get_all_of_every_value(call: Call, cluster: LocalCluster) -> N
     assert call("ledger", "read", ledger_id).out.count("77") == 1
 
 
+def test_rows_are_read_and_ledgers_truncated_by_time(
+    call: Call, cluster: LocalCluster, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("log", "create", "timed")
+    first, second = (
+        call("log", "append", "timed", numbers, "--json").json["ledger_id"] for _ in range(2)
+    )
+    with sbk.connect(cluster.metadata_uri) as bk:
+        begun = next(bk.open_log("timed").entries(f"{second}:0")).appended_at
+    assert begun is not None
+
+    def ledgers(*arguments: object) -> list[int]:
+        rows = call("log", "read", "timed", "--json", *arguments).json["rows"]
+        return [int(row["position"].split(":")[0]) for row in rows]
+
+    local = begun.astimezone().replace(tzinfo=None)
+    zulu = begun.isoformat().replace("+00:00", "Z")
+    for told in (begun.isoformat(), zulu, local.isoformat(" ")):
+        assert ledgers("--start-time", told) == [second] * 100
+        assert ledgers("--end-time", told) == [first] * 100
+    assert len(ledgers("--start-time", "1h", "--end-time", "2099-01-01")) == 200
+    assert ledgers("--end-time", "1h") == []
+    followed = call("log", "read", "timed", "--follow", "--limit", 1, "--start-time", zulu)
+    assert followed.out.startswith(f"{second}:0:0")
+    turned = call("log", "read", "timed", "--start-time", "2099-01-01", "--end-time", "1h")
+    assert (turned.code, "Exchange them" in turned.err) == (2, True)
+
+    nothing = {"log": "timed", "dry_run": False, "planned": [], "deleted": []}
+    assert call("log", "truncate", "timed", "--older-than", "7d", "--json").json == nothing
+    seen = call("log", "truncate", "timed", "--before-time", zulu, "--dry-run", "--json").json
+    assert seen == {**nothing, "dry_run": True, "planned": [first]}
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    refused = call("log", "truncate", "timed", "--before-time", zulu)
+    assert (refused.code, "Nothing was changed" in refused.err) == (1, True)
+    done = call("log", "truncate", "timed", "--before-time", zulu, "--yes", "--json").json
+    assert done["deleted"] == [first]
+    assert ledgers() == [second] * 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("truncate", "nowhere"), "--older-than 7d"),
+        (("truncate", "nowhere", "7:0", "--older-than", "7d"), "said once"),
+        (("truncate", "nowhere", "--older-than", "7d", "--before-time", "7d"), "said once"),
+        (("truncate", "nowhere", "--older-than", "7"), "12h, 7d"),
+        (("read", "nowhere", "--start-time", "yesterday"), "2026-11-22T06:30:00Z"),
+        (("read", "nowhere", "--start", "7:0", "--start-time", "1h"), "in two ways"),
+        (("read", "nowhere", "--end", "7:0", "--end-time", "1h"), "in two ways"),
+        (("read", "nowhere", "--follow", "--end-time", "1h"), "no end"),
         (("create", "a/b"), "orders-2024"),
         (("create", "x", "--name", "y"), "many"),
         (("append", "nowhere", "/no/such/file"), "is not a file; nothing was changed"),

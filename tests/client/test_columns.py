@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.projection import present_in, under
+from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.write.columns import check_columns, check_schema
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
@@ -34,20 +36,25 @@ def test_names_may_differ_only_in_case_and_hold_any_character() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("found", "remedy"),
     [
-        pa.schema([("id", pa.int64())]),
-        pa.schema([*LEDGER, ("more", pa.int64())]),
-        pa.schema(list(reversed(list(LEDGER)))),
-        pa.schema([("id", pa.int32()), ("text", pa.string())]),
-        pa.schema([("ID", pa.int64()), ("text", pa.string())]),
+        (pa.schema([("id", pa.int64())]), "missing: 'text'"),
+        (pa.schema([*LEDGER, ("more", pa.int64())]), "not in the ledger: 'more'"),
+        (pa.schema(list(reversed(list(LEDGER)))), ".select(['id', 'text']) has the ledger's"),
+        (pa.schema([("id", pa.int32()), ("text", pa.string())]), "'id' is int32 and not int64"),
+        (
+            pa.schema([("ID", pa.int64()), ("text", pa.string())]),
+            "missing: 'id'; not in the ledger: 'ID'",
+        ),
+        (pa.schema([*LEDGER, LEDGER.field("id")]), ".select(['id', 'text'])"),
     ],
-    ids=["missing", "more", "reordered", "narrower", "another case"],
+    ids=["missing", "more", "reordered", "narrower", "another case", "twice"],
 )
-def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema) -> None:
+def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema, remedy: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         check_schema(found, LEDGER)
     shown = caught.value.message
+    assert remedy in shown
     assert all(f"  {f.name}: {f.type}" in shown for schema in (found, LEDGER) for f in schema)
 
 
@@ -56,6 +63,17 @@ def test_layouts_and_nullability_may_differ() -> None:
     check_schema(
         pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", dictionary)]), LEDGER
     )
+
+
+@pytest.mark.parametrize("columns", [7, [0], b"id", ["id", None], {"id": 1}.values()])
+def test_what_are_no_names_of_columns_is_refused(columns: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"for example columns=\['id'\]"):
+        projected(LEDGER, columns)
+
+
+def test_columns_may_be_named_by_whatever_gives_their_names() -> None:
+    for columns in ("id", ["id"], ("id",), iter(["id"]), {"id": 1}):
+        assert projected(LEDGER, columns).names == ["id"]
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])

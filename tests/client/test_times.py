@@ -69,6 +69,12 @@ def test_every_entry_has_the_time_of_its_append(
     assert [e.payload for e in reader.entries(start_time=at(5))] == [b"2", b"3", b"4"]
     assert reader.read_arrow(last=3, start_time=at(5)).num_rows == 2
     assert reader.read_arrow(start_time=at(10)).num_rows == 0
+    assert [e.payload for e in reader.entries(end_time=at(5))] == [b"0", b"1"]
+    assert [e.payload for e in reader.entries(1, end_time=at(9))] == [b"1", b"2", b"3"]
+    assert reader.read_arrow(start_time=at(0.5), end_time=at(5)).num_rows == 1
+    assert reader.read_arrow(end_time=at(99)).num_rows == 5
+    for nothing in ((at(2), at(3)), (at(5), at(5)), (None, at(-1)), (at(98), at(99))):
+        assert list(reader.entries(start_time=nothing[0], end_time=nothing[1])) == []
     assert reader.entry_at(at(6).astimezone().replace(tzinfo=None)) == 4, "local time"
 
 
@@ -133,10 +139,16 @@ def test_a_dead_bookie_is_passed_over_and_without_any_it_is_said(
         reader.entry_at(at(2))
 
 
-def test_a_beginning_is_said_once_and_is_a_time(ground: Ground, clock: Clock) -> None:
+def test_both_ends_are_said_once_and_are_times_in_order(ground: Ground, clock: Clock) -> None:
     reader = written(ground, clock, Quorum(3, 3, 2), [1, 2, 3])
 
     with pytest.raises(InvalidArgumentError, match="both say"):
         reader.read_arrow(EntryId(1), start_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="both say"):
+        reader.read_arrow(last=1, end_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="Exchange them"):
+        reader.read_arrow(start_time=at(2), end_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="neither True nor False"):
+        reader.read_arrow(skip_lost="no")  # type: ignore[arg-type]  # what a person may type
     with pytest.raises(InvalidArgumentError, match="no datetime"):
         reader.entry_at("yesterday")  # type: ignore[arg-type]  # what a person may type

@@ -65,12 +65,26 @@ def test_the_first_entry_at_or_after_a_time(tmp_path: Path) -> None:
     assert [e.payload for e in log.entries(None, places[5], start_time=at(11))] == [b"11", b"12"]
     assert log.read_arrow(start_time=at(33)).num_rows == 1
     assert log.read_arrow(start_time=at(99)).num_rows == 0
+    assert [e.payload for e in log.entries(end_time=at(3))] == [b"1", b"2"]
+    between = log.entries(start_time=at(3), end_time=at(12.5))
+    assert [e.payload for e in between] == [b"3", b"11", b"12"]
+    assert log.read_arrow(places[10], end_time=at(99)).num_rows == 2
+    for start, stop in ((at(4), at(10)), (at(12), at(12)), (None, at(0)), (at(98), at(99))):
+        assert log.read_arrow(start_time=start, end_time=stop).num_rows == 0
     end = log.position_at(at(99))
     assert end > places[-1]
+    doomed = log.truncate(places[6], dry_run=True)
+    assert doomed == [places[0].ledger_id, places[3].ledger_id]
+    assert log.truncate(at(20), dry_run=True) == doomed
+    assert log.read_arrow().num_rows == 12
     log.truncate(places[6])
     assert log.position_at(at(2)) == places[6]
     with pytest.raises(InvalidArgumentError, match="both say"):
         log.read_arrow(places[6], start_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="both say"):
+        log.read_arrow(end=places[6], end_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="Exchange them"):
+        log.read_arrow(start_time=at(2), end_time=at(1))
 
 
 @pytest.mark.parametrize("first_is_open", [True, False])
@@ -250,6 +264,11 @@ def test_the_ends_of_the_calendar_are_times_and_nothing_else_is(tmp_path: Path) 
     for most in (datetime.max, datetime.max.replace(tzinfo=timezone.utc)):  # noqa: DTZ901
         assert list(log.entries(start_time=most)) == []
         assert log.truncate(most) == []
+    for no_place in (None, 1.5, True, at(0).date(), "2026-01-01"):
+        with pytest.raises(InvalidArgumentError):
+            log.truncate(no_place)  # type: ignore[arg-type]  # what a person may type
+    with pytest.raises(InvalidArgumentError, match=r"a time: datetime\(2026"):
+        log.truncate(at(0).date())  # type: ignore[arg-type]
     for wrong in ("yesterday", 7, pd.NaT, at(0).date()):
         with pytest.raises(InvalidArgumentError, match="time"):
             log.position_at(wrong)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from datetime import datetime, timezone
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.source.options import SourceOptions, Use
+from spark_bookkeeper.source.options import _ELSEWHERE, SourceOptions, Use, option_name
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 
 
@@ -84,7 +85,14 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"minPartitions": "0"}, "below 1"),
         ({"columns": "a,,b"}, "commas between"),
         ({"columns": "a,a"}, "twice"),
+        ({"columns": '["a","a"]'}, "twice"),
+        ({"columns": '["a", ""]'}, "nor one of JSON"),
         ({"log": ""}, "it is empty"),
+        ({"owner": "me"}, "'owner' is not known"),
+        ({"location": "/tmp"}, "'location' is not known"),
+        ({"subscribe": "orders"}, "nearest here is 'log'"),
+        ({"startingTimestamp": "2026-11-22"}, "nearest here is 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "zk1:2181"}, "nearest here is 'metadataUri'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_could_be(
@@ -92,6 +100,26 @@ def test_what_cannot_be_meant_is_refused_with_what_could_be(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (" a , b ", ("a", "b")),
+        ('["a,b", " c ", "d"]', ("a,b", " c ", "d")),
+        ("[x, y]", ("[x", "y]")),
+        ('["a", 7]', ('["a"', "7]")),
+        (" []", ("[]",)),
+    ],
+)
+def test_names_of_columns_are_a_list_with_commas_or_one_of_json(
+    text: str, names: tuple[str, ...]
+) -> None:
+    assert parse(columns=text).columns == names
+
+
+def test_what_other_sources_call_otherwise_leads_to_an_option_that_there_is() -> None:
+    assert set(_ELSEWHERE.values()) <= {option_name(f.name) for f in fields(SourceOptions)}
 
 
 def test_a_place_can_be_told_as_a_time() -> None:
@@ -138,7 +166,7 @@ def test_what_spark_adds_itself_is_no_option_of_ours() -> None:
 def test_a_missing_cluster_is_told_with_every_way_to_name_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match="metadataUri is missing") as told:
+    with pytest.raises(InvalidArgumentError, match=r"metadataUri is missing.*INTO t WITH") as told:
         parse(log="x").connection()
     assert "spark.bookkeeper.metadataUri" in str(told.value)
 

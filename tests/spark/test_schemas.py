@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.source.selection import united
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
     delivered,
@@ -88,6 +90,29 @@ def test_a_spark_schema_survives_the_way_there_and_back() -> None:
 
     assert spark_schema(arrow_schema(schema)) == schema
     assert arrow_schema(schema).field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_some_of_the_columns_or_more_keep_what_arrow_alone_does_not_tell() -> None:
+    from pyspark.sql import types
+
+    span = types.StructField("span", types.DayTimeIntervalType(0, 1))
+    told = types.StructField("at", types.DateType(), False, {"comment": "a day"})
+    number = types.StructField("n", types.IntegerType())
+    made = arrow_schema(types.StructType([span, told, number]))
+
+    for names in (["span"], ["n", "at"], ["at", "n", "span"]):
+        fields = [{"span": span, "at": told, "n": number}[name] for name in names]
+        assert spark_schema(projected(made, names)) == types.StructType(fields)
+    wider = pa.schema([made.field("span"), ("more", pa.string()), ("n", pa.int64())])
+    assert spark_schema(wider.with_metadata(made.metadata)) == types.StructType(
+        [
+            span,
+            types.StructField("more", types.StringType()),
+            types.StructField("n", types.LongType()),
+        ]
+    )
+    other = pa.schema([pa.field("x", pa.int8())])
+    assert spark_schema(united([made, other]))["span"] == span
 
 
 def test_layouts_of_arrow_that_spark_lacks_are_delivered_in_its_own() -> None:

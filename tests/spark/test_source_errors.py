@@ -94,7 +94,10 @@ def test_a_read_of_what_is_not_there_is_one_error_with_its_condition(
         ({"ledger": "{later}"}, "id long, id long", "names a column twice"),
         ({"ledger": "{later}"}, "id long not null", "'id' may be null"),
         ({"ledger": "{later}", "includeMetadata": "true"}, "id long", "no column _metadata"),
+        ({"ledger": "{later}"}, "id string", "'id' is int64, and .* says string"),
+        ({"ledger": "{later}"}, "id boolean", "'id' is int64, and .* says bool"),
         ({"view": "ledgers"}, "colour string", "column 'colour' cannot be read"),
+        ({"view": "ledgers"}, "ctime long", "'ctime' is timestamp"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(

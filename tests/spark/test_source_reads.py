@@ -199,6 +199,9 @@ def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str
     assert found or view == "underreplicated", "nothing is"
     if view not in OF_LEDGERS:
         assert frame.schema == getattr(bk, view)().schema
+    if view == "logs":
+        assert {row.log for row in read(view=view, log="with-logs").collect()} == {"with-logs"}
+        assert len({row.log for row in found}) > 1
     if view == "entries":
         own = read(view=view, ledger=ledger).collect()
         assert [row.entry_id for row in own] == list(range(10))
@@ -282,7 +285,13 @@ def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> 
         log.publish("etl", writer.append(b"a"))
     (row,) = spark.sql("SELECT * FROM bk_consumers('consumed-in-sql')").collect()
     assert (row.consumer, row.entries_behind) == ("etl", 1)
-    for call, said in (("bk_bookies(ledger => '7')", "no ledger"), ("bk_consumers()", "a log")):
+    for call, said in (
+        ("bk_bookies(ledger => '7')", "no ledger"),
+        ("bk_consumers()", "a log"),
+        ("bk_entries(ledgr => 7)", "did you mean 'ledger'"),
+        ("bk_entries(1, 2, 3)", "3 arguments were given"),
+        ("bk_entries((SELECT max(id) FROM range(0)))", "ledger as NULL"),
+    ):
         with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_INVALID_ARGUMENT\].*{said}"):
             spark.sql(f"SELECT * FROM {call}").collect()
     # The session knows its cluster, so that it is not named with each read.

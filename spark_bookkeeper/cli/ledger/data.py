@@ -16,10 +16,16 @@ import pyarrow.parquet
 
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import (
+    LedgerIdType,
+    Time,
+    refuse_both,
+    time_of,
+    time_range_options,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.cli.shell.writers import about_writer
-from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.read.reader import Entry, LedgerReader
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
@@ -140,8 +146,9 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
     epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet"
 )
 @click.argument("ledger_id", type=LedgerIdType())
-@click.option("--first", type=int, default=0, show_default=True, help="First entry.")
+@click.option("--first", type=int, help="First entry.  [default: 0]")
 @click.option("--last", type=int, help="Last entry, included.  [default: the last there is]")
+@time_range_options
 @click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A .parquet or .arrow file.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
@@ -152,8 +159,10 @@ def read(
     settings: Settings,
     access: Access,
     ledger_id: int,
-    first: int,
+    first: int | None,
     last: int | None,
+    start_time: Time | None,
+    end_time: Time | None,
     limit: int | None,
     output: Path | None,
     recover: bool,
@@ -164,6 +173,8 @@ def read(
     A ledger that is still open is read up to what is known to be acknowledged, and its writer
     is not disturbed, unless --recover is given.
     """
+    refuse_both(("--first", first), ("--start-time", start_time))
+    refuse_both(("--last", last), ("--end-time", end_time))
     if output is not None:
         _check_output(output)
     with connected(settings, access) as bk:
@@ -186,9 +197,13 @@ def read(
                 f"{reader.last_add_confirmed}; {about}; --recover fences its writer and reads all "
                 "of it"
             )
+        now_ms = bk.context.runtime.wall_ms()
+        since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
+        entries = reader.entries(first or 0, last, start_time=since, end_time=until)
         if output is not None:
-            return _read_to_file(settings, reader, first, last, limit, output)
-        return _read_to_screen(settings, reader, first, last, limit)
+            begin = (first or 0) if since is None else None  # of a time it is seen by reading
+            return _read_to_file(settings, reader, entries, begin, limit, output)
+        return _read_to_screen(settings, reader, entries, limit)
 
 
 def check_readable(files: Sequence[str]) -> None:
@@ -316,8 +331,8 @@ def _check_output(output: Path) -> None:
 def _read_to_file(
     settings: Settings,
     reader: LedgerReader,
-    first: int,
-    last: int | None,
+    found: Iterator[Entry],
+    first: int | None,
     limit: int | None,
     output: Path,
 ) -> int:
@@ -327,7 +342,8 @@ def _read_to_file(
     try:
         with settings.output.progress("reading entries", unit="entries") as progress:
             with _file_writer(part, suffix, reader.schema) as write:
-                for entry in reader.entries(first, last):
+                for entry in found:
+                    first = entry.entry_id if first is None else first
                     batch = entry.batch if limit is None else entry.batch.slice(0, limit - rows)
                     write(batch)
                     rows += batch.num_rows
@@ -364,13 +380,13 @@ def _file_writer(
 
 
 def _read_to_screen(
-    settings: Settings, reader: LedgerReader, first: int, last: int | None, limit: int | None
+    settings: Settings, reader: LedgerReader, entries: Iterator[Entry], limit: int | None
 ) -> int:
     most = 20 if limit is None and not settings.output.is_json else limit
     key = unlike("entry_id", reader.schema.names)
     rows: list[dict[str, Any]] = []
     is_cut = False
-    for entry in reader.entries(first, last):
+    for entry in entries:
         found = entry.batch.to_pylist()
         if most is not None and len(rows) + len(found) > most:
             found, is_cut = found[: most - len(rows)], True

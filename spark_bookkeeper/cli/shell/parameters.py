@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, TypeVar
 
 import click
 from typing_extensions import override
+
+from spark_bookkeeper.client.read.times import parse_time
+from spark_bookkeeper.errors import InvalidArgumentError
 
 
 class LedgerIdType(click.IntRange):
@@ -16,6 +22,68 @@ class LedgerIdType(click.IntRange):
 
     def __init__(self) -> None:
         super().__init__(min=0, max=(1 << 63) - 1)
+
+
+_AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+Time = datetime | timedelta
+"""What ``TimeType`` reads."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class TimeType(click.types.StringParamType):
+    """A time as ISO 8601 has it, or how long ago it was; ``time_of`` makes one of either."""
+
+    name = "time"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            assert isinstance(value, datetime | timedelta)
+            return value
+        age = _AGE.fullmatch(value.strip().lower())
+        if age is not None:
+            return timedelta(**{_UNITS[age[2]]: int(age[1])})
+        try:
+            return parse_time(value.strip())
+        except ValueError:
+            return self.fail(
+                f"{value!r} is no time: 2026-11-22T06:30 (of this machine's zone) and "
+                "2026-11-22T06:30:00Z are some; or how long ago it was: 90m, 12h, 7d, 2w",
+                *(param, ctx),
+            )
+
+
+def time_range_options(command: Command) -> Command:
+    """Give a command the times between which the rows it reads were appended."""
+    end = click.option(
+        "--end-time",
+        type=TimeType(),
+        help="Stop before the first that was appended then or later.",
+    )
+    start = click.option(
+        "--start-time",
+        type=TimeType(),
+        help="The first that was appended then or later: 2026-11-22T06:30, or 12h (ago).",
+    )
+    return start(end(command))
+
+
+def refuse_both(one: tuple[str, object], other: tuple[str, object]) -> None:
+    """Raises ``InvalidArgumentError`` where two options that say one thing were both given."""
+    if one[1] is not None and other[1] is not None:
+        raise InvalidArgumentError(f"{one[0]} and {other[0]} say the same in two ways; give one")
+
+
+def time_of(told: Time | None, now_ms: int) -> datetime | None:
+    """The time that was told as one, or as how long ago it was; not before 1970."""
+    if isinstance(told, timedelta):
+        ago_ms = told // timedelta(milliseconds=1)
+        return datetime.fromtimestamp(max(now_ms - ago_ms, 0) / 1000, timezone.utc)
+    return told
 
 
 _EMPTY = "it is empty; is a variable not set that should hold it?"

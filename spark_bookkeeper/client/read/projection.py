@@ -14,11 +14,18 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
     """These columns of a schema, in the order given; all of them without.
 
     Raises:
-        InvalidArgumentError: there is none of that name, or several; or no column is named.
+        InvalidArgumentError: there is none of that name, or several; no column is named, or these
+            are no names.
     """
     if columns is None:
         return schema
-    names = [columns] if isinstance(columns, str) else list(columns)
+    given = [columns] if isinstance(columns, str) else columns
+    names = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"columns={columns!r} are not names of columns; a list of texts is, for example "
+            f"columns={schema.names[:1]}"
+        )
     if not names:
         raise InvalidArgumentError(
             f"no column was named; the columns are {', '.join(schema.names)}, and leaving "
@@ -34,7 +41,7 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
                 f"{', '.join(schema.names)}"
             )
         fields.append(schema.field(places[0]))
-    return pa.schema(fields, metadata=schema.metadata if len(fields) == len(schema) else None)
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def present_in(schema: pa.Schema, wanted: pa.Schema) -> Sequence[str] | None:

@@ -21,14 +21,14 @@ from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confi
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.read.lost import lost_table
 from spark_bookkeeper.client.read.projection import present_in, projected, under
-from spark_bookkeeper.client.read.times import first_at_or_after, to_ms
+from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataError,
 )
-from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.reader import Unreadable
@@ -235,7 +235,12 @@ class LedgerReader(PublicNames):
         return first_at_or_after(self._context, self._ledger, self._confirmed, to_ms(time))
 
     def entries(
-        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        end_time: datetime | None = None,
     ) -> Iterator[Entry]:
         """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
 
@@ -246,13 +251,16 @@ class LedgerReader(PublicNames):
             first: id of the first entry.
             last: id of the last one.
             start_time: instead of ``first``, see ``entry_at``.
+            end_time: instead of ``last``: up to and without the first entry that was appended then
+                or later.
 
         Raises:
             NoSuchEntryError: outside of what can be read.
             EntryUnreadableError: no replica of an entry is left.
-            InvalidArgumentError: not numbers, or the reader was closed.
+            InvalidArgumentError: neither numbers nor times, an end that is before the beginning,
+                or the reader was closed.
         """
-        start, end = self.check_range(self._first(first, start_time), last)
+        start, end = self._range(first, last, start_time, end_time)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
             yield self._entry(stored)
             self._check_here()
@@ -264,13 +272,14 @@ class LedgerReader(PublicNames):
         *,
         columns: Sequence[str] | None = None,
         start_time: datetime | None = None,
+        end_time: datetime | None = None,
         skip_lost: bool = False,
     ) -> pa.Table:
         """The rows of the entries ``first .. last`` as one table, in order; see ``entries``.
 
         Args:
             first, last: the range.
-            start_time: instead of ``first``, see ``entry_at``.
+            start_time, end_time: instead of them, see ``entries``.
             columns: only these are decoded, and delivered in this order; ``None`` is all.
             skip_lost: go on past entries that no bookie can deliver; ``skipped`` says then which
                 they were.
@@ -279,7 +288,8 @@ class LedgerReader(PublicNames):
             NoSuchEntryError, InvalidArgumentError: as ``entries``; or there is no such column.
             EntryUnreadableError: no replica of an entry is left.
         """
-        start, end = self.check_range(self._first(first, start_time), last)
+        check_flag("skip_lost", skip_lost)
+        start, end = self._range(first, last, start_time, end_time)
         schema = projected(self.schema, columns)
         fetcher = Fetcher(
             self._context,
@@ -311,6 +321,7 @@ class LedgerReader(PublicNames):
         *,
         columns: Sequence[str] | None = None,
         start_time: datetime | None = None,
+        end_time: datetime | None = None,
         skip_lost: bool = False,
     ) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
@@ -320,7 +331,7 @@ class LedgerReader(PublicNames):
 
         Args:
             first, last: the range.
-            start_time: instead of ``first``, see ``entry_at``.
+            start_time, end_time: instead of them, see ``entries``.
             columns: only these are decoded and sent, in this order; ``None`` is all.
             skip_lost: go on past entries that no bookie can deliver. The tasks' logs say which,
                 and ``BookKeeper.lost_entries`` tells of all of them.
@@ -333,7 +344,8 @@ class LedgerReader(PublicNames):
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
-        start, end = self.check_range(self._first(first, start_time), last)
+        check_flag("skip_lost", skip_lost)
+        start, end = self._range(first, last, start_time, end_time)
         return self._frames.read(
             self._context,
             projected(self.schema, columns),
@@ -402,14 +414,29 @@ class LedgerReader(PublicNames):
         self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
-    def _first(self, first: int, start_time: datetime | None) -> int:
-        if start_time is None:
-            return first
-        if first:
+    def _range(
+        self,
+        first: int,
+        last: int | None,
+        start_time: datetime | None,
+        end_time: datetime | None,
+    ) -> tuple[EntryId, EntryId]:
+        """Both ends of a read; where it has no entry, the last one is before the first."""
+        if start_time is not None and first:
             raise InvalidArgumentError(
                 f"first={first} and start_time={start_time} both say where to begin; give one"
             )
-        return self.entry_at(start_time)
+        if end_time is not None and last is not None:
+            raise InvalidArgumentError(
+                f"last={last} and end_time={end_time} both say where to end; give one"
+            )
+        check_order(start_time, end_time)
+        if start_time is not None:
+            first = self.entry_at(start_time)
+        begin, end = self.check_range(first, last)
+        if end_time is not None:
+            end = EntryId(max(self.entry_at(end_time), begin) - 1)
+        return begin, end
 
     def _check_here(self) -> None:
         if self._context.process is not process.here:

@@ -44,7 +44,27 @@ def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
         is_same_type(have.type, want.type) for have, want in zip(found, schema, strict=True)
     )
     if not same:
-        raise InvalidArgumentError(schema_mismatch(describe(found), schema))
+        raise InvalidArgumentError(
+            schema_mismatch(describe(found), schema, _difference(found, schema))
+        )
+
+
+def _difference(found: pa.Schema, schema: pa.Schema) -> str:
+    """What is to be done about columns that are not the ledger's, of the first that is not."""
+    missing = [name for name in schema.names if name not in found.names]
+    more = [name for name in found.names if name not in schema.names]
+    if missing or more:
+        told = [f"missing: {', '.join(map(repr, missing))}"] if missing else []
+        told += [f"not in the ledger: {', '.join(map(repr, more))}"] if more else []
+        return "; ".join(told)
+    if found.names != schema.names:
+        return f"the order differs; .select({schema.names}) has the ledger's"
+    have, want = next(
+        (have, want)
+        for have, want in zip(found, schema, strict=True)
+        if not is_same_type(have.type, want.type)
+    )
+    return f"column {want.name!r} is {have.type} and not {want.type}: cast it"
 
 
 def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:

@@ -19,9 +19,12 @@ from spark_bookkeeper.errors import InvalidArgumentError
 def is_pandas(data: Any) -> bool:
     """Whether this is a pandas DataFrame, without importing pandas to ask.
 
-    Its class is asked: a Spark column says that it has whatever it is asked for.
+    Its class is asked: a Spark column says that it has whatever it is asked for. A frame of pandas
+    on Spark has the same names and none of the rows.
     """
-    return all(hasattr(type(data), name) for name in ("iloc", "columns", "dtypes"))
+    kind = type(data)
+    is_of_spark = kind.__module__.partition(".")[0] == "pyspark"
+    return not is_of_spark and all(hasattr(kind, name) for name in ("iloc", "columns", "dtypes"))
 
 
 def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:

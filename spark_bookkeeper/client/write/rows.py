@@ -17,6 +17,9 @@ from spark_bookkeeper.errors import InvalidArgumentError
 def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     """Arrow or pandas data as a table of exactly the ledger's schema.
 
+    Arrow data are also what other libraries hand out as such (``__arrow_c_stream__``): frames of
+    Polars, results of DuckDB, a ``RecordBatchReader``. All of their rows are taken into memory.
+
     Raises:
         InvalidArgumentError: other data, or another schema; both are shown.
     """
@@ -25,11 +28,7 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     if is_pandas(data):
         return pandas_table(data, schema)
     if not isinstance(data, pa.Table):
-        raise InvalidArgumentError(
-            "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a pandas "
-            f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}; nothing was "
-            f"appended{_instead(data)}"
-        )
+        data = _table_of_stream(data)
     check_schema(data.schema, schema)
     try:
         return table_with_list_offsets(data).cast(schema)
@@ -37,16 +36,44 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
         raise InvalidArgumentError(schema_mismatch(describe(data.schema), schema, error)) from error
 
 
+def _table_of_stream(data: Any) -> pa.Table:
+    """The rows of what hands them out as a stream of Arrow's, from whichever library.
+
+    Its class is asked: a Spark column says that it has whatever it is asked for.
+    """
+    instead = _instead(data)
+    if instead or not hasattr(type(data), "__arrow_c_stream__"):
+        raise _no_rows(data, instead)
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise _no_rows(data, f". What it hands out as Arrow data is no table: {error}") from error
+
+
+def _no_rows(data: object, more: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "append takes bytes, a Spark DataFrame, a pandas DataFrame, a pyarrow Table or RecordBatch "
+        "or what else has rows in Arrow's form (as frames of Polars), not "
+        f"{type(data).__module__}.{type(data).__qualname__}; nothing was appended{more}"
+    )
+
+
 _INSTEAD: Final[Mapping[str, str]] = {
     "pyspark.Column": "a column is an expression, without rows: append df.select(column)",
     "pyspark.RDD": "make a DataFrame of it: spark.createDataFrame(rdd, schema)",
     "pyspark.GroupedData": "aggregate it first, for example with .count()",
+    "pyspark.DataFrame": "make a Spark DataFrame of it: df.to_spark()",
     "pandas.Series": "make a DataFrame of it: series.to_frame(name)",
     "numpy.ndarray": "make a table of it: pa.table([array], schema=writer.schema)",
+    "pyarrow.Array": "make a table of it: pa.table([array], schema=writer.schema)",
+    "pyarrow.ChunkedArray": "make a table of it: pa.table([array], schema=writer.schema)",
+    "pyarrow.Dataset": "read it: dataset.to_table(), or its batches one by one",
+    "polars.LazyFrame": "carry it out: frame.collect()",
     "builtins.str": "encode it: text.encode()",
     "builtins.dict": "make a table of it: pa.Table.from_pylist([row], schema=writer.schema)",
     "builtins.list": "make a table of rows: pa.Table.from_pylist(rows, schema=writer.schema); "
     "append several payloads one by one",
+    "builtins.generator": "append what it yields, one by one",
 }
 """What to write for what people try, by the top package and the name of its class."""
 

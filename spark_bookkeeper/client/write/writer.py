@@ -124,7 +124,8 @@ class LedgerWriter(PublicNames):
 
         Args:
             data: ``bytes`` (one entry), a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``,
-                or a pandas DataFrame (as many entries as their size asks for; none for no rows).
+                a pandas DataFrame, or what else hands out rows in Arrow's form, as frames of Polars
+                do (as many entries as their size asks for; none for no rows).
             expected_entry_id: append only if its first entry gets this id.
 
         Raises:
