@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_bookkeeper.autorecovery import daemon, worker
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.cli.autorecovery.work import run_once
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings, exit_code_of
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import LocalRunner, Runner, no_progress
+from spark_bookkeeper.session import replication
 from spark_bookkeeper.testing.autorecovery import CONFIG, written
 from spark_bookkeeper.testing.ground import Ground
 
@@ -41,8 +47,8 @@ class Opened:
         return AuditReport("audit", (*found.rows, *self._left))
 
     def rereplicate(self, **_: Any) -> RecoveryReport:
-        worker = ReplicationWorker(self.context, LocalRunner(self.context), CONFIG, "one")
-        return rereplicate(self.context, worker)
+        one = ReplicationWorker(self.context, LocalRunner(self.context), CONFIG, "one")
+        return rereplicate(self.context, one)
 
 
 @pytest.fixture
@@ -85,3 +91,31 @@ def test_what_the_audit_could_not_look_at_is_left_also_in_the_report(
     assert (told["rows"][-1]["ledger_id"], told["rows"][-1]["reason"]) == (4242, "garbage")
     assert once(Opened(ground), is_json=True) == 0
     assert json.loads(capsys.readouterr().out)["complete"] is True
+
+
+def test_one_round_does_as_many_ledgers_at_once_as_a_worker_that_stays(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths: list[int] = []
+
+    class Worker(ReplicationWorker):
+        def __init__(self, context: ClientContext, runner: Runner, *more: Any) -> None:
+            super().__init__(context, runner, *more)
+            widths.append(runner.width)
+
+    def reported(job: str, about: str, dry_run: bool, progress: None, run: Any) -> RecoveryReport:
+        done: RecoveryReport = run(LocalRunner(ground.context, 16), no_progress)
+        return done
+
+    monkeypatch.setattr(worker, "ReplicationWorker", Worker)
+    monkeypatch.setattr(daemon, "ReplicationWorker", Worker)
+    handle: Any = SimpleNamespace(context=ground.context, reported=reported)
+    config = replace(CONFIG, ledgers_at_once=3)
+
+    replication.rereplicate(handle, config=config)
+    replication.rereplicate(handle)
+    AutorecoveryControl(ground.context, lambda _: LocalRunner(ground.context, 16)).start(
+        config=config
+    ).stop()
+
+    assert widths == [3, AutorecoveryConfig().ledgers_at_once, 3]
