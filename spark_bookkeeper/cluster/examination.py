@@ -95,7 +95,7 @@ def cluster_diagnoses(
             "start them: spark-bookkeeper bookie start --bookie-id HOST:3181 --root DIRECTORY",
         )
     named = {bookie for metadata in ledgers.values() for bookie in metadata.bookies()}
-    look = _Look(context, instance_id, alive, cookies, named, metadata_only)
+    look = _Look(context, instance_id, alive, cookies, named, not unreadable, metadata_only)
     known = sorted(alive.keys() | cookies.keys() | named)
     yield from context.runtime.map(look.at, known)
     if not metadata_only:
@@ -286,6 +286,8 @@ class _Look:
     cookies: Mapping[BookieId, Cookie]
     named: Set[BookieId]
     """Bookies that some ledger counts on."""
+    is_certain: bool
+    """Whether every ledger's metadata could be read."""
     metadata_only: bool
 
     def at(self, bookie: BookieId) -> Diagnosis:
@@ -297,6 +299,7 @@ class _Look:
                 bookie,
                 cookie,
                 is_named=bookie in self.named,
+                is_certain=self.is_certain,
                 metadata_only=self.metadata_only,
             )
         if not live.incarnation:

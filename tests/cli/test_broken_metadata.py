@@ -64,6 +64,12 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
         root.mkdir()
         formatted = call_own("bookie", "format", "--bookie-id", lost, "--root", root, "--yes")
         kept = call_own("bookie", "cookie", "delete", lost)
+        safe = call_own("cluster", "safe-to-lose", own_cluster.bookie_ids[1])
+        (found,) = [
+            each
+            for each in told("cluster", "health").json["findings"]
+            if each["check"] == f"bookie {lost}"
+        ]
         (insists,) = re.findall("`spark-bookkeeper (bookie cookie delete [^`]+)`", kept.err)
         unanswered = call_own(*insists.split())
         forgotten = call_own(*insists.split(), "--yes", "--json")
@@ -87,6 +93,8 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     assert formatted.code == 2
     assert "garbage" in formatted.err, "that ledger may count on this bookie"
     assert (kept.code, "garbage" in kept.err) == (2, True)
+    assert (safe.code, "of 1 ledger nobody can say" in safe.out) == (1, True)
+    assert "may count on it" in found["remedy"]
     assert unanswered.code == 1
     assert (forgotten.code, forgotten.json["deleted"]) == (0, True)
 
