@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 from spark_bookkeeper.cluster.agent import AgentStatus, BookieAgent
@@ -18,7 +19,6 @@ from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
-from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 T = TypeVar("T")
@@ -170,10 +170,17 @@ class Partitions:
         The caller only waits: an interrupt that meets it in the middle of one partition would have
         to wait for the others, and one of them may hang.
         """
+        future: Future[list[T]] = Future()
         some = list(self.partitions)
-        return self._runtime.wait(
-            begin(self._runtime, name, lambda: self._runtime.map(do, some, len(some)))
-        )
+
+        def run() -> None:
+            try:
+                future.set_result(self._runtime.map(do, some, len(some)))
+            except Exception as error:  # noqa: BLE001  (raised by who waits)
+                future.set_exception(error)
+
+        self._runtime.spawn(name, run).join()
+        return future.result()
 
     def _retry(self) -> None:
         while not self._ended.wait(self._retry_seconds):
