@@ -85,7 +85,7 @@ class ClientConfig:
 
     job_items_at_once: int = 16
     """Ledgers or fragments that a job works on at once: in each of Spark's tasks, or in this
-    process."""
+    process. A worker of autorecovery without Spark has ``ledgers_at_once`` instead."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, may_be_off="explicit_lac_ms")
@@ -219,7 +219,8 @@ class AutorecoveryConfig:
     """And never longer than this. A bookie that comes ends the wait."""
 
     ledgers_at_once: int = 8
-    """Ledgers that one worker without Spark repairs side by side."""
+    """Ledgers that one worker without Spark repairs side by side, as long as it runs or in one
+    round. In each of Spark's tasks it is ``job_items_at_once``."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0)

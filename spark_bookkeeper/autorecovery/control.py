@@ -17,6 +17,7 @@ from spark_bookkeeper.autorecovery.names import (
     process_name,
 )
 from spark_bookkeeper.autorecovery.publishing import check_enabled
+from spark_bookkeeper.autorecovery.worker import runner_of_worker
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -24,7 +25,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Underreplication
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.replication.runner import LocalRunner, Runner
+from spark_bookkeeper.replication.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,7 @@ class AutorecoveryControl:
         """
         local = None if bookie_id is None else parse_bookie_id(bookie_id)
         config = config or AutorecoveryConfig()
-        runner = self._runner("autorecovery")
-        if isinstance(runner, LocalRunner):
-            runner = LocalRunner(self._context, config.ledgers_at_once)
+        runner = runner_of_worker(self._context, self._runner("autorecovery"), config)
         started = Autorecovery(self._context, runner, config, process_name(local), local)
         started.start()
         return started

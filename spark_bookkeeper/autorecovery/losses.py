@@ -15,6 +15,7 @@ from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.underreplication import below_ack_quorum
+from spark_bookkeeper.replication.report import counted, some_of
 
 AT_RISK: Final = pa.schema(
     [
@@ -59,6 +60,22 @@ class Losses:
     def __bool__(self) -> bool:
         return self.is_safe
 
+    def __str__(self) -> str:
+        parts = []
+        if self.at_risk:
+            count = len({each.ledger_id for each in self.at_risk})
+            parts.append(
+                f"not safe: {counted(count, 'ledger')} would have fewer than Qa live copies of "
+                "something"
+            )
+        if self.unreadable:
+            parts.append(
+                f"of {counted(len(self.unreadable), 'ledger')} nobody can say, as their metadata "
+                f"cannot be decoded: {some_of(self.unreadable)}"
+            )
+        safe = f"without {', '.join(self.bookies)} every entry keeps its Qa live copies"
+        return "; ".join(parts) or safe
+
     def to_arrow(self) -> pa.Table:
         """The fragments at risk (``AT_RISK``)."""
         return pa.Table.from_pylist([asdict(each) for each in self.at_risk], schema=AT_RISK)
@@ -68,8 +85,7 @@ class Losses:
         return {"is_safe": self.is_safe, **asdict(self)}
 
     def _repr_html_(self) -> str:
-        said = "safe" if self.is_safe else f"{len(self.at_risk)} fragments below Qa"
-        return fields_table({"without": ", ".join(self.bookies), "it is": said})
+        return fields_table({"without": ", ".join(self.bookies), "it is": str(self)})
 
 
 def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:

@@ -21,7 +21,13 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, report_rows
-from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import (
+    ITEMS_TOGETHER,
+    LocalRunner,
+    Progress,
+    Runner,
+    no_progress,
+)
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.spool import Spool
 
@@ -32,6 +38,15 @@ BATCHES: Final = 4
 
 _OTHERS: Final = 4
 """Where there are many tasks, no worker takes more than one in so many of them at a time."""
+
+
+def runner_of_worker(context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> Runner:
+    """The runner of a worker, of one that stays and of one for a round: in this process it does as
+    many ledgers at once as ``ledgers_at_once`` says, and not as ``job_items_at_once``.
+    """
+    if isinstance(runner, LocalRunner):
+        return LocalRunner(context, config.ledgers_at_once)
+    return runner
 
 
 class ReplicationWorker:

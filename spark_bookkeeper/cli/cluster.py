@@ -220,17 +220,7 @@ def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) 
                     for each in found.at_risk[:MOST_ROWS]
                 ],
             )
-        if found.unreadable:
-            settings.output.say(
-                f"of {counted(len(found.unreadable), 'ledger')} it cannot be told: their "
-                "metadata cannot be read"
-            )
-        ledgers = len({each.ledger_id for each in found.at_risk})
-        settings.output.say(
-            f"without {', '.join(found.bookies)} every entry keeps its Qa live copies"
-            if found.is_safe
-            else f"not safe: {ledgers} ledgers would have fewer than Qa live copies of something"
-        )
+        settings.output.say(str(found))
 
     settings.output.result(found.to_dict(), show)
     return EXIT_DONE if found.is_safe else EXIT_LEFT_UNDONE

@@ -45,7 +45,7 @@ from spark_bookkeeper.cli.shell.settings import (
     Settings,
     exit_code_of,
 )
-from spark_bookkeeper.cli.shell.termination import termination_interrupts
+from spark_bookkeeper.cli.shell.termination import INTERRUPTED, termination_interrupts
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -248,7 +248,7 @@ def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
         error.show()
         return EXIT_NOTHING_CHANGED
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted. What was under way may be unfinished.", err=True)
+        click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
         _show(error, is_verbose)

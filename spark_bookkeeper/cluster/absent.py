@@ -25,6 +25,7 @@ def absent_bookie(
     cookie: Cookie | None,
     *,
     is_named: bool,
+    is_certain: bool,
     metadata_only: bool,
 ) -> Diagnosis:
     """Lost, or only away: where its storage can be reached, that is looked at, and not changed.
@@ -32,10 +33,19 @@ def absent_bookie(
     Args:
         cookie: what the cluster knows of it.
         is_named: whether some ledger counts on it.
+        is_certain: whether that is known of all ledgers.
         metadata_only: do not look at its storage.
     """
     check = f"bookie {bookie}"
     where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
+    if not is_named and not is_certain:
+        return Diagnosis(
+            check,
+            "warning",
+            f"not registered{where}; no ledger that can be read counts on it",
+            "start its agent again. It is not forgotten while there are ledgers whose metadata "
+            "cannot be decoded, as one of them may count on it",
+        )
     if not is_named:
         return Diagnosis(
             check,

@@ -173,7 +173,8 @@ class Collector:
     def run(self) -> Iterator[Row]:
         """Raises what keeps all of it from going on."""
         keys = sorted(self._face.ledgers(), key=lambda key: (key.ledger_id, key.nonce))
-        done = 0
+        phase, done = f"collecting garbage of {self._bookie}", 0
+        self._progress(phase, done, len(keys), 0)
         for chunk in _chunks(keys, LEDGERS_AT_ONCE):
             ids = sorted({LedgerId(key.ledger_id) for key in chunk})
             found = dict(self._context.store.read_ledgers(ids))
@@ -181,8 +182,8 @@ class Collector:
                 if self._wish.is_stopping():
                     return
                 yield from self._guarded(key, found[LedgerId(key.ledger_id)])
-            done += len(chunk)
-            self._progress("collecting garbage", done, len(keys), 0)
+                done += 1
+                self._progress(phase, done, len(keys), 0)
 
     def _guarded(
         self, key: LedgerKey, found: Versioned[LedgerMetadata] | MetadataFormatError | None

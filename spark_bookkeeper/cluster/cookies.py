@@ -21,7 +21,7 @@ from spark_bookkeeper.cluster.claims import (
     mismatch,
     moved,
 )
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import (
     CookieMismatchError,
@@ -106,24 +106,36 @@ def generate_cookie(
     return cookie_of(claims.marker, storage), False
 
 
-def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
+def forget_bookie(
+    store: MetadataStore, bookie_id: BookieId, *, even_if_unreadable: bool = False
+) -> None:
     """Delete the cookie of a bookie that is down and that no ledger counts on, whatever it says.
+
+    Args:
+        even_if_unreadable: as of ``check_forgotten_by_all``.
 
     Raises:
         InvalidArgumentError: see ``check_forgotten_by_all``.
         VersionConflictError: its cookie was written again meanwhile, and stays.
     """
-    store.delete_cookie(bookie_id, check_forgotten_by_all(store, bookie_id))
+    version = check_forgotten_by_all(store, bookie_id, even_if_unreadable=even_if_unreadable)
+    store.delete_cookie(bookie_id, version)
     forget_order(store, bookie_id)
 
 
-def check_forgotten_by_all(store: MetadataStore, bookie_id: BookieId) -> int:
+def check_forgotten_by_all(
+    store: MetadataStore, bookie_id: BookieId, *, even_if_unreadable: bool = False
+) -> int:
     """The version of the cookie of a bookie that may be forgotten. Reads the metadata of all
     ledgers.
 
+    Args:
+        even_if_unreadable: also while there are ledgers whose metadata cannot be decoded, any of
+            which may count on it.
+
     Raises:
-        InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
-            changed, and the text names the way.
+        InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it or may; nothing
+            was changed, and the text names the way.
     """
     version = store.cookie_version(bookie_id)
     if version is None:
@@ -132,13 +144,20 @@ def check_forgotten_by_all(store: MetadataStore, bookie_id: BookieId) -> int:
             "list` shows the bookies"
         )
     check_forgettable(store, [bookie_id])
-    needed = ledgers_that_name(store, bookie_id)
-    if needed:
+    found = dependents_of(store, bookie_id)
+    if needed := found.ledger_ids:
         raise InvalidArgumentError(
             f"{'ledger' if len(needed) == 1 else 'ledgers'} {some_of(needed)} still "
             f"{'counts' if len(needed) == 1 else 'count'} on bookie {bookie_id}; its cookie stays. "
             f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
             ledger_ids=tuple(needed),
+        )
+    if found.doubt is not None and not even_if_unreadable:
+        raise InvalidArgumentError(
+            f"the cookie of bookie {bookie_id} stays: {found.doubt}. Repeat when nothing is in "
+            f"doubt. If the bookie is gone for good, `spark-bookkeeper bookie cookie delete "
+            f"{bookie_id} --even-if-unreadable` forgets it all the same",
+            ledger_ids=tuple(found.undecodable),
         )
     return version
 

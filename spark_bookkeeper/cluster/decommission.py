@@ -187,6 +187,8 @@ def _emptied(
 def _forget(context: ClientContext, bookie: BookieId) -> str | None:
     if context.store.cookie_version(bookie) is None:
         return None  # it was forgotten before
+    if bookie in context.bookies.registrations():
+        return "it is alive (registered): stop its agent, and repeat, which removes its cookie"
     try:
         forget_bookie(context.store, bookie)
     except (InvalidArgumentError, MetadataError) as error:

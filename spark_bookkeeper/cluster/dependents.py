@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import some_of
 
 
-def ledgers_that_name(
-    store: MetadataStore, bookie_id: BookieId, *, for_certain: bool = False
-) -> Sequence[LedgerId]:
+@dataclass(frozen=True, slots=True)
+class Dependents:
+    """What is known of who counts on a bookie; ids ascend."""
+
+    ledger_ids: Sequence[LedgerId]
+    """Ledgers with a fragment on it."""
+    undecodable: Sequence[LedgerId]
+    """Ledgers of which that cannot be told."""
+    first_error: MetadataFormatError | None
+    """Of the first of those, why."""
+
+    @property
+    def doubt(self) -> str | None:
+        """Of which ledgers it cannot be told, and why; ``None`` when it is known of all."""
+        if self.first_error is None:
+            return None
+        one = len(self.undecodable) == 1
+        return (
+            f"{'ledger' if one else 'ledgers'} {some_of(self.undecodable)} cannot be decoded and "
+            f"may count on it ({self.first_error.message})"
+        )
+
+
+def dependents_of(store: MetadataStore, bookie_id: BookieId) -> Dependents:
+    """Who counts on a bookie, or may; reads all ledgers' metadata."""
+    naming: list[LedgerId] = []
+    undecodable: list[LedgerId] = []
+    first_error: MetadataFormatError | None = None
+    for ledger_id, found in store.read_ledgers(store.ledger_ids(), naming={bookie_id}):
+        if isinstance(found, Versioned):
+            naming.append(ledger_id)
+        elif found is not None:
+            undecodable.append(ledger_id)
+            first_error = first_error or found
+    return Dependents(naming, undecodable, first_error)
+
+
+def ledgers_that_name(store: MetadataStore, bookie_id: BookieId) -> Sequence[LedgerId]:
     """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata.
 
-    Args:
-        for_certain: one that cannot be decoded is an error, and not left out.
-
-    Raises:
-        MetadataFormatError: of a ledger it cannot be told.
+    One that cannot be decoded is left out: who forgets or removes anything asks ``dependents_of``.
     """
-    naming: list[LedgerId] = []
-    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
-        if isinstance(found, Versioned):
-            if bookie_id in found.value.bookies():
-                naming.append(ledger_id)
-        elif found is not None and for_certain:
-            raise found
-    return naming
+    return dependents_of(store, bookie_id).ledger_ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +62,13 @@ def unreadable_ledgers(ledgers: LedgersSeen) -> Iterator[Diagnosis]:
             "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
             "remove anything before somebody looked at it",
         )
+    if len(ledgers.unreadable) > MOST_NAMED:
+        yield Diagnosis(
+            "ledger metadata",
+            "problem",
+            f"{len(ledgers.unreadable) - MOST_NAMED:,} more ledgers cannot be decoded",
+            "spark-bookkeeper ledger list --state unreadable names them all",
+        )
 
 
 def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
@@ -92,12 +99,11 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
 
     named = context.runtime.map(name, gone[:MOST_NAMED])
     more = "; ..." if len(gone) > MOST_NAMED else ""
-    shown = " ".join(map(str, gone[:MOST_NAMED])) + (" ..." if more else "")
     return Diagnosis(
         check,
         "warning",
         f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
-        f"nobody closes these any more: spark-bookkeeper ledger recover {shown}",
+        f"nobody closes these any more: {_recover_ledgers(gone)}",
     )
 
 
@@ -121,7 +127,7 @@ def endangered_ledgers(
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        lambda _: _recover(named),
+        _recover(named),
         "problem",
     )
     registered = registered_incarnations(alive)
@@ -132,7 +138,7 @@ def endangered_ledgers(
         total,
         list(limbo),
         f"count on {', '.join(empty)}, formatted again since and not filled again",
-        lambda _: _refill(empty),
+        _refill(empty),
         "problem",
     )
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
@@ -143,7 +149,7 @@ def endangered_ledgers(
         total,
         list(thin),
         "have entries with fewer live copies than their ack quorum; the next loss may be final",
-        lambda _: _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost)),
+        _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost)),
         "problem",
     )
 
@@ -159,7 +165,7 @@ def _unfinished(
         total,
         stuck,
         "in recovery: a client is at it, or died, or needs a bookie to come back",
-        lambda shown: f"spark-bookkeeper ledger recover {shown} goes on, or says what is missing",
+        f"this goes on, or says what is missing: {_recover_ledgers(stuck)}",
         "warning",
     )
     exposed = [
@@ -170,12 +176,18 @@ def _unfinished(
         total,
         exposed,
         "open, and their last fragment names a lost bookie",
-        lambda shown: (
-            "their writers replace it with the next append; if they are dead: "
-            f"spark-bookkeeper ledger recover {shown}"
-        ),
+        "their writers replace it with the next append; if they are dead: "
+        f"{_recover_ledgers(exposed)}",
         "warning",
     )
+
+
+def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
+    """A command that can be typed as it stands; of many ledgers it has the first ones."""
+    shown = " ".join(map(str, ledger_ids[:MOST_NAMED]))
+    more = len(ledger_ids) - MOST_NAMED
+    others = f" and then the other {more:,}, which the next look names" if more > 0 else ""
+    return f"spark-bookkeeper ledger recover {shown}{others}"
 
 
 def _recover(bookies: Sequence[BookieId]) -> str:
@@ -210,10 +222,10 @@ def _on_ledgers(
     total: str,
     found: Sequence[LedgerId],
     what: str,
-    remedy: Callable[[str], str],
+    remedy: str,
     verdict: Verdict,
 ) -> Diagnosis:
     if not found:
         return Diagnosis(check, "ok", f"none of {total}")
     shown = " ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
-    return Diagnosis(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))
+    return Diagnosis(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy)

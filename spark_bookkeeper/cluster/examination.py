@@ -64,9 +64,13 @@ def cluster_diagnoses(
     def bookie(name: BookieId) -> Diagnosis:
         live, cookie = alive.get(name), cookies.get(name)
         if live is None:
-            is_named = name in named
             return absent_bookie(
-                context, name, cookie, is_named=is_named, metadata_only=metadata_only
+                context,
+                name,
+                cookie,
+                is_named=name in named,
+                is_certain=not ledgers.unreadable,
+                metadata_only=metadata_only,
             )
         return present_bookie(context, live, cookie, instance_id, metadata_only=metadata_only)
 

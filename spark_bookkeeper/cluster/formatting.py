@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
@@ -94,20 +94,10 @@ def check_formattable(
         )
     if is_replaced:
         _check_replaced(claims)
-    needed = () if is_replaced else ledgers_that_name(store, bookie_id, for_certain=True)
-    if needed:
-        way = ""
-        if known is None and found is not None:  # its own copies can be reached only with a cookie
-            way = (
-                f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
-                f"{shlex.quote(storage.uri)}`, then "
-            )
-        raise InvalidArgumentError(
-            f"bookie {bookie_id} may hold the last good copy of entries of ledger "
-            f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
-            "copies what the bookie held to others. Nothing was changed",
-            ledger_ids=tuple(needed),
-        )
+    else:
+        # Its own copies can be reached only with a cookie.
+        is_cut_off = known is None and found is not None
+        _check_nobody_counts_on(store, bookie_id, storage.uri if is_cut_off else None)
     foreign = [
         name
         for name in storage.list("")
@@ -119,6 +109,35 @@ def check_formattable(
             "elsewhere, or use an empty root. Nothing was changed"
         )
     return known, claims.instance_id
+
+
+def _check_nobody_counts_on(store: MetadataStore, bookie_id: BookieId, lacking: str | None) -> None:
+    """Raises ``InvalidArgumentError`` where a ledger names the bookie, or may.
+
+    Args:
+        lacking: its root, where it lacks nothing but its cookie.
+    """
+    found = dependents_of(store, bookie_id)
+    if needed := found.ledger_ids:
+        way = ""
+        if lacking is not None:
+            way = (
+                f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
+                f"{shlex.quote(lacking)}`, then "
+            )
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} may hold the last good copy of entries of ledger "
+            f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            "copies what the bookie held to others. Nothing was changed",
+            ledger_ids=tuple(needed),
+        )
+    if found.doubt is not None:
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} may hold the last good copy of something: {found.doubt}. Repeat "
+            "when nothing is in doubt. A bookie of an id that was never used needs no format: "
+            "`spark-bookkeeper bookie start` makes one of an empty root. Nothing was changed",
+            ledger_ids=tuple(found.undecodable),
+        )
 
 
 def _check_replaced(claims: Claims) -> None:

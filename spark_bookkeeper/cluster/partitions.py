@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 from spark_bookkeeper.cluster.agent import AgentStatus, BookieAgent
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
@@ -18,6 +20,8 @@ from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +126,8 @@ class Partitions:
     def start(self) -> None:
         """Start them side by side; those that fail are tried again until ``stop``.
 
+        Ctrl-C ends the wait, whatever hangs: what was begun goes on or ends with the process.
+
         Raises:
             BookKeeperError: none could be started; what the first one of them met.
         """
@@ -133,7 +139,7 @@ class Partitions:
                 return error
             return None
 
-        failures = self._runtime.map(attempt, list(self.partitions), len(self.partitions))
+        failures = self._side_by_side("starting", attempt)
         if all(failures):
             self.stop()
             assert failures[0] is not None
@@ -147,12 +153,34 @@ class Partitions:
         self._retrying = self._runtime.spawn("partitions", self._retry)
 
     def stop(self) -> None:
-        """Stop and unregister all of them, side by side; idempotent."""
+        """Stop and unregister all of them, side by side; idempotent.
+
+        Ctrl-C ends the wait: a registration that is left goes with its session, and nothing that a
+        duty is at needs its end.
+        """
         self._ended.ring()
         retrying, self._retrying = self._retrying, None
         if retrying is not None:
             retrying.join()
-        self._runtime.map(_stop, list(self.partitions), len(self.partitions))
+        self._side_by_side("stopping", _stop)
+
+    def _side_by_side(self, name: str, do: Callable[[Partition], T]) -> list[T]:
+        """What it comes to for each of them.
+
+        The caller only waits: an interrupt that meets it in the middle of one partition would have
+        to wait for the others, and one of them may hang.
+        """
+        future: Future[list[T]] = Future()
+        some = list(self.partitions)
+
+        def run() -> None:
+            try:
+                future.set_result(self._runtime.map(do, some, len(some)))
+            except Exception as error:  # noqa: BLE001  (raised by who waits)
+                future.set_exception(error)
+
+        self._runtime.spawn(name, run).join()
+        return future.result()
 
     def _retry(self) -> None:
         while not self._ended.wait(self._retry_seconds):

@@ -112,12 +112,19 @@ class _ThreadTask:
         self._thread = thread
 
     def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        if timeout is not None:
+            self._thread.join(timeout)
+            return
+        while self._thread.is_alive():
+            self._thread.join(_HEARD_SECONDS)
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+
+_HEARD_SECONDS = 0.5
+"""A signal that comes just before a wait begins is heard when it ends, so endless ones are cut."""
 
 IDLE_SECONDS = 10.0
 """An employed thread that has nothing to do for so long ends."""

@@ -261,13 +261,14 @@ def rereplicate(
     Args:
         bookie_id: copy to this bookie only, as a worker does that runs beside it. What it has a
             share of already is left to others.
+        config: how patient it is, and without Spark how many ledgers it does at once.
 
     Raises:
         InvalidArgumentError: the bookie is unknown, or autorecovery is disabled. Where it is
             disabled meanwhile, the report says what is left.
     """
     from spark_bookkeeper.autorecovery.names import process_name
-    from spark_bookkeeper.autorecovery.worker import ReplicationWorker
+    from spark_bookkeeper.autorecovery.worker import ReplicationWorker, runner_of_worker
     from spark_bookkeeper.autorecovery.worker import rereplicate as rereplicate_round
     from spark_bookkeeper.config import AutorecoveryConfig
 
@@ -276,10 +277,9 @@ def rereplicate(
         known_bookies(self.context, [local])
 
     def run(runner: Runner, tell: Progress) -> RecoveryReport:
-        name = process_name(local)
-        worker = ReplicationWorker(
-            self.context, runner, config or AutorecoveryConfig(), name, local
-        )
+        chosen = config or AutorecoveryConfig()
+        own = runner_of_worker(self.context, runner, chosen)
+        worker = ReplicationWorker(self.context, own, chosen, process_name(local), local)
         return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
 
     about = None if local is None else in_words("bookie", [local])

@@ -215,12 +215,13 @@ def client_class(znodes: ZNodes) -> type[KazooClient]:
     """A client for the place of ``KazooClient``, whose requests go to these nodes."""
 
     class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-        def start(self, timeout: float = 15) -> None:
+        def start_async(self) -> Any:
             self.state = KazooState.CONNECTED
             self._state = KeeperState.CONNECTED
             self._session = next(znodes.sessions)
             self._live.set()
             self._stopped.clear()
+            return self._live
 
         @property
         def client_id(self) -> tuple[int, bytes]:

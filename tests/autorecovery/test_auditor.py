@@ -30,7 +30,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 
 
 def task_ids(ground: Ground) -> list[int]:
@@ -492,6 +492,22 @@ def test_a_bookie_that_is_replaced_is_replaced_on_a_rack_without_a_copy(ground: 
     writer.close()
 
     assert writer.metadata.last_fragment.ensemble == (stays, elsewhere)
+
+
+def test_of_a_ledger_that_cannot_be_decoded_nobody_can_say_whether_a_loss_is_safe(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+
+    def garbage(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "read_ledger"):
+            raise MetadataFormatError("garbage", path=path)
+
+    found = losses(ground.client(None, garbage), [writer.metadata.last_fragment.ensemble[0]])
+
+    assert (bool(found), found.at_risk, found.unreadable) == (False, (), (writer.ledger_id,))
+    assert "of 1 ledger nobody can say" in str(found)
+    assert "Qa" not in str(found)
 
 
 def test_safe_to_lose_says_which_ledgers_would_have_too_few_copies(ground: Ground) -> None:

@@ -57,6 +57,9 @@ def test_a_bookie_shows_when_it_was_scrubbed_last(cluster: LocalCluster, call: C
     assert "scrubbed_at" in call("bookie", "show", bookie).out
 
 
+WRITABLE = "spark-bookkeeper bookie set-writable"
+
+
 def test_draining_is_asked_for_and_changes_nothing_before(
     own_cluster: LocalCluster, call_own: Call, numbers: Path
 ) -> None:
@@ -78,6 +81,11 @@ def test_draining_is_asked_for_and_changes_nothing_before(
 
     done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
     assert (done.code, state()) == (0, "readonly")
+    assert f"stays read-only until it is told otherwise: {WRITABLE} {bookie}" in done.err
+    again = call_own("bookie", "decommission", bookie, "--drain", "--no-spark", "--yes", "--json")
+    assert (again.code, "stop its agent" in again.json["blocked_by"]) == (1, True)
+    assert "nothing was changed" not in again.err
+    assert f"{WRITABLE} {bookie}" in again.err
     assert bookie not in call_own("ledger", "show", ledger_id, "--json").json["bookies"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
         root = own_cluster.root_of(lost).with_name("another")
         root.mkdir()
         formatted = call_own("bookie", "format", "--bookie-id", lost, "--root", root, "--yes")
+        kept = call_own("bookie", "cookie", "delete", lost)
+        safe = call_own("cluster", "safe-to-lose", own_cluster.bookie_ids[1])
+        (found,) = [
+            each
+            for each in told("cluster", "health").json["findings"]
+            if each["check"] == f"bookie {lost}"
+        ]
+        (insists,) = re.findall("`spark-bookkeeper (bookie cookie delete [^`]+)`", kept.err)
+        unanswered = call_own(*insists.split())
+        forgotten = call_own(*insists.split(), "--yes", "--json")
 
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
     assert [row["ledger_id"] for row in chosen] == [BROKEN]
@@ -79,8 +90,13 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     assert doctor.code == 1
     assert (look.code, look.json["state"]) == (0, "writable")
     assert (given_up.code, "not everything could be done" in given_up.err) == (1, True)
-    assert formatted.code == 1
+    assert formatted.code == 2
     assert "garbage" in formatted.err, "that ledger may count on this bookie"
+    assert (kept.code, "garbage" in kept.err) == (2, True)
+    assert (safe.code, "of 1 ledger nobody can say" in safe.out) == (1, True)
+    assert "may count on it" in found["remedy"]
+    assert unanswered.code == 1
+    assert (forgotten.code, forgotten.json["deleted"]) == (0, True)
 
 
 def test_one_round_beside_a_bookie_copies_there_and_says_what_it_could_not_look_at(

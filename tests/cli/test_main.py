@@ -24,7 +24,7 @@ from spark_bookkeeper.cli.bookie import start as bookie_start
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
-from spark_bookkeeper.cli.shell.termination import until_signalled
+from spark_bookkeeper.cli.shell.termination import INTERRUPTED, until_signalled
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -91,7 +91,7 @@ def fail(settings: Settings, kind: str) -> None:
             assert stopping.is_set()
         return
     if kind == "terminate-waiting-twice":
-        with until_signalled():
+        with until_signalled(lambda: settings.output.note("ended at once")):
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
         return
@@ -226,8 +226,32 @@ def test_who_does_not_wait_for_its_end_interrupts_it_by_a_second_signal(
 
     assert cli.run(["doctor", "fail", "terminate-waiting-twice"]) == 1
 
-    assert "Interrupted." in capsys.readouterr().err
+    assert capsys.readouterr().err.split("\n") == ["ended at once", "", INTERRUPTED, ""]
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+HANGING = """
+import signal
+from spark_bookkeeper.cli.shell.termination import until_signalled
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+runtime = ThreadRuntime()
+try:
+    with until_signalled():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    while True:  # as a session whose ZooKeeper does not answer, and then another one
+        runtime.sleep(60)
+"""
+
+
+def test_the_second_signal_ends_also_who_cannot_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, check=False, timeout=50
+    )
+
+    assert (done.returncode, done.stderr) == (1, f"{INTERRUPTED}\n")
 
 
 def test_the_second_signal_leaves_out_the_other_ends_that_would_be_waited_for(
@@ -257,7 +281,7 @@ def test_the_second_signal_leaves_out_the_other_ends_that_would_be_waited_for(
     server: Any = SimpleNamespace(show_also=lambda *_: None)
     with (  # noqa: PT012  (the end of the block is what raises)
         pytest.raises(KeyboardInterrupt),
-        until_signalled() as stopping,
+        until_signalled(lambda: None) as stopping,
         ExitStack() as beside,
     ):
         for name in ("h:1", "h:2"):

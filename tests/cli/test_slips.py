@@ -74,6 +74,15 @@ def test_an_empty_argument_is_not_the_directory_one_is_in(
     assert "it is empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["1_0", "٣", " 3", "+3", "0x3", "3.0", "-1", str(1 << 63)])
+def test_what_python_would_take_for_a_number_is_no_ledger_id(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--metadata-uri", "127.0.0.1:1", "ledger", "delete", "--yes", "--", text]) == 2
+
+    assert text.strip() in capsys.readouterr().err
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "arguments",

@@ -87,6 +87,22 @@ def metadata(ground: Ground, ledger_id: int) -> LedgerMetadata:
 # Deleted ledgers
 
 
+def test_progress_is_of_one_bookie_and_counts_what_was_looked_at(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground)
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    collect_garbage(
+        ground.context,
+        progress=lambda phase, done, total, _: told.setdefault(phase, []).append((done, total)),
+    )
+
+    assert set(told) == {f"collecting garbage of {bookie}" for bookie in ground.bookie_ids}
+    for counts in told.values():
+        total = counts[0][1]
+        assert counts == [(done, total) for done in range(total + 1)]
+
+
 def test_a_deleted_ledger_goes_from_every_bookie_and_others_stay(ground: Ground) -> None:
     gone, open_, kept = written(ground), written(ground, closed=False), written(ground)
     delete_ledger(ground.context, gone.ledger_id)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.cluster.examination import MOST_NAMED, cluster_diagnoses
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 CHECK = "entries below their ack quorum"
 
@@ -40,3 +42,39 @@ def test_the_remedy_of_what_lacks_copies_is_that_of_the_bookies_that_it_lacks(
     assert (f"bookie recover {is_lost}" in remedy) == (is_lost != names["other"])
     assert (f"bring {is_lost} back" in remedy) == (is_lost != names["other"])
     assert (f"bookie refill {is_replaced}" in remedy) == (is_replaced != names["other"])
+
+
+def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    count = MOST_NAMED + 2
+    writers = [written(ground, count=1, close=False) for _ in range(count)]
+    ground.stop(writers[0].metadata.last_fragment.ensemble[0])
+
+    told = {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
+
+    found = told["open ledgers on lost bookies"]
+    remedy = found.remedy or ""
+    assert found.detail.startswith(f"{count} of {count} ledgers")
+    (command,) = re.findall(r"ledger recover ([\d ]+) and then the other 2\b", remedy)
+    assert command.split() == [str(writer.ledger_id) for writer in writers[:MOST_NAMED]]
+    assert "..." not in remedy
+
+
+def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    for _ in range(MOST_NAMED + 2):
+        written(ground, count=1)
+
+    def garbage(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "read_ledger"):
+            raise MetadataFormatError(f"{path} holds garbage", path=path)
+
+    context = ground.client(None, garbage)
+    told = [
+        each
+        for each in cluster_diagnoses(context, metadata_only=True)
+        if each.check == "ledger metadata"
+    ]
+
+    assert len(told) == MOST_NAMED + 1
+    assert told[-1].detail.startswith("2 more")

@@ -27,6 +27,7 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
+    MetadataFormatError,
     MetadataUnavailableError,
 )
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
@@ -425,6 +426,44 @@ def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(
     forget_bookie(store, BOOKIE)
 
     assert not has_cookie(store, marker)
+
+
+def test_a_bookie_that_nobody_can_say_who_counts_on_is_neither_forgotten_nor_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    for _ in range(2):
+        add_ledger(store, BookieId("10.0.0.9:3181"))
+
+    def garbage(moment: str, operation: str, subject: str) -> None:
+        if (moment, operation, subject) == ("before", "read_ledger", "1"):
+            raise MetadataFormatError("L0001 holds garbage", path="L0001")
+
+    blind = metadata.session(garbage)
+    with pytest.raises(InvalidArgumentError, match=r"ledger 1 .* may count.*garbage") as refused:
+        forget_bookie(blind, BOOKIE)
+    with pytest.raises(InvalidArgumentError, match=r"ledger 1 .* may count.*garbage"):
+        format_bookie(blind, storage, BOOKIE, token=token)
+
+    assert refused.value.facts["ledger_ids"] == (1,)
+    assert f"bookie cookie delete {BOOKIE} --even-if-unreadable" in refused.value.message
+    assert has_cookie(store, marker)
+    forget_bookie(blind, BOOKIE, even_if_unreadable=True)
+    assert not has_cookie(store, marker)
+
+
+def test_who_insists_forgets_no_bookie_that_is_counted_on(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    _, marker = served(store, tmp_path / "b", token)
+    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
+
+    with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
+        forget_bookie(store, BOOKIE, even_if_unreadable=True)
+
+    assert has_cookie(store, marker)
 
 
 def test_a_bookie_that_a_ledger_counts_on_is_not_formatted(

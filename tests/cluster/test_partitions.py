@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 
@@ -78,6 +80,16 @@ def world() -> Iterator[World]:
     yield world
     world.failing.clear()
     world.partitions.stop()
+
+
+@pytest.fixture
+def interrupts() -> Iterator[int]:
+    """The thread that Ctrl-C interrupts, also where these tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    yield main
+    signal.signal(signal.SIGINT, before)
 
 
 def eventually(world: World, expected: list[str]) -> None:
@@ -164,6 +176,43 @@ def test_when_none_can_be_started_it_is_an_error(world: World) -> None:
         world.partitions.start()
 
     assert world.registered() == []
+
+
+@pytest.mark.parametrize("moment", ["start", "stop"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_interrupt_waits_for_no_partition_that_hangs(
+    world: World, moment: str, count: int, interrupts: int
+) -> None:
+    let_go = threading.Event()
+    waited_for: list[str] = []
+
+    class Hanging(Partition):
+        """Its disk hangs, and the person in front of it has had enough."""
+
+        def _hang(self, now: str) -> None:
+            if now == moment and not let_go.is_set():
+                signal.pthread_kill(interrupts, signal.SIGINT)
+                let_go.wait(20)  # so that this test ends where it fails
+                waited_for.append(self.bookie_id)
+
+        def start(self) -> None:
+            self._hang("start")
+
+        def stop(self) -> None:
+            self._hang("stop")
+
+    *others, last = list(world.disks)[:count]
+    hanging = Hanging(BookieId(last), last, lambda _: pytest.fail("it is not opened"))
+    partitions = Partitions(world.runtime, [*map(world.partition, others), hanging])
+    if moment == "stop":
+        partitions.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        getattr(partitions, moment)()
+
+    assert waited_for == []
+    let_go.set()
+    partitions.stop()
 
 
 def test_the_same_bookie_or_root_twice_is_refused(world: World) -> None:

@@ -1067,6 +1067,29 @@ def test_no_zookeeper_there_is_an_error_that_names_the_address() -> None:
     assert time.monotonic() - start < 10
 
 
+def test_nobody_waits_for_the_end_of_a_connection_that_never_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go, ended = threading.Event(), threading.Event()
+    stop = KazooClient.stop
+
+    def hang(client: KazooClient) -> None:
+        let_go.wait(20)  # so that this test ends where it fails
+        stop(client)
+        ended.set()
+
+    monkeypatch.setattr(KazooClient, "stop", hang)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(MetadataUnavailableError, match="no ZooKeeper answers"):
+            ZooKeeperStore(address, token=_token, patience_ms=200)
+        was_waited_for = ended.is_set()
+        let_go.set()
+        assert ended.wait(60), "it is ended all the same"
+
+    assert not was_waited_for
+
+
 def test_no_cluster_is_an_error_that_says_how_to_make_one(zookeeper: ZooKeeperStores) -> None:
     with pytest.raises(NoClusterError, match="cluster init"):
         zookeeper.session().instance_id()

@@ -14,7 +14,7 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
-from spark_bookkeeper.cli.shell.work import open_table, report_table
+from spark_bookkeeper.cli.shell.work import kept_in_file, open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.session.arguments import known_bookies
@@ -45,6 +45,7 @@ autorecovery.add_command(rereplicate)
 )
 @click.option("--beside", metavar="BOOKIE", help="Copy to this bookie, and to no other.")
 @click.option("--once", is_flag=True, help="One audit and one round of work, and end.")
+@click.option("--dry-run", is_flag=True, help="Of --once: show what it would do; change nothing.")
 @report_table
 @access_options
 @click.pass_obj
@@ -54,6 +55,7 @@ def start(
     engine: str,
     beside: str | None,
     once: bool,
+    dry_run: bool,
     report_table: str | None,
 ) -> int:
     """Run auditor and replication worker until Ctrl-C or SIGTERM; any number of these may run.
@@ -62,16 +64,21 @@ def start(
     """
     if beside is not None:
         parse_bookie_id(beside)
-    if report_table is not None and not once:
-        raise click.UsageError(
-            "--report-table keeps the report of --once; without it there is none"
-        )
+    if not once:
+        for option, is_given in (
+            ("--report-table keeps the report of", report_table is not None),
+            ("--report-file keeps the report of", kept_in_file() is not None),
+            ("--dry-run shows what would be done by", dry_run),
+        ):
+            if is_given:
+                raise click.UsageError(f"{option} --once, which was not asked for")
     with connected(settings, access, with_spark=engine == "spark") as bk:
         if beside is not None:
             known_bookies(bk.context, [beside])
         config = access.conf.autorecovery
         if once:
-            return run_once(settings, bk, config, beside, open_table(settings, report_table))
+            table = open_table(settings, report_table)
+            return run_once(settings, bk, config, beside, table, dry_run=dry_run)
         start_logging(settings.log_format)
         with until_signalled() as stopping:
             note_warning(settings, bk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,9 @@ from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
+
+_MARKED: Final = frozenset({Outcome.PUBLISHED, Outcome.PLANNED})
+"""What an audit says of ledgers that lack replicas."""
 
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery audit --dry-run")
@@ -50,17 +53,28 @@ def run_once(
     config: AutorecoveryConfig,
     beside: str | None,
     table: ReportTable | None,
+    *,
+    dry_run: bool = False,
 ) -> int:
     """One audit, and one round of work; the report is of the latter, with what the audit left.
 
     Args:
         beside: copy to this bookie, and to no other.
+        dry_run: only say what would be published, and which of the tasks that are there would be
+            taken; the report has both.
     """
     with settings.output.progress("reading ledger metadata") as progress:
-        found = bk.audit(progress=progress.phase)
-        published = {row.ledger_id for row in found.rows if row.status is Outcome.PUBLISHED}
-        settings.output.note(f"published: {counted(len(published), 'ledger')} that lack replicas")
-        with begun() if published else nullcontext():
-            report = bk.rereplicate(bookie_id=beside, config=config, progress=progress.phase)
-    rows = report_rows(chain(found.unfinished, report.rows))
-    return show_report(settings, replace(report, rows=rows), table)
+        found = bk.audit(dry_run=dry_run, progress=progress.phase)
+        marked = {row.ledger_id for row in found.rows if row.status in _MARKED}
+        would = "would be " if dry_run else ""
+        settings.output.note(
+            f"{would}published: {counted(len(marked), 'ledger')} that lack replicas"
+        )
+        with begun() if marked and not dry_run else nullcontext():
+            report = bk.rereplicate(
+                bookie_id=beside, config=config, dry_run=dry_run, progress=progress.phase
+            )
+    audited = found.rows if dry_run else found.unfinished
+    return show_report(
+        settings, replace(report, rows=report_rows(chain(audited, report.rows))), table
+    )

@@ -161,17 +161,25 @@ def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: b
 
 @cookie.command(epilog="Example: spark-bookkeeper bookie cookie delete 10.0.0.3:3181")
 @click.argument("bookie_id", metavar="BOOKIE")
+@click.option(
+    "--even-if-unreadable",
+    is_flag=True,
+    help="Also while ledgers are UNREADABLE, any of which may count on it.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @access_options
 @click.pass_obj
-def delete(settings: Settings, access: Access, bookie_id: str, yes: bool) -> int:
+def delete(
+    settings: Settings, access: Access, bookie_id: str, even_if_unreadable: bool, yes: bool
+) -> int:
     """Make the cluster forget BOOKIE, which is down and which no ledger counts on."""
     name = parse_bookie_id(bookie_id)
     with connected(settings, access) as bk:
-        if not yes:
-            check_forgotten_by_all(bk.context.store, name)  # nobody is asked about what is refused
+        store = bk.context.store
+        if not yes:  # nobody is asked about what is refused
+            check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
             confirm(f"Delete the cookie of bookie {name}?")
-        forget_bookie(bk.context.store, name)
+        forget_bookie(store, name, even_if_unreadable=even_if_unreadable)
     settings.output.result(
         {"bookie_id": name, "deleted": True},
         lambda: settings.output.say(

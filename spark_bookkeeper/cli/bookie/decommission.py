@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting
+from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting, note_readonly
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
@@ -60,4 +60,6 @@ def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int 
         work.settings.output.note(
             f"bookie {name} is not forgotten: {report.blocked_by}. {counting(report)} on it"
         )
+        if is_drained:
+            note_readonly(work.settings, name)
     return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)

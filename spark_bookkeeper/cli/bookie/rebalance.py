@@ -107,10 +107,12 @@ def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
     code = work.show(report)
     if work.dry_run:
         return code
+    note = work.settings.output.note
     if report.is_complete:
-        work.settings.output.note(f"bookie {name} is drained: no ledger counts on it")
+        note(f"bookie {name} is drained: no ledger counts on it")
     else:
-        work.settings.output.note(f"{counting(report)} on bookie {name} still: {report.blocked_by}")
+        note(f"{counting(report)} on bookie {name} still: {report.blocked_by}")
+    note_readonly(work.settings, name)
     return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)
 
 
@@ -121,6 +123,14 @@ def ask_to_drain(settings: Settings, bookie: BookieId, plan: DecommissionReport)
         planned.note(settings)
     more = ", and make all that it holds again on others" if planned.steps else ""
     confirm(f"Make {bookie} read-only{more}?")
+
+
+def note_readonly(settings: Settings, bookie: BookieId) -> None:
+    """What a bookie that was drained stays, whether all of it could be copied or not."""
+    settings.output.note(
+        f"it stays read-only until it is told otherwise: spark-bookkeeper bookie set-writable "
+        f"{bookie}"
+    )
 
 
 def counting(report: DecommissionReport) -> str:

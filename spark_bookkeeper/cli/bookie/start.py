@@ -80,8 +80,7 @@ def start(
     # What the session with ZooKeeper counts is the partition's own, where there is only one.
     own = None if only is None else BookieMetrics()
     session = own or Metrics()
-    with (
-        until_signalled() as stopping,
+    with (  # until it serves, Ctrl-C ends it as any other command
         opened_store(settings, access, runtime, session) as store,
         _shown_lag(settings, access, logs, session),
         connected(settings, access) as bk,
@@ -100,24 +99,14 @@ def start(
             tell=settings.output.note,
         )
         shared = session if own is None else None
-        server = HealthServer(served.partitions, access.conf.bookie, shared)
-        try:
+        with HealthServer(served.partitions, access.conf.bookie, shared) as server:
             served.start()
-            _tell_what_serves(settings, served.partitions, server)
-            names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
-            if names:
-                note_warning(settings, bk)
-            # It ends first, so that it does not publish what its own bookie takes away.
-            with ExitStack() as beside:
-                for name in names:
-                    beside.enter_context(_autorecovery(settings, access, name, server, stopping))
-                while not stopping.wait(1.0):
-                    pass  # a signal just before an endless wait would be heard only at its end
-                settings.output.note(STOPPING)
-        finally:
-            server.close()
-            if not stopping.is_at_once:  # else the registrations end with their session
-                served.stop()
+            with until_signalled() as stopping:
+                try:
+                    _serve(settings, access, bk, served, server, stopping, with_autorecovery)
+                finally:
+                    if not stopping.is_at_once:  # else the registrations end with their session
+                        served.stop()
     for one in wanted:
         settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
     return EXIT_DONE
@@ -151,10 +140,17 @@ def _make_agent(
     return agent, storage.close
 
 
-def _tell_what_serves(
-    settings: Settings, partitions: Sequence[Partition], server: HealthServer
+def _serve(
+    settings: Settings,
+    access: Access,
+    bk: BookKeeper,
+    served: Partitions,
+    server: HealthServer,
+    stopping: Stopping,
+    with_autorecovery: bool,
 ) -> None:
-    for each in partitions:
+    """Say what is served, and wait for the end; autorecovery runs meanwhile, and ends with it."""
+    for each in served.partitions:
         if each.is_started:
             settings.output.note(
                 f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
@@ -162,6 +158,16 @@ def _tell_what_serves(
             )
     if server.address is not None:
         settings.output.note("its /health and /metrics are at http://{}:{}".format(*server.address))
+    names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
+    if names:
+        note_warning(settings, bk)
+    # It ends first, so that it does not publish what its own bookie takes away.
+    with ExitStack() as beside:
+        for name in names:
+            beside.enter_context(_autorecovery(settings, access, name, server, stopping))
+        while not stopping.wait(1.0):
+            pass  # a signal just before an endless wait would be heard only at its end
+        settings.output.note(STOPPING)
 
 
 @contextmanager

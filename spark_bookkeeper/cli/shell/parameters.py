@@ -23,6 +23,13 @@ class LedgerIdType(click.IntRange):
     def __init__(self) -> None:
         super().__init__(min=0, max=(1 << 63) - 1)
 
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Python would take "1_0" for 10, and a slip would delete another ledger.
+        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]+", value):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 _AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -5,10 +5,11 @@ This file is imported before everything else of a command, so it imports next to
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -38,19 +39,43 @@ class Stopping(threading.Event):
     """Whether nothing is to be waited for any more."""
 
 
+AT_ONCE_SECONDS: Final = 1.0
+"""So long a command that is to end at once may take to give its sessions back."""
+
+
+def _end_at_once() -> None:
+    """End this process when it has not ended by itself."""
+
+    def end() -> None:
+        with suppress(OSError):
+            os.write(2, f"{INTERRUPTED}\n".encode())
+        os._exit(1)
+
+    timer = threading.Timer(AT_ONCE_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+
+
 @contextmanager
-def until_signalled() -> Iterator[Stopping]:
+def until_signalled(end_at_once: Callable[[], None] = _end_at_once) -> Iterator[Stopping]:
     """An event that is set by Ctrl-C and SIGTERM, for a command that then ends in its own time.
 
     A second one interrupts it, as Ctrl-C does any other: what is under way may take hours, or wait
     for a disk that hangs, and whatever these commands do may be ended at any moment. Who waits for
-    several things leaves out those that are left, by ``is_at_once``.
+    several things leaves out those that are left, by ``is_at_once``. What cannot be left out, the
+    end of a session where ZooKeeper does not answer, takes no longer than ``AT_ONCE_SECONDS``: then
+    the process is ended as by ``kill -9``, which loses nothing, and its registration ends with the
+    session's time-out.
+
+    Args:
+        end_at_once: called at the second signal; sees to it that the process ends.
     """
     stopping = Stopping()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
             stopping.is_at_once = True
+            end_at_once()
             raise KeyboardInterrupt
         stopping.set()
 
@@ -61,6 +86,9 @@ def until_signalled() -> Iterator[Stopping]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+
+INTERRUPTED: Final = "Interrupted. What was under way may be unfinished."
+"""What a command says that was interrupted."""
 
 STOPPING: Final = "stopping, once what is under way is done; Ctrl-C again stops at once"
 """What such a command says when it was told to end."""

@@ -70,7 +70,8 @@ def report_table(command: Command) -> Command:
     return in_table(in_file(command))
 
 
-def _report_file() -> str | None:
+def kept_in_file() -> str | None:
+    """Where ``--report-file`` of the command that runs has all rows written; ``None``: nowhere."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_FILE)
 
@@ -210,7 +211,7 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
         except BookKeeperError as error:
             is_kept = False
             settings.output.note(f"Error: {error.message}")
-    path = _report_file()
+    path = kept_in_file()
     if path is not None:
         try:
             write_report(report, path)

@@ -136,15 +136,15 @@ class Link:
             **arguments,
         )
         self.client.add_listener(self._state_changed)
-        try:
-            self.client.start(timeout=self.patience)
-        except KazooTimeoutError as error:
-            self.close()
+        self.client.start_async().wait(self.patience)
+        if not self.client.connected:
+            # Where a server took the connection and says nothing, its end takes long. Nobody waits.
+            self.client.handler.spawn(self.close)
             raise MetadataUnavailableError(
                 f"no ZooKeeper answers at {hosts} (tried for {self.patience:g} s); nothing was "
                 "changed. Check the host and port in the metadata URI, that ZooKeeper runs there "
                 "(`echo srvr | nc HOST PORT`), and that no firewall is in between"
-            ) from error
+            )
 
     @property
     def session_id(self) -> int:
