@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from spark_bookkeeper.cli.main import NOUNS, root
+from spark_bookkeeper.cli.main import NOUNS, root, run
 
 
 def commands(
@@ -36,3 +36,11 @@ def test_a_command_has_a_sentence_and_an_example(name: str) -> None:
     assert command.help
     assert epilog.startswith("Example: ")
     assert name.split()[-1] in epilog
+
+
+def test_a_list_of_commands_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """click ends a sentence after 45 characters with three dots, just where it gets interesting."""
+    for noun in NOUNS:
+        assert run([noun, "--help"]) == 0
+
+        assert "..." not in capsys.readouterr().out.replace("BOOKIE...", ""), noun

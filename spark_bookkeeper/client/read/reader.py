@@ -299,7 +299,7 @@ class LedgerReader(PublicNames):
 
     @property
     def skipped(self) -> pa.Table:
-        """What the last ``read_arrow(skip_lost=True)`` passed over, and why (``lost.LOST``)."""
+        """What the last ``read_arrow(skip_lost=True)`` passed over; columns as ``lost_entries``."""
         return self._skipped
 
     def read(
