@@ -44,3 +44,13 @@ def test_a_list_of_commands_cuts_no_sentence(capsys: pytest.CaptureFixture[str])
         assert run([noun, "--help"]) == 0
 
         assert "..." not in capsys.readouterr().out.replace("BOOKIE...", ""), noun
+
+
+def test_an_option_that_a_command_refuses_is_not_offered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["log", "create", "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "--ensemble-size" in shown
+    assert [each for each in ("--name", "--owner", "--label") if each in shown] == []
