@@ -46,7 +46,9 @@ def new_ledger_options(command: Command) -> Command:
     )
     @click.option("--name", help="A label to find it by.")
     @click.option("--owner", help="A label: whose it is.")
-    @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Any other; repeatable.")
+    @click.option(
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Any other; repeatable."
+    )
     @click.option(
         "--digest-type",
         type=click.Choice(["CRC32C", "CRC32", "MAC", "DUMMY"], case_sensitive=False),
