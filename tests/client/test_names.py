@@ -62,6 +62,8 @@ def test_a_name_that_several_have_is_refused_with_their_ids(ground: Ground) -> N
 def test_a_name_that_none_has_is_said_to_be_none(ground: Ground) -> None:
     with pytest.raises(NoSuchLedgerError, match="no ledger with the name 'orders'"):
         ledger_called(ground.context, "orders")
+    with pytest.raises(NoSuchLedgerError, match="asked for by the number 7, without"):
+        ledger_called(ground.context, "7")
 
 
 def test_what_goes_on_beside_gives_its_result_or_its_error() -> None:
