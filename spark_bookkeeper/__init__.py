@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.read.reader import Entry, LedgerReader
     from spark_bookkeeper.client.write.writer import LedgerWriter
     from spark_bookkeeper.cluster.local import LocalCluster
-    from spark_bookkeeper.config import BookieConfig, ClientConfig
+    from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
     from spark_bookkeeper.errors import (
         AppendFailedError,
         BookieError,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppendFailedError",
+    "AutorecoveryConfig",
     "BookKeeper",
     "BookKeeperError",
     "BookieConfig",
@@ -119,6 +120,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AutorecoveryConfig": "spark_bookkeeper.config",
     "BookKeeper": "spark_bookkeeper.session",
     "BookieConfig": "spark_bookkeeper.config",
     "CheckReport": "spark_bookkeeper.replication.report",

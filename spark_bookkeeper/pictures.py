@@ -196,7 +196,7 @@ def health(reports: Any, title: str | None = None) -> Figure:
 
 
 def health_table(reports: Any) -> pa.Table:
-    """How many rows of which outcome each report had, in order of time (``HEALTH``).
+    """How many rows of which outcome each report had, in order of time (``docs/tables.md``).
 
     Args:
         reports: ``bk.jobs()`` or a table that jobs kept their reports in (``--report-table``), as

@@ -77,7 +77,7 @@ class Losses:
         return "; ".join(parts) or safe
 
     def to_arrow(self) -> pa.Table:
-        """The fragments at risk (``AT_RISK``)."""
+        """The fragments at risk (``docs/tables.md``)."""
         return pa.Table.from_pylist([asdict(each) for each in self.at_risk], schema=AT_RISK)
 
     def to_dict(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _ROUNDS: Final = 5
 """Looks at the lists of logs, for ledgers that came while others were copied."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BackupReport(Report):
     """Of ``backup`` and ``restore``: one row for each ledger."""
 

@@ -54,10 +54,13 @@ def log() -> None:
 @new_ledger_options
 @click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
 @click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
-@click.option("--roll-seconds", type=_SIZE, help="And after so long.")
-@click.option("--retain-seconds", type=_SIZE, help="Truncate what ended longer ago.")
+@click.option("--roll-seconds", type=_SIZE, help="Begin a new ledger after so long.")
+@click.option("--retain-seconds", type=_SIZE, help="Truncate ledgers that ended longer ago.")
 @click.option(
-    "--retain-for", multiple=True, metavar="CONSUMER", help="But not what it has to read."
+    "--retain-for",
+    multiple=True,
+    metavar="CONSUMER",
+    help="But keep what this follower has still to read; repeatable.",
 )
 @access_options
 @click.pass_obj
@@ -72,7 +75,7 @@ def create(
     retain_seconds: int | None,
     retain_for: Sequence[str],
 ) -> int:
-    """Create an empty log. Its ledgers are made as is said here."""
+    """Create an empty log; the options are those of each of its ledgers."""
     for option in _NOT_OF_LOGS:
         if wish[option]:
             raise InvalidArgumentError(
@@ -99,6 +102,11 @@ def create(
         ),
     )
     return EXIT_DONE
+
+
+for _option in create.params:
+    if isinstance(_option, click.Option) and _option.name in ("name", "owner", "labels"):
+        _option.hidden = True  # refused, with the reason
 
 
 @log.command(name="list", epilog="Example: spark-bookkeeper log list --json")

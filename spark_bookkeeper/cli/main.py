@@ -102,6 +102,8 @@ def _accept_global_options(command: click.Command) -> None:
     """
     if isinstance(command, click.Group):
         for child in command.commands.values():
+            # The first sentence, whole: click would cut it after 45 characters.
+            child.short_help = child.get_short_help_str(limit=1_000)
             _accept_global_options(child)
         return
     refuse_empty(command)
@@ -137,7 +139,7 @@ def _global_options() -> list[click.Option]:
             type=click.Choice(LOG_FORMATS),
             expose_value=False,
             callback=_set_log_format,
-            help="Of the log on stderr.",
+            help="Form of the log on stderr.",
         ),
     ]
 
@@ -184,7 +186,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked_for: bool) -
     cls=_Nouns,
     name="spark-bookkeeper",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers ledger list",
+    epilog="Example: `spark-bookkeeper demo` shows what this is. On a cluster of yours: "
+    "spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers ledger list",
 )
 @click.option(
     "--metadata-uri",
@@ -202,7 +205,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked_for: bool) -
     show_default=True,
     envvar=LOG_FORMAT_VARIABLE,
     show_envvar=True,
-    help="Of the log on stderr: for people, or JSON with ledger, bookie and job.",
+    help="Form of the log on stderr: for people, or JSON with ledger, bookie and job.",
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context

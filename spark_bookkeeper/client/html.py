@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 
 def fields_table(fields: Mapping[str, object]) -> str:
-    """One row for each field."""
+    """One row for each field that has a value."""
     cells = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in fields.items()
+        if value is not None
     )
     return f"<table>{cells}</table>"

@@ -17,7 +17,14 @@ from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
 from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
-from spark_bookkeeper.client.views import FRAGMENTS, SLOTS, fragment_rows, moment_text, slot_rows
+from spark_bookkeeper.client.views import (
+    FRAGMENTS,
+    SLOTS,
+    fragment_rows,
+    label_text,
+    moment_text,
+    slot_rows,
+)
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.arguments import whole_number
@@ -95,8 +102,18 @@ class LedgerInfo(PublicNames):
             _frame=frame,
         )
 
+    @property
+    def name(self) -> str | None:
+        """The label that ``create_ledger(name=...)`` gave it."""
+        return label_text(self.custom_metadata, "name")
+
+    @property
+    def owner(self) -> str | None:
+        """The label that ``create_ledger(owner=...)`` gave it."""
+        return label_text(self.custom_metadata, "owner")
+
     def fragments_df(self) -> Any:
-        """Its fragments as a DataFrame (``FRAGMENTS``)."""
+        """Its fragments as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.fragments_arrow())
 
     def fragments_arrow(self) -> pa.Table:
@@ -106,7 +123,7 @@ class LedgerInfo(PublicNames):
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
 
     def placement_df(self) -> Any:
-        """Which bookie has how much of which fragment, as a DataFrame (``PLACEMENT``)."""
+        """Which bookie has how much of which fragment, as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.placement_arrow())
 
     def placement_arrow(self) -> pa.Table:
@@ -115,7 +132,7 @@ class LedgerInfo(PublicNames):
         return placement_table(self.ledger_id, metadata, alive, end)
 
     def stripes_df(self, first: int = 0, last: int | None = None) -> Any:
-        """Which bookies hold which entry, as a DataFrame (``STRIPES``)."""
+        """Which bookies hold which entry, as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.stripes_arrow(first, last))
 
     def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
@@ -133,7 +150,7 @@ class LedgerInfo(PublicNames):
         return stripes_table(self.ledger_id, metadata, alive, EntryId(start), EntryId(stop))
 
     def slots_df(self) -> Any:
-        """The slots of all its bookies as a DataFrame (``SLOTS``)."""
+        """The slots of all its bookies as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.slots_arrow())
 
     def slots_arrow(self) -> pa.Table:
@@ -174,7 +191,7 @@ class LedgerInfo(PublicNames):
         return f".ledger({self.ledger_id})"
 
     def _repr_html_(self) -> str:
-        names = ("ledger_id", "state", "last_entry_id", "length_bytes")
+        names = ("ledger_id", "name", "state", "last_entry_id", "length_bytes")
         fields = {name: getattr(self, name) for name in names}
         fields["fragments"] = len(self.fragments)
         if self.writer is not None:

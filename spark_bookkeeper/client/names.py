@@ -32,9 +32,14 @@ def ledger_called(context: ClientContext, ledger: int | str) -> LedgerId:
         if isinstance(metadata, Versioned) and metadata.value.custom_metadata.get("name") == name
     ]
     if not found:
+        as_id = (
+            f". The ledger of this id is asked for by the number {int(ledger)}, without quotes"
+            if ledger.isdecimal()
+            else ""
+        )
         raise NoSuchLedgerError(
             f"there is no ledger with the name {ledger!r}; `spark-bookkeeper ledger list` shows "
-            "those that there are"
+            f"those that there are{as_id}"
         )
     if len(found) > 1:
         shown = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")

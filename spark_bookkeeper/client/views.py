@@ -7,7 +7,7 @@ Everything here reads, and nothing is fenced or changed by looking. One ledger a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -49,6 +49,8 @@ LEDGERS: Final = pa.schema(
         pa.field("writer_state", pa.string()),
         pa.field("last_add_confirmed", pa.int64()),
         pa.field("newest_entry_at", pa.timestamp("us", tz="UTC")),
+        pa.field("name", pa.string()),
+        pa.field("owner", pa.string()),
     ]
 )
 
@@ -200,7 +202,10 @@ def _unreadable_row(ledger_id: LedgerId) -> dict[str, Any]:
         "ledger_id": ledger_id,
         "state": UNREADABLE,
         **dict.fromkeys((*sizes, "format_version"), 0),
+        **dict.fromkeys(("last_entry_id", "length_bytes", "digest_type", "ctime")),
         **dict.fromkeys(("bookies", "custom_metadata"), ()),
+        **dict.fromkeys(("writer", "writer_state", "last_add_confirmed", "newest_entry_at")),
+        **dict.fromkeys(("name", "owner")),
     }
 
 
@@ -226,7 +231,15 @@ def _ledger_row(
         "writer_state": state,
         "last_add_confirmed": newest.last_add_confirmed,
         "newest_entry_at": moment(newest.stored_at_ms),
+        "name": label_text(m.custom_metadata, "name"),
+        "owner": label_text(m.custom_metadata, "owner"),
     }
+
+
+def label_text(labels: Mapping[str, bytes], name: str) -> str | None:
+    """A label as text; ``None`` where the ledger has none of that name."""
+    label = labels.get(name)
+    return None if label is None else label.decode("utf-8", "replace")
 
 
 def moment(milliseconds: int | None) -> datetime | None:

@@ -30,7 +30,7 @@ ROUNDS_MAX: Final = 5
 """A bookie that takes data while it is drained gets new ledgers meanwhile."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DecommissionReport(RecoveryReport):
     """Of ``decommission_bookie`` and ``drain_bookie``: what was copied, and what is in the way."""
 

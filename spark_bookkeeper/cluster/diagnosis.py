@@ -65,7 +65,7 @@ class Diagnoses:
         return [f"{f.check}: {f.remedy}" for f in self.findings if f.remedy]
 
     def to_arrow(self) -> pa.Table:
-        """The findings as an Arrow table (``FINDINGS``): no Spark."""
+        """The findings as an Arrow table: no Spark."""
         return pa.Table.from_pylist([asdict(each) for each in self.findings], schema=FINDINGS)
 
     def to_df(self) -> Any:

@@ -219,8 +219,8 @@ class Log(PublicNames):
             InvalidArgumentError: another schema, or only one of both ``txn_`` arguments.
             LogOwnershipLostError: others were faster each time. Nothing was added.
             MetadataUnavailableError: it may or may not have been added.
-            NoSuchLogError, NotEnoughBookiesError, BookieUnavailableError, AppendFailedError,
-            RecoveryUndecidedError: nothing was added.
+            NoSuchLogError, NotEnoughBookiesError, BookieUnavailableError: nothing was added.
+            AppendFailedError, RecoveryUndecidedError: nothing was added either.
         """
         transaction = transaction_of(txn_app_id, txn_version)
         frames = self._frames

@@ -84,8 +84,8 @@ def parse_consumer_name(name: object) -> str:
         return parse_log_name(name)
     except InvalidArgumentError:
         raise InvalidArgumentError(
-            f"consumer name {name!r} is none: 1 to 200 letters, digits, '.', '_' and '-', of which "
-            "the first is a letter, a digit or '_', for example 'etl'"
+            f"consumer name {name!r} is not one: 1 to 200 letters, digits, '.', '_' and '-', of "
+            "which the first is a letter, a digit or '_', for example 'etl'"
         ) from None
 
 

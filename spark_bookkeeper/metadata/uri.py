@@ -24,7 +24,10 @@ DEFAULT_PORT: Final = 2181
 
 _EXAMPLE: Final = "for example zk+hierarchical://zk1:2181,zk2:2181/ledgers, or zk1:2181"
 _SCHEMES: Final = frozenset({"zk", "zk+hierarchical", "zk+null"})
-_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._\-]+)(?::(?P<port>\d{1,5}))?")
+_LABEL: Final = r"[A-Za-z0-9_\-]{1,63}"  # a longer or an empty one no resolver takes
+_HOST = re.compile(
+    rf"(?P<name>\[[0-9A-Fa-f:.%]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::(?P<port>\d{{1,5}}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ def parse_metadata_uri(text: str) -> MetadataUri:
             right one.
     """
     scheme, separator, rest = text.strip().partition("://")
+    if rest == "" and scheme[:1] in ("/", ".", "~") and "@" not in scheme:
+        raise InvalidArgumentError(
+            f"{text!r} is a directory, and no metadata URI; {_EXAMPLE}. "
+            f"spark_bookkeeper.local({text!r}) runs a cluster there, and `spark-bookkeeper local "
+            "status --directory DIRECTORY --uri` prints the URI of one that runs"
+        )
     if not separator:
         scheme, rest = "zk", text.strip()
     _refuse_user(scheme, rest)

@@ -43,8 +43,8 @@ def parse_log_name(name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"log name {name!r} is none: 1 to 200 letters, digits, '.', '_' and '-', of which the "
-            "first is a letter, a digit or '_', for example 'orders-2024'"
+            f"log name {name!r} is not one: 1 to 200 letters, digits, '.', '_' and '-', of which "
+            "the first is a letter, a digit or '_', for example 'orders-2024'"
         )
     return name
 

@@ -52,7 +52,7 @@ class Transaction:
             or not self.app_id.isprintable()
         ):
             raise InvalidArgumentError(
-                f"txnAppId {str(self.app_id)[:80]!r} is none: 1 to {MOST_CHARACTERS} printable "
+                f"txnAppId {str(self.app_id)[:80]!r} cannot be: 1 to {MOST_CHARACTERS} printable "
                 "characters that are the same whenever this application writes to the log"
             )
         if whole_number("txnVersion", self.version, 0) > MOST_VERSION:

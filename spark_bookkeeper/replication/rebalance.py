@@ -72,7 +72,7 @@ class Load:
     """Its part of everything."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RebalanceReport(RecoveryReport):
     """Of ``rebalance``: what was moved, and what each bookie holds before and after."""
 

@@ -234,6 +234,16 @@ class Report:
         empty = dict.fromkeys(self.columns.SCHEMA.names)
         return (empty | row.to_dict() for row in islice(self.rows, most))
 
+    def __repr__(self) -> str:
+        # Without the rows, of which there may be a million.
+        return f"{type(self).__name__}({self._title()})"
+
+    def _title(self) -> str:
+        """The job in one line: how many rows ended how."""
+        plan = " (dry run)" if self.dry_run else ""
+        counts = ", ".join(f"{status} {n:,}" for status, n in self.counts.items())
+        return f"{self.job}{plan}: {counts or 'nothing to do'}"
+
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{name}</th>" for name in self.columns.SCHEMA.names)
         body = "".join(
@@ -241,9 +251,9 @@ class Report:
             for row in self._dicts(50)
         )
         more = f"<p>… {len(self.rows) - 50} more</p>" if len(self.rows) > 50 else ""
-        counts = ", ".join(f"{status} {n}" for status, n in self.counts.items())
-        title = html.escape(f"{self.job}: {counts or 'nothing to do'}")
-        return f"<p><b>{title}</b></p><table><tr>{heads}</tr>{body}</table>{more}"
+        return (
+            f"<p><b>{html.escape(self._title())}</b></p><table><tr>{heads}</tr>{body}</table>{more}"
+        )
 
 
 class RecoveryReport(Report):

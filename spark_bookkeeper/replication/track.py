@@ -60,7 +60,7 @@ class Track:
         self._also(phase, done, total, size_bytes)
 
     def to_arrow(self) -> pa.Table:
-        """The moments as an Arrow table (``TRACK``): no Spark."""
+        """The moments as an Arrow table: no Spark."""
         with self._changed:
             return pa.Table.from_pylist(list(self._moments), schema=TRACK)
 

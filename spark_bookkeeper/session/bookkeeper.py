@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class BookKeeper(ClusterHandle):
-    """A connection to one cluster. A context manager; ``close`` is idempotent.
+    """A connection to one cluster, which ``connect`` or ``local`` makes.
+
+    A context manager; ``close`` is idempotent.
 
     Bytes and Arrow tables are written and read without Spark; a session is needed (and
     started, in local use) only when a DataFrame or a job is asked for.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def bookies(self: ClusterHandle) -> Any:
-    """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""
+    """All bookies that are known, alive or not, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.bookies_arrow())
 
 
@@ -32,19 +32,19 @@ def bookies_arrow(self: ClusterHandle) -> pa.Table:
 
 
 def underreplicated(self: ClusterHandle) -> Any:
-    """Ledgers that lack replicas, and why still, as a DataFrame (``UNDERREPLICATED``)."""
+    """Ledgers that lack replicas, and why still, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.underreplicated_arrow())
 
 
 def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
-    """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
+    """The same as an Arrow table: no Spark."""
     from spark_bookkeeper.autorecovery.table import underreplicated_table
 
     return underreplicated_table(self.context)
 
 
 def jobs(self: ClusterHandle) -> Any:
-    """What was done lately, and what is being done, as a DataFrame (``recent_jobs.JOBS``).
+    """What was done lately, and what is being done, as a DataFrame (``docs/tables.md``).
 
     Recoveries, repairs, checks and replication work of every client and agent, the newest
     first; a job that runs gives a sign of life every few seconds.
@@ -91,7 +91,7 @@ def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses
 
 
 def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
-    """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
+    """What takes space on each bookie, ledger by ledger, as a DataFrame (``docs/tables.md``).
 
     Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
     garbage is what was deleted, or is left of copies that no metadata name. Every file of
@@ -104,14 +104,14 @@ def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
 
 
 def space_arrow(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> pa.Table:
-    """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
+    """The same as an Arrow table: no Spark."""
     from spark_bookkeeper.cluster.space import space_table
 
     return space_table(self.context, bookie_ids_of(bookie_ids))
 
 
 def orphans(self: ClusterHandle) -> Any:
-    """Ledgers that nobody owns, and why it seems so, as a DataFrame (``ORPHANS``).
+    """Ledgers that nobody owns, and why it seems so, as a DataFrame (``docs/tables.md``).
 
     Those that nobody writes, no log names, and that have no label of a user. Whether somebody
     misses them only people know: ``delete_ledger`` is theirs to call.
@@ -120,7 +120,7 @@ def orphans(self: ClusterHandle) -> Any:
 
 
 def orphans_arrow(self: ClusterHandle) -> pa.Table:
-    """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
+    """The same as an Arrow table: no Spark."""
     from spark_bookkeeper.cluster.orphans import orphans_table
 
     return orphans_table(self.context)

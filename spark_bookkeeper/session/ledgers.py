@@ -159,15 +159,23 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
 
-def ledger(self: ClusterHandle, ledger_id: int) -> LedgerInfo:
-    """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
-    wanted = parse_ledger_id(ledger_id)
+def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:
+    """One ledger as its metadata tells it now; nothing is fenced by looking.
+
+    Args:
+        ledger_id: its id, or its name, as at ``open_ledger``.
+
+    Raises:
+        NoSuchLedgerError: there is none of that id or name.
+        InvalidArgumentError: several have that name.
+    """
+    wanted = ledger_called(self.context, ledger_id)
     found = self.context.store.read_ledger(wanted)
     return LedgerInfo.of(wanted, found.value, self.context, self.frames.from_arrow)
 
 
 def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
-    """All ledgers, as a DataFrame (``views.LEDGERS``).
+    """All ledgers, as a DataFrame (``docs/tables.md``).
 
     One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
     ``writer_state`` of one that is not closed is ``lives``, ``gone`` or ``unknown``.
@@ -185,7 +193,7 @@ def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table
 
 
 def history(self: ClusterHandle, ledger_id: int) -> Any:
-    """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
+    """What happened to a ledger, as far as anybody kept it, as a DataFrame (``docs/tables.md``).
 
     Who created it and when, where its ensemble changed, its fences and its end. Times of
     changes are not kept, nor the names of bookies that a recovery replaced.
@@ -197,12 +205,12 @@ def history(self: ClusterHandle, ledger_id: int) -> Any:
 
 
 def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
-    """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
+    """The same as an Arrow table: no Spark."""
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
 def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
-    """Every entry on every bookie of its write set, side by side, as a DataFrame (``REPLICAS``).
+    """Every entry on every bookie of its write set, as a DataFrame (``docs/tables.md``).
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
@@ -211,7 +219,7 @@ def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
 
 
 def diff_replicas_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
-    """The same as an Arrow table (``views.REPLICAS``): no Spark."""
+    """The same as an Arrow table: no Spark."""
     return views.replicas_table(self.context, parse_ledger_id(ledger_id))
 
 
@@ -232,7 +240,7 @@ def lost_entries(
 
     Returns:
         a row for each run of entries and each bookie that should have them
-        (``lost.LOST``): none when all can be read.
+        (``docs/tables.md``): none when all can be read.
     """
     runner = self.runner("lost_entries")
     with told(progress, "lost_entries") as tell:

@@ -81,7 +81,7 @@ def delete_log(self: ClusterHandle, name: str) -> None:
 
 
 def logs(self: ClusterHandle) -> Any:
-    """All logs, a row for each of their ledgers, as a DataFrame (``logs.LOGS``)."""
+    """All logs, a row for each of their ledgers, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.logs_arrow())
 
 
@@ -91,12 +91,12 @@ def logs_arrow(self: ClusterHandle) -> pa.Table:
 
 
 def consumers(self: ClusterHandle, log: str) -> Any:
-    """Who follows a log under a name, and how far behind, as a DataFrame (``CONSUMERS``)."""
+    """Who follows a log under a name, and how far behind, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.consumers_arrow(log))
 
 
 def consumers_arrow(self: ClusterHandle, log: str) -> pa.Table:
-    """The same as an Arrow table (``logs.consumers.CONSUMERS``): no Spark.
+    """The same as an Arrow table: no Spark.
 
     Raises:
         NoSuchLogError: there is no log of that name.

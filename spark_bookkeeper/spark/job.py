@@ -254,10 +254,11 @@ def task_bar(what: str) -> Iterator[Tasks | None]:
     if is_switched_off():
         yield None
         return
-    with told(None, what) as tell:
+    counted = f"{what}, tasks"
+    with told(None, counted) as tell:
 
         def on_tasks(done: int, total: int) -> None:
             if total:
-                tell(what, done, total, 0)
+                tell(counted, done, total, 0)
 
         yield on_tasks

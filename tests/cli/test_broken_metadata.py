@@ -51,6 +51,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
         good = told("ledger", "append", numbers, "--leave-open").json["ledger_id"]
         listed = {row["ledger_id"]: row["state"] for row in told("ledger", "list").json["ledgers"]}
         chosen = told("ledger", "list", "--state", "unreadable").json["ledgers"]
+        for_people = call_own("ledger", "list")
         bookies = {row["bookie_id"] for row in told("bookie", "list").json["bookies"]}
         shown = call_own("ledger", "show", BROKEN)
         recovered = told("ledger", "recover", "--yes", "--no-spark")
@@ -76,6 +77,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
 
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
     assert [row["ledger_id"] for row in chosen] == [BROKEN]
+    assert (for_people.code, "UNREADABLE" in for_people.out) == (0, True), for_people.err
     assert info["ledgers"]["UNREADABLE"] == 1
     assert "of 1 ledger nothing is known" in summed
     assert STRANGER in bookies

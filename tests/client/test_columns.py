@@ -58,6 +58,18 @@ def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema, reme
     assert all(f"  {f.name}: {f.type}" in shown for schema in (found, LEDGER) for f in schema)
 
 
+def test_rows_for_a_ledger_of_bytes_and_bytes_for_one_of_rows_are_told_where_they_go(
+    ground: Ground,
+) -> None:
+    usual = Quorum(3, 3, 2)
+    with lifecycle.create_ledger(ground.context, usual) as of_bytes:
+        with pytest.raises(InvalidArgumentError, match=r"for bytes.*schema=df\.schema"):
+            of_bytes.append(pa.table({"id": [1]}))
+    with lifecycle.create_ledger(ground.context, usual, schema=LEDGER) as of_rows:
+        with pytest.raises(InvalidArgumentError, match="Bytes go into a ledger or log that is"):
+            of_rows.append(b"one")
+
+
 def test_layouts_and_nullability_may_differ() -> None:
     dictionary = pa.dictionary(pa.int8(), pa.large_string())
     check_schema(

@@ -10,6 +10,7 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.names import ledger_called
+from spark_bookkeeper.client.views import ledgers_table
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.beside import begin
@@ -36,6 +37,17 @@ def test_a_name_that_one_ledger_has_is_as_good_as_its_id(ground: Ground) -> None
     assert ledger_called(ground.context, orders) == orders
 
 
+def test_the_table_of_ledgers_has_the_labels_that_they_are_found_by(ground: Ground) -> None:
+    labels = lifecycle.labels_of({"shop": b"7"}, name="orders", owner="nightly")
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), labels=labels):
+        pass
+    named(ground, None)
+
+    rows = ledgers_table(ground.context).to_pylist()
+
+    assert [(row["name"], row["owner"]) for row in rows] == [("orders", "nightly"), (None, None)]
+
+
 def test_a_name_that_several_have_is_refused_with_their_ids(ground: Ground) -> None:
     ids = [named(ground, "orders") for _ in range(2)]
 
@@ -50,6 +62,8 @@ def test_a_name_that_several_have_is_refused_with_their_ids(ground: Ground) -> N
 def test_a_name_that_none_has_is_said_to_be_none(ground: Ground) -> None:
     with pytest.raises(NoSuchLedgerError, match="no ledger with the name 'orders'"):
         ledger_called(ground.context, "orders")
+    with pytest.raises(NoSuchLedgerError, match="asked for by the number 7, without"):
+        ledger_called(ground.context, "7")
 
 
 def test_what_goes_on_beside_gives_its_result_or_its_error() -> None:

@@ -46,6 +46,8 @@ def test_a_uri_names_servers_and_root(text: str, hosts: str, root: str) -> None:
         ("zk://h1:2181//ledgers", "'//ledgers'"),
         ("zk://h1:2181/a/../b", "'/a/../b'"),
         ("zk://h1:2181/ledgers?x=1", "'/ledgers?x=1'"),
+        ("zk://zk..one:2181", "'zk..one:2181'"),
+        (f"zk://{'z' * 64}.example.com", f"'{'z' * 64}.example.com'"),
     ],
 )
 def test_what_is_wrong_is_shown_with_a_right_one(text: str, wrong: str) -> None:
@@ -54,6 +56,20 @@ def test_what_is_wrong_is_shown_with_a_right_one(text: str, wrong: str) -> None:
 
     assert wrong in str(caught.value)
     assert "zk+hierarchical://zk1:2181,zk2:2181/ledgers" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["./cluster", "../cluster", "/srv/cluster", "~/cluster", "."])
+def test_a_directory_is_no_uri_and_the_way_to_run_a_cluster_there_is_named(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is a directory, and no metadata URI") as caught:
+        parse_metadata_uri(text)
+
+    assert f"spark_bookkeeper.local({text!r})" in caught.value.message
+    assert "local status --directory" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["zk1.example.com.", "my_zk-1:2181", "10.0.0.3", "a" * 63])
+def test_names_that_hosts_have_are_taken(text: str) -> None:
+    assert parse_metadata_uri(text).servers[0].startswith(text.partition(":")[0])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ import pickle
 
 import pytest
 
+from spark_bookkeeper.backup.saving import BackupReport
+from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
+from spark_bookkeeper.replication.rebalance import RebalanceReport
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Report, Row
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS, Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
@@ -74,6 +77,18 @@ def test_programs_get_the_keys_they_were_promised() -> None:
         "complete": False,
     }
     assert list(found["rows"][0]) != []
+
+
+@pytest.mark.parametrize(
+    "kind", [RecoveryReport, RebalanceReport, DecommissionReport, BackupReport]
+)
+def test_a_report_that_is_printed_is_one_line(kind: type[Report]) -> None:
+    rows = [Row(n, "copy", Outcome.PLANNED) for n in range(2_000)]
+
+    assert repr(kind("a_job", rows)) == f"{kind.__name__}(a_job: planned 2,000)"
+    assert repr(kind("a_job", (), dry_run=True)) == (
+        f"{kind.__name__}(a_job (dry run): nothing to do)"
+    )
 
 
 def test_rows_are_a_table_and_a_picture() -> None:

@@ -72,7 +72,7 @@ OPENED = {"ledger": "{ledger}", "password": "secret"}
         ({"ledgers": "{later}-9999999999"}, "NO_SUCH_LEDGER", "there is no ledger"),
         ({"ledger": "{later}", "columns": "`id`"}, "INVALID_ARGUMENT", "the columns are id"),
         ({"ledger": "{later}", "columns": "ID"}, "INVALID_ARGUMENT", "the columns are id"),
-        ({"log": "a/b"}, "INVALID_ARGUMENT", "log name 'a/b' is none"),
+        ({"log": "a/b"}, "INVALID_ARGUMENT", "log name 'a/b' is not one"),
         ({"ledger": "1", "metadataUri": "{uri}/else"}, "NO_CLUSTER", "cluster init"),
         ({"ledger": "1", "metadataUri": "http://zk1"}, "INVALID_ARGUMENT", "the scheme 'http'"),
         ({"ledger": "1", "zk.colour": "red"}, "INVALID_ARGUMENT", "known are acl"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ PAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper" / "docs" / "api.
 HEAD = """# Python API
 
 Every public name of `spark_bookkeeper`, made from its docstrings by
-`python -m tests.tidy.reference`. Columns of the tables are in the schemas that the docstrings name;
-options of the data source are in [the table of options](../source/OPTIONS.md), commands in
-`spark-bookkeeper --help`.
+`python -m tests.tidy.reference`. The columns of every table, with their units, are in
+[tables](tables.md), options of the data source in [the table of options](../source/OPTIONS.md),
+commands in `spark-bookkeeper --help`.
 """
 
 CHAPTERS: dict[str, list[Any]] = {
@@ -37,7 +37,7 @@ CHAPTERS: dict[str, list[Any]] = {
     "Ledgers": [LedgerWriter, sbk.LedgerReader, sbk.Entry, sbk.LedgerInfo, Deletion],
     "Logs": [sbk.Log, sbk.LogWriter, sbk.Position],
     "What jobs and looks say": [Report, Row, Outcome, Diagnoses, Losses],
-    "Settings": [sbk.ClientConfig, sbk.BookieConfig],
+    "Settings": [sbk.ClientConfig, sbk.BookieConfig, sbk.AutorecoveryConfig],
     "Pictures": [
         sbk.pictures.fragments,
         sbk.pictures.stripes,
@@ -54,6 +54,9 @@ ELSEWHERE = {"demo", "pictures", "CheckReport", "RecoveryReport"}
 """Public names that are told of by another: the functions of one, the base of two."""
 
 SECTION = re.compile(r"^(Args|Raises|Returns|Yields|Invariant|Source):\s*(.*)$")
+
+LISTED = {"Args", "Raises"}
+"""Sections with one thing on each line; the others are text."""
 
 
 def page() -> str:
@@ -119,12 +122,18 @@ def _members(kind: type) -> list[str]:
 def _fields(kind: type) -> Iterator[str]:
     told = _texts_behind_fields(kind)
     rows = [
-        f"* `{each.name}: {each.type}`" + (f": {told[each.name]}" if each.name in told else "")
+        f"* `{each.name}: {each.type}{_default(each)}`"
+        + (f": {told[each.name]}" if each.name in told else "")
         for each in fields(kind)
         if not each.name.startswith("_") and each.repr
     ]
     if rows:
         yield "\n".join(rows) + "\n"
+
+
+def _default(field: Field[Any]) -> str:
+    """What a setting is unless somebody says otherwise."""
+    return f" = {field.default!r}" if isinstance(field.default, (int, float, str)) else ""
 
 
 def _texts_behind_fields(kind: type) -> dict[str, str]:
@@ -167,18 +176,19 @@ class _Name:
 def _text(docstring: str | None) -> str:
     """A docstring as Markdown: the sections become lists."""
     lines: list[str] = []
-    in_section = False
+    in_section = ""
     for line in (docstring or "").splitlines():
         section = SECTION.match(line)
         if section:
-            in_section = True
-            lines += ["", f"**{section[1]}.** {section[2]}".rstrip(), ""]
-        elif in_section and line.startswith("    ") and not line.startswith("     "):
+            in_section = section[1]
+            lines += ["", f"**{in_section}.** {section[2]}".rstrip()]
+            lines += [""] if in_section in LISTED else []
+        elif in_section in LISTED and line.startswith("    ") and line[4:5] != " ":
             lines.append(f"* {line.strip()}")
         elif in_section and line.startswith("    "):
-            lines.append(f"  {line.strip()}")
+            lines.append(f"  {line.strip()}" if in_section in LISTED else line.strip())
         else:
-            in_section = in_section and not line.strip()
+            in_section = in_section if not line.strip() else ""
             lines.append(line)
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return _inline(text) + "\n"

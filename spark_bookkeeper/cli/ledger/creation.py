@@ -28,13 +28,27 @@ def new_ledger_options(command: Command) -> Command:
     """Options of a ledger to be created; the command gets them as ``wish``, for create_ledger."""
 
     @click.option(
-        "--ensemble-size", "-e", type=_SIZE, default=3, show_default=True, help="Bookies of it."
+        "--ensemble-size",
+        "-e",
+        type=_SIZE,
+        default=3,
+        show_default=True,
+        help="E: bookies that share its entries.",
     )
-    @click.option("--write-quorum-size", "-w", type=_SIZE, help="Copies of an entry.  [default: 3]")
-    @click.option("--ack-quorum-size", "-a", type=_SIZE, help="Acks an append needs.  [default: 2]")
+    @click.option(
+        "--write-quorum-size", "-w", type=_SIZE, help="Qw: copies of each entry.  [default: 3]"
+    )
+    @click.option(
+        "--ack-quorum-size",
+        "-a",
+        type=_SIZE,
+        help="Qa: copies that an append waits for.  [default: 2]",
+    )
     @click.option("--name", help="A label to find it by.")
     @click.option("--owner", help="A label: whose it is.")
-    @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="More; repeatable.")
+    @click.option(
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Any other; repeatable."
+    )
     @click.option(
         "--digest-type",
         type=click.Choice(["CRC32C", "CRC32", "MAC", "DUMMY"], case_sensitive=False),

@@ -124,7 +124,7 @@ def list_(
         for row in rows
         if (state is None or row["state"] == state.upper())
         and (bookie is None or bookie in row["bookies"])
-        and (name is None or row["custom_metadata"].get("name") == name.encode())
+        and (name is None or row["name"] == name)
     ]
 
     def show() -> None:
@@ -140,7 +140,7 @@ def list_(
             [
                 [
                     row["ledger_id"],
-                    text_of(row["custom_metadata"].get("name")),
+                    row["name"],
                     row["state"],
                     "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
                     row["fragments"],
@@ -220,6 +220,8 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
         "writer_state": info.writer_state,
         "last_add_confirmed": info.last_add_confirmed,
         "newest_entry_at": moment(info.newest_entry_ms),
+        "name": info.name,
+        "owner": info.owner,
     }
 
 

@@ -129,7 +129,7 @@ def job_command(name: str) -> click.Command:
                 type=click.Choice(LOG_FORMATS),
                 default="text",
                 envvar=LOG_FORMAT_VARIABLE,
-                help="Of the log on stderr.",
+                help="Form of the log on stderr.",
             ),
             click.Option(
                 ["--verbose", "is_verbose"], is_flag=True, help="Stack traces and Spark's own log."

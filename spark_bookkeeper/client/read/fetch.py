@@ -420,9 +420,10 @@ def checked_range(
     is_empty = last is None and first == readable + 1
     if first < 0 or end > readable or (first > end and not is_empty):
         what = "last entry" if metadata.is_closed else "last add confirmed"
+        there = f"entries 0 to {readable} can be" if readable >= 0 else "there is none to read"
         raise NoSuchEntryError(
             f"entries {first} to {end} of ledger {ledger_id} cannot be read: its {what} is "
-            f"{readable}; 0 <= first <= last <= {readable} can be"
+            f"{readable}, so {there}"
             + ("" if metadata.is_closed else "; refresh(), or open it with recovery, to read on"),
             ledger_id=ledger_id,
             entry_id=end if end > readable else first,

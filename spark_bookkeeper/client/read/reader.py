@@ -311,7 +311,7 @@ class LedgerReader(PublicNames):
 
     @property
     def skipped(self) -> pa.Table:
-        """What the last ``read_arrow(skip_lost=True)`` passed over, and why (``lost.LOST``)."""
+        """What the last ``read_arrow(skip_lost=True)`` passed over; columns as ``lost_entries``."""
         return lost_table(self.ledger_id, self._lost)
 
     def read(

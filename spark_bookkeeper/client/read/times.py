@@ -28,7 +28,7 @@ def to_ms(time: datetime) -> int:
     try:
         return int(_seconds(time) * 1000)
     except (ValueError, OverflowError, OSError) as error:
-        raise InvalidArgumentError(f"time {time!r} is none: {error}") from None
+        raise InvalidArgumentError(f"{time!r} is no time: {error}") from None
 
 
 def parse_time(text: str) -> datetime:

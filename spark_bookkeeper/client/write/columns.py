@@ -7,9 +7,11 @@ forms), and nullability, which the values decide.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -67,13 +69,30 @@ def _difference(found: pa.Schema, schema: pa.Schema) -> str:
     return f"column {want.name!r} is {have.type} and not {want.type}: cast it"
 
 
+BYTES: Final = "  bytes"
+"""Instead of the columns of the data."""
+
+
 def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:
     """Both schemas, one below the other, for a person to compare; and what is amiss, if known."""
     return (
         "the data's columns are not the ledger's (same names, order and types are needed); nothing "
         f"was appended.\nledger:\n{describe(schema)}\ndata:\n{found}"
         + (f"\n{cause}" if cause else "")
+        + _of_another_kind(found, schema)
     )
+
+
+def _of_another_kind(found: str, schema: pa.Schema) -> str:
+    """What to do where rows meet a ledger of bytes, or bytes one of rows."""
+    if schema == PAYLOAD_SCHEMA:
+        return (
+            "\nIt was made without a schema, for bytes. Rows go into one that is made for them: "
+            "schema=df.schema, of a DataFrame or an Arrow table"
+        )
+    if found == BYTES:
+        return "\nBytes go into a ledger or log that is made without a schema"
+    return ""
 
 
 def describe(schema: pa.Schema) -> str:

@@ -19,7 +19,7 @@ from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.acks import acks_table
 from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult, write_local
-from spark_bookkeeper.client.write.columns import check_schema, schema_mismatch
+from spark_bookkeeper.client.write.columns import BYTES, check_schema, schema_mismatch
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -272,7 +272,7 @@ class LedgerWriter(PublicNames):
     ) -> Future[int]:
         if isinstance(data, _BYTES):
             if not self._takes_bytes:
-                raise InvalidArgumentError(schema_mismatch("  bytes", self.schema))
+                raise InvalidArgumentError(schema_mismatch(BYTES, self.schema))
             return self._adds.push_payload(bytes(data), expected)
         batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
         sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
