@@ -17,11 +17,12 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.delta.pieces import Piece, together
+from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.table.listing import encode_listing, patch_of, to_table
+from spark_bookkeeper.table.neighbours import together
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, batches_of
 from spark_bookkeeper.table.snapshot import TableFiles
 from spark_bookkeeper.table.table_bookie import TableBookie, rebuilt_bytes
@@ -170,12 +171,11 @@ def _line(ledger: Ledger, original: StoredEntry, batch: pa.RecordBatch) -> Mappi
     if rows.num_rows != batch.num_rows:
         raise _DiffersError(
             f"the table has {batch.num_rows} rows of entry {original.entry_id}, which has "
-            f"{rows.num_rows}; nothing was released. Archive the ledger to another table"
+            f"{rows.num_rows}"
         )
     if values != values_digest(batch):
         raise _DiffersError(
-            f"entry {original.entry_id} is not the same in the table: {_difference(rows, batch)}. "
-            "Nothing was released"
+            f"entry {original.entry_id} is not the same in the table: {_difference(rows, batch)}"
         )
     made = rebuilt_bytes(batch, ledger.encoding, is_payload=original.is_payload)
     return {
