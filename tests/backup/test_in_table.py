@@ -23,7 +23,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.delta import backup_table
 from spark_bookkeeper.delta.archive import OWNER
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
@@ -526,6 +526,25 @@ def test_a_ledger_of_which_bookies_lost_all_copies_stays_in_the_backup(
 
 
 # What goes wrong
+
+
+def test_a_run_that_was_cancelled_puts_no_snapshot_and_is_repeated(
+    ground: Ground, empty: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bytes_ledger(ground)
+
+    def cancelled(*_: object) -> None:
+        raise BookKeeperError("archiving was cancelled")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_bookkeeper.testing.lake._add", cancelled)
+        with pytest.raises(BookKeeperError, match="was cancelled"):
+            save_in_table(ground.client(), lake)
+    with pytest.raises(InvalidArgumentError, match="no run ended"):
+        put_back(empty, lake)
+
+    assert save_in_table(ground.client(), lake).is_complete
+    assert put_back(empty, lake).is_complete
 
 
 def test_metadata_that_say_another_length_are_told(ground: Ground, lake: Path) -> None:
