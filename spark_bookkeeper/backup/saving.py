@@ -249,10 +249,10 @@ class _Saving:
         standing = self._standing = self._standing or Standing(self._folder)
         why: dict[LedgerId, str] = {}
         asked: list[Ledger] = []
-        for ledger, _ in found.values():
+        for ledger in [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]:
             if standing.is_in_folder(ledger):
                 why[ledger.ledger_id] = "in the directory beside the table, as before"
-            elif _can_be_in_table(ledger):
+            else:
                 asked.append(ledger)
         known = {x.ledger_id: index for x in asked if (index := standing.index_of(x)) is not None}
         taken = table.take(asked, known, verify=self._verify)
