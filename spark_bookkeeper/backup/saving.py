@@ -26,6 +26,7 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,
+    InvalidArgumentError,
     MetadataFormatError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
@@ -119,7 +120,14 @@ def backup(
     started = context.runtime.now()
     if table is not None:
         table.check()
-    folder = BackupFolder(context, uri) if table is None else beside_table(context, uri)
+        folder = beside_table(context, uri)
+    else:
+        folder = BackupFolder(context, uri)
+        if folder.table is not None:
+            raise InvalidArgumentError(
+                f"{uri} is the directory beside a table: back up to {folder.table} with "
+                "in_table=True (`cluster backup --table`). Nothing was changed"
+            )
     instance_id = context.store.instance_id()
     incarnation = ""
     if dry_run:

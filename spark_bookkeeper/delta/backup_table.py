@@ -163,7 +163,12 @@ def _check_free(context: ClientContext, uri: str) -> None:
     found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
     if not found:
         return
-    if BackupFolder(context, uri).is_there:
+    folder = BackupFolder(context, uri)
+    if folder.table is not None:
+        raise InvalidArgumentError(
+            f"{uri} is the directory beside a table: back up to {folder.table}. Nothing was changed"
+        )
+    if folder.is_there:
         raise InvalidArgumentError(
             f"{uri} is the directory of a backup, and no table: without in_table (`--table`) it "
             "goes on there; one with it needs another path. Nothing was changed"

@@ -587,6 +587,10 @@ def test_a_place_that_is_something_else_is_refused(
         lambda: backup(ground.context, LocalRunner(ground.context), str(lake), dry_run=dry_run)
     )
     assert "without in_table (`--table`)" in told(plain)
+    assert f"back up to {lake}" in told(beside(lake))
+    assert f"back up to {lake}" in refused(
+        lambda: backup(ground.context, LocalRunner(ground.context), str(beside(lake)))
+    )
     assert "diary.txt" in told(home)
     assert "no column _ledger_id" in told(foreign)
     assert "its columns are id, name" in told(foreign)
