@@ -22,8 +22,8 @@ class InTable:
 
     index: str
     """The digest of its list."""
-    bytes: int | None
-    """Of its entries; ``None``: an earlier run has proven it."""
+    length_bytes: int | None
+    """Of the ledger, as its last entry says; ``None``: an earlier run has proven it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,8 +274,8 @@ class _Saving:
                 continue
             _, last = found.pop(ledger.ledger_id)
             length, row = ledger.metadata.length_bytes or 0, _row(ledger, last, Outcome.SAVED, None)
-            if answer.bytes is not None:
-                length = answer.bytes
+            if answer.length_bytes is not None:
+                length = answer.length_bytes
                 row = replace(row, entries=last + 1, bytes=length)
             saved = SavedLedger(ledger.ledger_id, ledger.metadata, last, length, answer.index)
             self._add(saved, replace(row, target=table.uri))

@@ -86,7 +86,7 @@ class BackupTable:
                 found[ledger_id] = (
                     NotInTable(judged.reason)
                     if isinstance(judged, Unproven)
-                    else InTable(judged.index, judged.bytes)
+                    else InTable(judged.index, judged.length_bytes)
                 )
         return found
 

@@ -49,6 +49,8 @@ class Compared:
     first: EntryId
     bytes: int = 0
     """That were compared."""
+    length_after: int = 0
+    """Bytes in the ledger up to the last entry of the piece."""
     listed: pa.Buffer | None = None
     """The piece's part of the list, an Arrow stream of ``LISTING``."""
     index: str | None = None
@@ -114,15 +116,15 @@ def _compared(
     table: TableBookie, work: CompareWork, lines: Sequence[Mapping[str, Any]]
 ) -> Compared:
     whole = to_table(lines)
-    size = sum(line["size"] for line in lines)
+    size, length = sum(line["size"] for line in lines), lines[-1]["length_after"]
     key = work.ledger.key
     if work.is_whole:
         index = table.put_listing(key, encode_listing(key, work.files, [whole]))
-        return Compared(work.ledger_id, work.first, size, index=index)
+        return Compared(work.ledger_id, work.first, size, length, index=index)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, whole.schema) as writer:
         writer.write_table(whole)
-    return Compared(work.ledger_id, work.first, size, listed=sink.getvalue())
+    return Compared(work.ledger_id, work.first, size, length, listed=sink.getvalue())
 
 
 def put_list(table: TableBookie, work: CompareWork, pieces: Iterable[Compared]) -> str:

@@ -42,8 +42,8 @@ class Proven:
     """The digest of its list."""
     version: int
     """Of the table."""
-    bytes: int
-    """Of its entries."""
+    length_bytes: int
+    """Of the ledger, as its last entry says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,7 @@ class Proof:
             except BookKeeperError as error:
                 self._refuse(ledger_id, error.message)
             else:
-                size = sum(piece.bytes for piece in ordered)
-                proven[ledger_id] = Proven(index, files.version, size)
+                proven[ledger_id] = Proven(index, files.version, ordered[-1].length_after)
         return proven
 
     def _index_of(self, work: CompareWork, ordered: Sequence[Compared]) -> str:

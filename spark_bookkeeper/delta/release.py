@@ -326,7 +326,9 @@ class _Batch:
         may have left the last good copies.
         """
         works = [work for each in self._left for work in _to_verify(each)]
-        for found in self._answers(_VERIFYING, works):
+        answers = list(self._job.run(_VERIFYING, works))
+        assert len(answers) == len(works), "release-after-proof"
+        for found in answers:
             each = self._ledgers[found.ledger_id]
             if found.status is Outcome.HEALTHY or each.row is not None:
                 continue

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef, value_of
@@ -73,7 +72,7 @@ def _add(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> 
     known: Counter[int] = Counter()
     if DeltaTable.is_deltatable(str(lake)):
         known.update(
-            DeltaTable(str(lake)).to_pyarrow_table(["_ledger_id"])["_ledger_id"].to_pylist()
+            DeltaTable(str(lake)).to_pyarrow_table(columns=["_ledger_id"])["_ledger_id"].to_pylist()
         )
     rows, new = [], []
     for ledger_id in ledger_ids:
@@ -105,7 +104,7 @@ def _commit(lake: Path, tables: Sequence[tuple[LedgerId, pa.Table]]) -> dict[Led
     try:
         whole = pa.concat_tables([table for _, table in tables], promote_options="default")
         write_deltalake(str(lake), whole, mode="append", schema_mode="merge")
-    except (pa.ArrowException, DeltaError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  (delta-rs raises no other for a column that conflicts)
         if len(tables) == 1:
             return {tables[0][0]: str(error)}
         return {k: v for one in tables for k, v in _commit(lake, [one]).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -339,8 +339,8 @@ def after_first_look(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], ob
     """Have something done when the next run has looked at the table for the first time."""
     known = Archive._known
 
-    def look(self: Archive) -> Any:
-        found = known(self)
+    def look(self: Archive, ledger_ids: Sequence[LedgerId]) -> Any:
+        found = known(self, ledger_ids)
         monkeypatch.setattr(Archive, "_known", known)
         meanwhile()
         return found
