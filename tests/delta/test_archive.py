@@ -517,6 +517,17 @@ def test_the_command_and_the_job_do_the_same(
     assert rows_of(Path(path))["id"].to_pylist() == list(range(7))
 
 
+def test_a_ledger_without_the_maps_that_others_have_is_the_same_in_the_table(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    with_map = ledger_of(bk, bk.spark.range(3).selectExpr("id", "map('k', id) pairs"))
+    without = ledger_of(bk, bk.spark.range(3))
+
+    report = bk.archive_to_delta(str(tmp_path / "table"), [with_map, without])
+
+    assert statuses(report) == ["archived"] * 2, report.unfinished
+
+
 def test_a_column_with_the_name_of_a_place_is_refused(bk: sbk.BookKeeper, tmp_path: Path) -> None:
     ledger_id = ledger_of(bk, bk.spark.range(3).selectExpr("id as _row"))
 
