@@ -2,24 +2,29 @@
 
 Entries lie in it as on any bookie, in the files that ``bookie/FORMAT.md`` describes, so that what
 writes, reads and verifies them is what does so everywhere. A snapshot says what of it makes up the
-cluster at one time. ``FORMAT.md`` beside this file is the page about it.
+cluster at one time. It may lie beside a Delta table, which stands for ledgers then as it does for
+those that were released to it. ``FORMAT.md`` beside this file is the page about it.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from spark_bookkeeper.backup.snapshot import (
+    Snapshot,
+    closed_ledgers,
+    decode_snapshot,
+    encode_snapshot,
+)
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import furnish
@@ -31,56 +36,24 @@ from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
+    BookKeeperError,
     InvalidArgumentError,
 )
-from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.table.listing import DIRECTORY
+from spark_bookkeeper.table.opening import table_of
+from spark_bookkeeper.table.snapshot import LOG
+
+T = TypeVar("T")
 
 SNAPSHOTS: Final = "snapshots"
 
-SNAPSHOT: Final = pa.schema(
-    [
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("ledger_id", pa.int64()),
-        pa.field("state", pa.string()),
-        pa.field("last_entry_id", pa.int64()),
-        pa.field("length_bytes", pa.int64()),
-        pa.field("value", pa.binary(), nullable=False),
-    ]
-)
-"""``kind`` is ``ledger`` (``name`` is ``<ledger id>-<nonce>``, ``value`` its metadata in
-BookKeeper's own bytes, the last entry and the length those that are in the backup) or ``register``
-(``name`` and ``value`` as in the metadata store; what follows them is null)."""
-
-HEADER_KEY: Final = b"spark-bookkeeper.snapshot"
+BESIDE_TABLE: Final = f"{DIRECTORY}/backup"
+"""Where a backup is that has the rows of ledgers in a Delta table, below that table. Delta passes
+over names with an underscore, also when it vacuums."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.arrow")
 _TAKEN = re.compile(r"([0-9]{20})\.taken")
-
-
-@dataclass(frozen=True, slots=True)
-class SavedLedger:
-    """A ledger as a snapshot has it."""
-
-    ledger_id: LedgerId
-    metadata: LedgerMetadata
-    """As it was; it may be open."""
-    last_entry_id: EntryId
-    """The last in the backup: of a ledger that is not closed the last add confirmed, then."""
-    length_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What makes up a cluster, or a part of it, at one time."""
-
-    instance_id: str
-    taken_at_ms: int
-    ledgers: tuple[SavedLedger, ...]
-    registers: Mapping[str, bytes]
-    """Of logs and their consumers: names and bytes as in the metadata store."""
 
 
 class BackupFolder:
@@ -93,6 +66,9 @@ class BackupFolder:
 
     def __init__(self, context: ClientContext, uri: str) -> None:
         self.uri = uri
+        is_beside = uri.endswith(f"/{BESIDE_TABLE}")
+        self.table = uri.removesuffix(f"/{BESIDE_TABLE}") if is_beside else None
+        """URI of the table beside which it is, if it is."""
         self._context = context
         name = hashlib.sha256(uri.encode()).hexdigest()[:16]
         self.bookie_id = BookieId(f"backup-{name}:1")
@@ -112,17 +88,11 @@ class BackupFolder:
         Raises:
             InvalidArgumentError: there is no backup here, or one of another cluster.
         """
-        try:
-            marker = read_marker(self._storage)
-        except BookieUnavailableError as error:
-            if not isinstance(error.__cause__, NotADirectoryError):
-                raise
-            marker = None  # the path of a file, which is no backup for certain
-        if marker is None or not marker.bookie_id.startswith("backup-"):
+        marker = self._marker()
+        if marker is None:
             raise InvalidArgumentError(
                 f"{self.uri} is no backup: it has no file BOOKIE of one; nothing was changed. "
-                f"`spark-bookkeeper cluster backup {self.uri}` makes one; where there should be "
-                "one, look whether the URI is right and everything was copied there"
+                + self._what_makes_one()
             )
         if instance_id is not None and marker.instance_id != instance_id:
             raise InvalidArgumentError(
@@ -130,6 +100,34 @@ class BackupFolder:
                 f"{instance_id}; nothing was changed. Choose another directory"
             )
         return marker.incarnation
+
+    def _marker(self) -> Marker | None:
+        """That of a backup; ``None``: there is none."""
+        marker = _unless_file(lambda: read_marker(self._storage))
+        is_one = marker is not None and marker.bookie_id.startswith("backup-")
+        return marker if is_one else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody has made it a backup."""
+        return self._marker() is not None
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the directory is a Delta table's."""
+        return bool(_unless_file(lambda: self._storage.list(LOG)))
+
+    def _what_makes_one(self) -> str:
+        if self.has_table:
+            return (
+                f"It is a Delta table without the directory {BESIDE_TABLE}, which has the rest of "
+                "a backup: metadata, logs, and what rows do not tell. `spark-bookkeeper cluster "
+                f"backup --table {self.uri}` makes it; of a table that was copied, copy that too"
+            )
+        return (
+            f"`spark-bookkeeper cluster backup {self.uri}` makes one; where there should be "
+            "one, look whether the URI is right and everything was copied there"
+        )
 
     def prepare(self, instance_id: str) -> str:
         """Make an empty or missing directory a backup's; returns its incarnation.
@@ -189,6 +187,17 @@ class BackupFolder:
             self.incarnation(instance_id)
             return True
         found = self._storage.list("")
+        if LOG in found:
+            raise InvalidArgumentError(
+                f"{self.uri} is a Delta table: in_table=True (`cluster backup --table`) puts the "
+                "rows of ledgers there, and a backup without it goes to a directory of its own. "
+                "Nothing was changed"
+            )
+        if DIRECTORY in found and beside_table(self._context, self.uri).is_there:
+            raise InvalidArgumentError(
+                f"{self.uri} has a backup whose ledgers go into a table, of which there is nothing "
+                "yet: in_table=True (`cluster backup --table`) goes on with it. Nothing was changed"
+            )
         if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # which a run may have left
             raise InvalidArgumentError(
                 f"{self.uri} is not empty (it holds {', '.join(found[:5])}) and no backup; "
@@ -201,6 +210,26 @@ class BackupFolder:
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
 
+    def source(self, ledger: Ledger, incarnation: str, index: str | None) -> Replica:
+        """Where a ledger is read from that a snapshot has.
+
+        Args:
+            index: the digest of its list, when a table stands for it.
+
+        Raises:
+            InvalidArgumentError: it is in a table, and this directory is beside none.
+        """
+        if index is None:
+            return self.replica(ledger, incarnation)
+        if self.table is None:
+            raise InvalidArgumentError(
+                f"ledger {ledger.ledger_id} is in the table beside which this backup was made, and "
+                f"{self.uri} is beside none: give the URI of the table, with this directory in it "
+                f"as {BESIDE_TABLE}"
+            )
+        ref = LedgerRef(ledger.key, index, ledger.encoding)
+        return Replica(table_of(self._context, self.table), ref)
+
     def in_words(self, reason: str) -> str:
         """What a bookie says of itself, as said of a backup."""
         return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
@@ -212,13 +241,38 @@ class BackupFolder:
             "there, and run it again: it goes on where it was"
         )
 
-    def unreadable(self, entry_id: int, reason: str) -> str:
-        """Why an entry cannot be restored, and what to do."""
+    def unreadable(self, ledger: Ledger, entry_id: int, reason: str, index: str | None) -> str:
+        """Why an entry cannot be restored, and what to do.
+
+        Args:
+            index: the digest of the ledger's list, when a table stands for it.
+        """
+        if index is not None:
+            return (
+                f"entry {entry_id} of ledger {ledger.ledger_id} cannot be read from the table at "
+                f"{self.table}: {reason}. {self._how_to_mend(ledger, index)}"
+            )
         return (
             f"entry {entry_id} cannot be read from the backup at {self.uri}: "
             f"{self.in_words(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
             "cluster that it is of, which copies again what is damaged or missing; without that "
             "cluster this ledger is lost to this backup, and the others are not"
+        )
+
+    def _how_to_mend(self, ledger: Ledger, index: str) -> str:
+        """What to do where a table lacks what it had of a ledger."""
+        again = (
+            "Run `spark-bookkeeper cluster backup --table --verify` in the cluster that it is of, "
+            "which puts what the table lacks into the directory beside it"
+        )
+        try:
+            ref = LedgerRef(ledger.key, index, ledger.encoding)
+            version = table_of(self._context, self.table or "").listing(ref).files.version
+        except BookKeeperError:
+            return f"{again}; without that cluster this ledger is lost to this backup"
+        return (
+            f"{again}; or restore the table to version {version}, which had all of it, as long as "
+            "that was not vacuumed"
         )
 
     def put(self, snapshot: Snapshot) -> int:
@@ -227,7 +281,7 @@ class BackupFolder:
         The number is taken first, for itself: of two runs at once, whose snapshots have different
         names, both would find it free.
         """
-        data = _encoded(snapshot)
+        data = encode_snapshot(snapshot)
         digest = hashlib.sha256(data).hexdigest()
         number = self._take_number()
         # False would mean that it is there, by an earlier attempt of our own (SLOT-LOG rule R3).
@@ -255,7 +309,7 @@ class BackupFolder:
             InvalidArgumentError: there is none of that number, or it is damaged.
         """
         taken, data = self._read(number)
-        return taken, _decoded(data)
+        return taken, decode_snapshot(data)
 
     def ledger_ids(self, number: int) -> Set[LedgerId]:
         """Of which ledgers a snapshot is.
@@ -266,6 +320,16 @@ class BackupFolder:
         _, data = self._read(number)
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
+
+    def closed_ledgers(self, number: int) -> Mapping[str, str | None]:
+        """The closed ledgers of a snapshot, ``<ledger id>-<nonce>``, each with the digest of its
+        list if a table stands for it.
+
+        Raises:
+            InvalidArgumentError: as ``snapshot``.
+        """
+        _, data = self._read(number)
+        return closed_ledgers(data)
 
     def _read(self, number: int | None) -> tuple[int, bytes]:
         """The number and the bytes of a snapshot."""
@@ -298,64 +362,35 @@ class BackupFolder:
         return newest, data
 
 
+def beside_table(context: ClientContext, table: str) -> BackupFolder:
+    """The directory of a backup that has the rows of ledgers in a table.
+
+    Args:
+        table: URI of the table; there need not be one yet.
+    """
+    return BackupFolder(context, f"{table.rstrip('/')}/{BESIDE_TABLE}")
+
+
+def backup_at(context: ClientContext, uri: str) -> BackupFolder:
+    """The backup that somebody means by a URI: of a table that has one beside it, that one."""
+    folder = BackupFolder(context, uri)
+    beside = beside_table(context, uri)
+    return beside if not folder.is_there and beside.is_there else folder
+
+
+def _unless_file(ask: Callable[[], T]) -> T | None:
+    """What is at a path; ``None``: a file, below which there is nothing for certain."""
+    try:
+        return ask()
+    except BookieUnavailableError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        return None
+
+
 def _numbers(form: re.Pattern[str], names: Iterable[str]) -> list[int]:
     """Of the files whose names have this form, ascending."""
     return sorted(int(m[1]) for name in names if (m := form.fullmatch(name)))
-
-
-def _encoded(snapshot: Snapshot) -> bytes:
-    rows = [
-        {
-            "kind": "ledger",
-            "name": f"{each.ledger_id}-{(each.metadata.nonce or b'').decode()}",
-            "ledger_id": each.ledger_id,
-            "state": each.metadata.state.name,
-            "last_entry_id": each.last_entry_id,
-            "length_bytes": each.length_bytes,
-            "value": encode_ledger(each.metadata),
-        }
-        for each in snapshot.ledgers
-    ]
-    rows += [
-        {"kind": "register", "name": name, "value": value}
-        for name, value in sorted(snapshot.registers.items())
-    ]
-    header = {
-        "format": 1,
-        "instance_id": snapshot.instance_id,
-        "taken_at_ms": snapshot.taken_at_ms,
-    }
-    schema = SNAPSHOT.with_metadata({HEADER_KEY: json.dumps(header, sort_keys=True).encode()})
-    table = pa.Table.from_pylist(rows, schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table)
-    return bytes(memoryview(sink.getvalue()))
-
-
-def _decoded(data: bytes) -> Snapshot:
-    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-    header = json.loads((table.schema.metadata or {})[HEADER_KEY])
-    if header["format"] != 1:
-        raise InvalidArgumentError(
-            f"the snapshot has format {header['format']}, and this version knows 1: upgrade it"
-        )
-    ledgers = []
-    registers = {}
-    for row in table.to_pylist():
-        if row["kind"] == "register":
-            registers[row["name"]] = row["value"]
-            continue
-        metadata = decode_ledger(row["value"], row["name"])
-        ledgers.append(
-            SavedLedger(
-                LedgerId(row["ledger_id"]),
-                metadata,
-                EntryId(row["last_entry_id"]),
-                row["length_bytes"],
-            )
-        )
-    return Snapshot(header["instance_id"], header["taken_at_ms"], tuple(ledgers), registers)
 
 
 def _check_writable(path: str) -> None:

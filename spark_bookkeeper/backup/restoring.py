@@ -9,18 +9,24 @@ metadata are garbage everywhere else; a register says that these are none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
+from spark_bookkeeper.backup.folder import BackupFolder, backup_at
+from spark_bookkeeper.backup.restoring_entries import (
+    RESTORING,
+    RESTORING_FROM_TABLE,
+    pieces_of,
+)
 from spark_bookkeeper.backup.restoring_logs import (
     ledgers_of_log,
     planned_log,
     restore_log,
     saved_logs,
 )
-from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport, about_snapshot
+from spark_bookkeeper.backup.saving import BackupReport, about_snapshot
+from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -33,19 +39,12 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.collection import COLLECTED
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
-from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
-from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
-
-WINDOW_ENTRIES: Final = 4096
-"""Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
-
-WINDOW_BYTES: Final = 32 << 20
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
 LOOKED_AT: Final = 5
 """Snapshots before the newest of which a restore says what they have besides."""
@@ -53,35 +52,6 @@ LOOKED_AT: Final = 5
 KEPT_AT_ONCE: Final = 256
 """Ids of the counter that are noted together. A process that dies before it has noted them loses
 them: no ledger of such an id can be restored to that cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RestoreWork:
-    """Put a range of a ledger on the bookies of its new ensemble."""
-
-    ledger: Ledger
-    """As it will be."""
-    uri: str
-    incarnation: str
-    first_entry_id: EntryId
-    last_entry_id: EntryId
-    size_bytes: int
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        """Whose range it is."""
-        return self.ledger.ledger_id
-
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.ledger_id, self.first_entry_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Restored:
-    ledger_id: LedgerId
-    bytes: int
-    reason: str | None = None
 
 
 def restore(
@@ -102,7 +72,7 @@ def restore(
     may be restored one after the other.
 
     Args:
-        uri: of the backup.
+        uri: of the backup, or of the table that it has the rows of ledgers in.
         ledger_ids: which; ``None`` is all of the snapshot, with its logs.
         log: this log and its ledgers.
         snapshot: its number; ``None`` is the newest.
@@ -112,7 +82,7 @@ def restore(
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
     started = context.runtime.now()
-    folder = BackupFolder(context, uri)
+    folder = backup_at(context, uri)
     incarnation = folder.incarnation()
     number, taken = folder.snapshot(snapshot)
     chosen, log_names = _chosen(number, taken, ledger_ids, log)
@@ -254,9 +224,11 @@ class _Restoring:
         """What of a ledger the backup lacks, by what its files say that they hold."""
         if saved.last_entry_id == NO_ENTRY:
             return None
-        held = self._folder.replica(ledger, self._incarnation).holdings(0, saved.last_entry_id)
-        lacking = held.lacking(range(saved.last_entry_id + 1))
-        return self._folder.unreadable(lacking[0], "no file has it") if lacking else None
+        source = self._folder.source(ledger, self._incarnation, saved.index)
+        lacking = source.holdings(0, saved.last_entry_id).lacking(range(saved.last_entry_id + 1))
+        if not lacking:
+            return None
+        return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
 
     def _placed(self, saved: SavedLedger) -> Ledger:
         """The ledger as it will be: closed, in one fragment on bookies of this cluster.
@@ -308,10 +280,14 @@ class _Restoring:
                 )
             except VersionConflictError as error:
                 failed[ledger_id] = error.message
-        begun = [ledger for i, (_, ledger) in self._todo.items() if i not in failed]
-        works = [work for ledger in begun for work in self._pieces(ledger)]
-        step = Step("restoring ledgers", _restore, _not_restored)
-        for done in self._job.run(step, works):
+        begun = [each for i, each in self._todo.items() if i not in failed]
+        works = [
+            work
+            for saved, ledger in begun
+            for work in pieces_of(ledger, self._folder.uri, self._incarnation, saved.index)
+        ]
+        is_in_table = any(work.index is not None for work in works)
+        for done in self._job.run(RESTORING_FROM_TABLE if is_in_table else RESTORING, works):
             if done.reason is not None:
                 failed[done.ledger_id] = done.reason
         for ledger_id, (saved, ledger) in self._todo.items():
@@ -345,23 +321,6 @@ class _Restoring:
             return None if is_ours else error.message
         return None
 
-    def _pieces(self, ledger: Ledger) -> Iterator[_RestoreWork]:
-        last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
-        assert last is not None, "restored ledgers are closed"
-        if last == NO_ENTRY:
-            return
-        count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
-        for first in range(0, last + 1, count):
-            end = min(last, first + count - 1)
-            yield _RestoreWork(
-                ledger,
-                self._folder.uri,
-                self._incarnation,
-                EntryId(first),
-                EntryId(end),
-                size * (end - first + 1) // (last + 1),
-            )
-
 
 def _used(ledger_id: LedgerId) -> str:
     return (
@@ -394,47 +353,3 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
         entries=last + 1 if is_done else 0,
         bytes=saved.length_bytes if is_done else 0,
     )
-
-
-def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
-    again = "mend that, and repeat the restore: it goes on where it was"
-    return _Restored(work.ledger_id, 0, f"{failure.reason}; {again}")
-
-
-def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
-    """Copy a range to every bookie that is to have of it what it lacks; each reads it back."""
-    ledger = work.ledger
-    metadata = ledger.metadata
-    folder = BackupFolder(context, work.uri)
-    source = folder.replica(ledger, work.incarnation)
-    (fragment,) = metadata.fragments
-    size = 0
-    first, last = work.first_entry_id, work.last_entry_id
-    average = max(1, work.size_bytes // (last - first + 1))
-    window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
-    for start in range(first, last + 1, window):
-        end = min(last, start + window - 1)
-        lacking: dict[BookieId, set[int]] = {}
-        for position, bookie in enumerate(fragment.ensemble):
-            runs = entries_at(metadata.quorum, position, EntryId(start), EntryId(end))
-            share = [entry_id for run in runs for entry_id in run]
-            if share:
-                good = context.bookies.replica(bookie, ledger).verify(share).good
-                lacking[bookie] = set(share).difference(good)  # what is found is durable, too
-        wanted = sorted(set().union(*lacking.values()))
-        if not wanted:
-            continue
-        delivery = source.read(wanted)
-        if delivery.refused:
-            entry_id, reason = next(iter(delivery.refused.items()))
-            said = folder.unreadable(entry_id, reason)
-            return [_Restored(ledger.ledger_id, size, said)]
-        entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
-        for bookie, ids in lacking.items():
-            copies = [entry for entry in entries if entry.entry_id in ids]
-            if copies:
-                replica = context.bookies.replica(bookie, ledger)
-                replica.check()
-                replica.write_copies(copies)
-                size += sum(entry.size_bytes for entry in copies)
-    return [_Restored(ledger.ledger_id, size)]

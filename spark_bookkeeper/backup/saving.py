@@ -2,15 +2,22 @@
 
 The snapshot is written last, so a run that was killed leaves copies that the next run finds and
 goes on with. What is there is not read again, unless it is asked to be.
+
+Beside a table the directory has only what the table cannot stand for: ledgers that are not closed,
+and those that it does not give back exactly. The others are in the snapshot with the digest of
+their list (rule ``backup-after-proof``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
+from spark_bookkeeper.backup.folder import BackupFolder, beside_table
+from spark_bookkeeper.backup.in_table import LedgerTable, NotInTable, Standing
+from spark_bookkeeper.backup.saving_logs import listed, lists_of
+from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -19,12 +26,9 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,
+    InvalidArgumentError,
     MetadataFormatError,
-    NoSuchLogError,
 )
-from spark_bookkeeper.logs.listing import list_ledgers
-from spark_bookkeeper.metadata import logs
-from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
@@ -94,6 +98,7 @@ def backup(
     ledger_ids: Sequence[LedgerId] | None = None,
     log: str | None = None,
     *,
+    table: LedgerTable | None = None,
     verify: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
@@ -107,34 +112,48 @@ def backup(
         uri: a path or an fsspec URI; made when it is not there.
         ledger_ids: which; ``None`` is all, with the logs and their consumers.
         log: the ledgers of this log, with its list and consumers.
+        table: the one at ``uri``, which takes what it can; the directory is beside it then.
         verify: read again also what was copied before.
         dry_run: only say what would be copied.
 
     Raises:
-        InvalidArgumentError: the directory is another cluster's, or is none.
+        InvalidArgumentError: the directory, or the table, is another cluster's, or is none.
         NoSuchLogError: there is no such log.
+        BookKeeperError: the table cannot be used, or somebody cancelled a Spark job of it. No
+            snapshot was written; run it again.
     """
     started = context.runtime.now()
-    folder = BackupFolder(context, uri)
+    if table is not None:
+        table.check()
+        folder = beside_table(context, uri)
+    else:
+        folder = BackupFolder(context, uri)
+        if folder.table is not None:
+            raise InvalidArgumentError(
+                f"{uri} is the directory beside a table: back up to {folder.table} with "
+                "in_table=True (`cluster backup --table`). Nothing was changed"
+            )
     instance_id = context.store.instance_id()
     incarnation = ""
     if dry_run:
         folder.check(instance_id)
     else:
         incarnation = folder.prepare(instance_id)
-    saving = _Saving(context, runner, folder, incarnation, verify=verify, progress=progress)
+    saving = _Saving(
+        context, runner, folder, incarnation, table=table, verify=verify, progress=progress
+    )
     names = [log] if log is not None else None if ledger_ids is None else []
-    lists = _lists_of(context, names)
+    lists = lists_of(context, names)
     if log is not None:
-        wanted: Sequence[LedgerId] = sorted(_listed(lists))
+        wanted: Sequence[LedgerId] = sorted(listed(lists))
     else:
         wanted = list(context.store.ledger_ids() if ledger_ids is None else ledger_ids)
     if dry_run:
         return BackupReport("backup", tuple(saving.plan(wanted)), True, _ms(context, started))
     saving.save(wanted)
     for _ in range(_ROUNDS if ledger_ids is None else 0):
-        lists = _lists_of(context, names)
-        if not (missing := _listed(lists) - saving.rows.keys()):
+        lists = lists_of(context, names)
+        if not (missing := listed(lists) - saving.rows.keys()):
             break
         saving.save(sorted(missing))
     taken = Snapshot(
@@ -177,6 +196,7 @@ class _Saving:
         folder: BackupFolder,
         incarnation: str,
         *,
+        table: LedgerTable | None,
         verify: bool,
         progress: Progress,
     ) -> None:
@@ -184,19 +204,25 @@ class _Saving:
         self._job = Job("backup", context, runner, progress)
         self._folder = folder
         self._incarnation = incarnation
+        self._table = table
         self._verify = verify
+        self._standing: Standing | None = None
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
     def plan(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
         """What a run would look at."""
         for ledger, last in self._readable(ledger_ids):
-            yield _row(ledger, last, Outcome.PLANNED, _how(ledger))
+            row = _row(ledger, last, Outcome.PLANNED, _how(ledger))
+            if self._table is not None and _can_be_in_table(ledger):
+                row = replace(row, target=self._table.uri)
+            yield row
         yield from self.rows.values()
 
     def save(self, ledger_ids: Sequence[LedgerId]) -> None:
         """Copy ledgers, with a row and an entry of the snapshot for each."""
         found = {ledger.ledger_id: (ledger, last) for ledger, last in self._readable(ledger_ids)}
+        why = {} if self._table is None else self._put(self._table, found)
         works = [work for ledger, last in found.values() for work in self._pieces(ledger, last)]
         done: dict[LedgerId, list[_Saved]] = {ledger_id: [] for ledger_id in found}
         step = Step("copying ledgers", _save, _not_saved)
@@ -210,13 +236,55 @@ class _Saving:
                 self.rows[ledger_id] = _row(ledger, last, Outcome.LEFT, reason, entries, size)
                 continue
             length = max((p.length_after for p in pieces), default=0)
-            said = ledger.metadata.length_bytes
-            if said not in (None, length):
-                reason = f"its metadata say {said} bytes, and its entries have {length}"
-                self.rows[ledger_id] = _row(ledger, last, Outcome.DAMAGED, reason, entries, size)
+            told = why.get(ledger_id, _how(ledger))
+            row = _row(ledger, last, Outcome.SAVED, told, entries, size)
+            self._add(SavedLedger(ledger_id, ledger.metadata, last, length), row)
+
+    def _add(self, saved: SavedLedger, row: Row) -> None:
+        """What the snapshot says of a ledger, unless that is not what its metadata say."""
+        said = saved.metadata.length_bytes
+        if said in (None, saved.length_bytes):
+            self.saved[saved.ledger_id] = saved
+        else:
+            reason = f"its metadata say {said} bytes, and its entries have {saved.length_bytes}"
+            row = replace(row, status=Outcome.DAMAGED, reason=reason)
+        self.rows[saved.ledger_id] = row
+
+    def _put(
+        self, table: LedgerTable, found: dict[LedgerId, tuple[Ledger, EntryId]]
+    ) -> Mapping[LedgerId, str]:
+        """Have a table take the closed ones, and be done with those for which it stands: they are
+        not in ``found`` any more.
+
+        Returns:
+            why others are in the directory beside it.
+        """
+        standing = self._standing = self._standing or Standing(self._folder)
+        why: dict[LedgerId, str] = {}
+        asked: list[Ledger] = []
+        for ledger in [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]:
+            if standing.is_in_folder(ledger):
+                why[ledger.ledger_id] = "in the directory beside the table, as before"
+            else:
+                asked.append(ledger)
+        known = {x.ledger_id: index for x in asked if (index := standing.index_of(x)) is not None}
+        taken = table.take(asked, known, verify=self._verify)
+        for ledger in asked:
+            answer = taken[ledger.ledger_id]
+            if isinstance(answer, NotInTable):
+                why[ledger.ledger_id] = (
+                    f"in the directory beside the table, which does not stand for it: "
+                    f"{answer.reason}"
+                )
                 continue
-            self.rows[ledger_id] = _row(ledger, last, Outcome.SAVED, _how(ledger), entries, size)
-            self.saved[ledger_id] = SavedLedger(ledger_id, ledger.metadata, last, length)
+            _, last = found.pop(ledger.ledger_id)
+            length, row = ledger.metadata.length_bytes or 0, _row(ledger, last, Outcome.SAVED, None)
+            if answer.length_bytes is not None:
+                length = answer.length_bytes
+                row = replace(row, entries=last + 1, bytes=length)
+            saved = SavedLedger(ledger.ledger_id, ledger.metadata, last, length, answer.index)
+            self._add(saved, replace(row, target=table.uri))
+        return why
 
     def _readable(self, ledger_ids: Sequence[LedgerId]) -> Iterator[tuple[Ledger, EntryId]]:
         """The ledgers, each with its last entry for now; rows for those that are none."""
@@ -253,6 +321,11 @@ class _Saving:
                 self._verify,
                 size * (end - first + 1) // (last + 1),
             )
+
+
+def _can_be_in_table(ledger: Ledger) -> bool:
+    """Whether it has entries, and none can be added."""
+    return ledger.metadata.is_closed and ledger.metadata.last_entry_id != NO_ENTRY
 
 
 def _how(ledger: Ledger) -> str | None:
@@ -337,49 +410,3 @@ def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:
         size += entry.size_bytes
     if group:
         yield group
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    """The list of a log, and the registers that make it up."""
-
-    ledgers: tuple[LedgerId, ...]
-    registers: Mapping[str, bytes]
-
-
-def _listed(lists: Mapping[str, _List]) -> set[LedgerId]:
-    """The ledgers of all of them."""
-    return {ledger_id for each in lists.values() for ledger_id in each.ledgers}
-
-
-def _lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, _List]:
-    """The lists of logs; those that were deleted are left out, unless they were asked for."""
-    found = {}
-    for name in logs.log_names(context.store.registers) if names is None else names:
-        try:
-            found[name] = _list_of(context, name)
-        except NoSuchLogError:
-            if names is not None:
-                raise
-    return found
-
-
-def _list_of(context: ClientContext, name: str) -> _List:
-    """Read until nothing changed meanwhile."""
-    registers = context.store.registers
-    while True:
-        nonce = logs.read_log(registers, name).nonce
-        path = f"{logs.LOGS_PARENT}/{name}"
-        before = registers.read(path)
-        head, ledgers = list_ledgers(context, name, nonce)
-        found = {path: before.value if before is not None else b""}
-        consumers = f"{CONSUMERS_PARENT}/{name}"
-        wanted = [f"{path}/{chunk.name}" for chunk in head.chunks]
-        wanted += [f"{consumers}/{each}" for each in registers.names(consumers)]
-        for each in wanted:
-            value = registers.read(each)
-            if value is not None:
-                found[each] = value.value
-        after = registers.read(path)
-        if before is not None and after is not None and before.value == after.value:
-            return _List(tuple(ledgers), found)

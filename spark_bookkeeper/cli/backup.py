@@ -23,19 +23,47 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 @click.argument("uri", metavar="URI")
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="The ledgers of this log, its list and consumers.")
+@click.option(
+    "--table",
+    "in_table",
+    is_flag=True,
+    help="Put the rows of closed ledgers into a Delta table at URI, the rest beside it.",
+)
 @click.option("--verify", is_flag=True, help="Read again also what earlier runs copied.")
 @work_options(dry_run="Only say what it would copy.", engine="either")
-def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, verify: bool) -> int:
+def backup(
+    work: Work,
+    uri: str,
+    ledger_ids: Sequence[int],
+    log: str | None,
+    in_table: bool,
+    verify: bool,
+) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 
     Run it as often as you like: it copies what is new, and ends with a snapshot of what it saved.
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
     wanted = either_of(ledger_ids or None, log)
+    if in_table:
+        if not work.on_spark:
+            raise InvalidArgumentError(
+                "--table writes a Delta table, which needs Spark: leave --no-spark out; nothing "
+                "was changed"
+            )
+        from spark_bookkeeper.spark.delta_tables import session_with_delta
+
+        session_with_delta(**work.settings.spark_conf)
     report = work.run(
         "copying ledgers",
         lambda bk, dry_run, progress: bk.backup(
-            uri, wanted, log, verify=verify, dry_run=dry_run, progress=progress
+            uri,
+            wanted,
+            log,
+            in_table=in_table,
+            verify=verify,
+            dry_run=dry_run,
+            progress=progress,
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
     )

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.delta.batches import Batch, batches, is_small
+from spark_bookkeeper.delta.batches import BATCH_LEDGERS, Batch, batches, is_small
 from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
@@ -119,7 +119,9 @@ class Archive:
         """
         started = self._context.runtime.now()
         try:
-            known = run_jobs(self._spark, self._known, f"{_JOB}: what the table has")
+            known = run_jobs(
+                self._spark, lambda: self._known(ledger_ids), f"{_JOB}: what the table has"
+            )
         except spark_errors() as error:
             if is_cancelled(error):
                 raise _cancelled(error) from error
@@ -296,7 +298,8 @@ class Archive:
         if replace:
             # Delta takes one transaction id with a commit. Instead, this one takes the place of
             # all rows that the table has of these ledgers: of none, or of just the same.
-            self._write(batch, run.log, "overwrite", {"replaceWhere": _of_ledgers(batch)})
+            condition = _of_ledgers([ledger.ledger_id for ledger in batch])
+            self._write(batch, run.log, "overwrite", {"replaceWhere": condition})
         else:
             (ledger,) = batch
             txn_id = f"spark-bookkeeper/{self._cluster}/{ledger.key}"
@@ -330,15 +333,17 @@ class Archive:
     def _table(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._path)
 
-    def _known(self) -> dict[int, Sum]:
-        """What the table has of each ledger."""
+    def _known(self, ledger_ids: Sequence[LedgerId]) -> dict[int, Sum]:
+        """What the table has of each ledger; of a few no more is read than where they may be."""
         table = self._table_if_any()
-        return {} if table is None else sums(table)
+        if table is None or not ledger_ids:
+            return {}
+        is_few = len(ledger_ids) <= BATCH_LEDGERS
+        return sums(table.where(_of_ledgers(ledger_ids)) if is_few else table)
 
     def _known_of(self, batch: Batch) -> dict[int, Sum]:
         """What the table has of each ledger of a batch."""
-        table = self._table_if_any()
-        return {} if table is None else sums(table.where(_of_ledgers(batch)))
+        return self._known([ledger.ledger_id for ledger in batch])
 
     def _table_if_any(self) -> DataFrame | None:
         try:
@@ -392,9 +397,9 @@ def _check_names(ledger: Ledger) -> None:
         )
 
 
-def _of_ledgers(batch: Batch) -> str:
+def _of_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
     """The rows of these ledgers, as a condition in SQL."""
-    return f"{PLACE_COLUMNS[0]} IN ({', '.join(str(int(x.ledger_id)) for x in batch)})"
+    return f"{PLACE_COLUMNS[0]} IN ({', '.join(str(int(each)) for each in ledger_ids)})"
 
 
 def _ours(error: Exception) -> str | None:

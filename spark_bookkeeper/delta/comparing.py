@@ -17,11 +17,12 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.delta.pieces import Piece, together
+from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.table.listing import encode_listing, patch_of, to_table
+from spark_bookkeeper.table.neighbours import together
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, batches_of
 from spark_bookkeeper.table.snapshot import TableFiles
 from spark_bookkeeper.table.table_bookie import TableBookie, rebuilt_bytes
@@ -48,6 +49,8 @@ class Compared:
     first: EntryId
     bytes: int = 0
     """That were compared."""
+    length_after: int = 0
+    """Bytes in the ledger up to the last entry of the piece."""
     listed: pa.Buffer | None = None
     """The piece's part of the list, an Arrow stream of ``LISTING``."""
     index: str | None = None
@@ -113,15 +116,15 @@ def _compared(
     table: TableBookie, work: CompareWork, lines: Sequence[Mapping[str, Any]]
 ) -> Compared:
     whole = to_table(lines)
-    size = sum(line["size"] for line in lines)
+    size, length = sum(line["size"] for line in lines), lines[-1]["length_after"]
     key = work.ledger.key
     if work.is_whole:
         index = table.put_listing(key, encode_listing(key, work.files, [whole]))
-        return Compared(work.ledger_id, work.first, size, index=index)
+        return Compared(work.ledger_id, work.first, size, length, index=index)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, whole.schema) as writer:
         writer.write_table(whole)
-    return Compared(work.ledger_id, work.first, size, listed=sink.getvalue())
+    return Compared(work.ledger_id, work.first, size, length, listed=sink.getvalue())
 
 
 def put_list(table: TableBookie, work: CompareWork, pieces: Iterable[Compared]) -> str:
@@ -170,12 +173,11 @@ def _line(ledger: Ledger, original: StoredEntry, batch: pa.RecordBatch) -> Mappi
     if rows.num_rows != batch.num_rows:
         raise _DiffersError(
             f"the table has {batch.num_rows} rows of entry {original.entry_id}, which has "
-            f"{rows.num_rows}; nothing was released. Archive the ledger to another table"
+            f"{rows.num_rows}"
         )
     if values != values_digest(batch):
         raise _DiffersError(
-            f"entry {original.entry_id} is not the same in the table: {_difference(rows, batch)}. "
-            "Nothing was released"
+            f"entry {original.entry_id} is not the same in the table: {_difference(rows, batch)}"
         )
     made = rebuilt_bytes(batch, ledger.encoding, is_payload=original.is_payload)
     return {

@@ -1,33 +1,26 @@
-"""A range of a ledger's entries and the table it is released to: what one task works on.
+"""A range of a ledger's entries and the table that is to stand for them: what one task works on.
 
 A small ledger is one piece, and many of them are done together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.delta.batches import is_small
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
-from spark_bookkeeper.protocol.archive import table_member
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import ENTRIES
+from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES
+from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.table_bookie import TableBookie
 
 PIECE_BYTES: Final = 128 << 20
 """About how much of a ledger one task works on; no more entries than one batch of the list."""
-
-WINDOW_BYTES: Final = 32 << 20
-"""And about how much of that is in memory at once."""
-
-TOGETHER_ENTRIES: Final = 4096
-"""A ledger with more entries is done by itself, however small they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +73,6 @@ class Piece:
         return table_of(context, self.table)
 
 
-PieceT = TypeVar("PieceT", bound=Piece)
-
-
 def ranges_of(ledger: Ledger) -> Iterator[tuple[EntryId, EntryId]]:
     """The entries of a closed ledger that has some, cut into pieces."""
     last = ledger.metadata.last_entry_id
@@ -91,40 +81,3 @@ def ranges_of(ledger: Ledger) -> Iterator[tuple[EntryId, EntryId]]:
     count = max(1, min(ENTRIES, PIECE_BYTES // average))
     for first in range(0, last + 1, count):
         yield EntryId(first), EntryId(min(last, first + count - 1))
-
-
-def together(pieces: Sequence[PieceT]) -> Iterator[list[tuple[int, PieceT]]]:
-    """Small ledgers with their numbers, as many at a time as fit in memory. The others are left
-    out.
-    """
-    some: list[tuple[int, PieceT]] = []
-    size = 0
-    for number, piece in enumerate(pieces):
-        if not piece.may_go_with_others:
-            continue
-        if some and size + piece.size_bytes > WINDOW_BYTES:
-            yield some
-            some, size = [], 0
-        some.append((number, piece))
-        size += piece.size_bytes
-    if some:
-        yield some
-
-
-def table_of(context: ClientContext, table: str) -> TableBookie:
-    """The table as readers meet it.
-
-    Raises:
-        InvalidArgumentError: no storage is there.
-    """
-    member = table_member(table, 0)
-    context.bookies.learn({member: TABLE_ROOT + table})
-    try:
-        bookie = context.bookies.bookie(member)
-    except BookieUnavailableError as error:
-        raise InvalidArgumentError(
-            f"the table {table!r} cannot be opened as storage: {error.message}. Copies are "
-            "released only to a table that readers find by a path or URI"
-        ) from error
-    assert isinstance(bookie, TableBookie), "its root says that it is a table"
-    return bookie

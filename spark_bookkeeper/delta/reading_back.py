@@ -10,11 +10,12 @@ from spark_bookkeeper.bookie.bookie import Delivered, LedgerRef
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.delta.pieces import Piece, together
+from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.table.listing import Listing
+from spark_bookkeeper.table.neighbours import together
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 In this order, and each step of a ledger only when the one before it is certain:
 
-1. Every entry is made again of the table's rows, and compared with what bookies have, byte for
-   byte (``comparing.py``); how both differ, if at all, goes into the list of entries, which is put
-   beside the table.
-2. Every entry is read back by the list, as readers will (``reading_back.py``).
+1. Every entry is made again of the table's rows and compared with what bookies have, and
+2. is read back as readers will (``proof.py``).
 3. Copies that are to be kept are verified where they are.
 4. One compare-and-swap of the ledger's metadata puts the table where bookies leave, and names
    these as about to drop what they hold.
@@ -18,7 +16,7 @@ one ledger and for hundreds (decision 0037).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -26,7 +24,6 @@ from typing import Final
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_incarnations
 from spark_bookkeeper.delta.archive import ArchiveReport
-from spark_bookkeeper.delta.comparing import COMPARING, Compared, CompareWork, put_list
 from spark_bookkeeper.delta.dropping import (
     DROPPING,
     RELEASE,
@@ -35,38 +32,29 @@ from spark_bookkeeper.delta.dropping import (
     released_row,
     to_drop,
 )
-from spark_bookkeeper.delta.pieces import ranges_of, table_of
-from spark_bookkeeper.delta.reading_back import READING_BACK, ReadBackWork
+from spark_bookkeeper.delta.proof import Proof, Proven, Unproven, batches_to_prove
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import Archived, archived_of, leaving, released
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     Failure,
-    ItemT,
     Progress,
-    ResultT,
     Runner,
     Step,
     no_progress,
 )
 from spark_bookkeeper.replication.shares import share_bytes
-from spark_bookkeeper.table.snapshot import TableFiles
+from spark_bookkeeper.table.opening import table_of
 
 BATCH_LEDGERS: Final = 1000
 """So many ledgers go through the steps together, at the most."""
-
-BATCH_ENTRIES: Final = 1 << 20
-"""And about so many entries: their lists are in memory, some 100 bytes for each."""
-
-BATCH_BYTES: Final = 4 << 30
-"""And about so many bytes: what is read again when all of it is killed before the change."""
 
 STEPS: Final = 4
 """In which something is waited for; the change of the metadata is part of the last one."""
@@ -112,11 +100,13 @@ def release_ledgers(
         ledgers = [each for each in planned if isinstance(each, _Releasing)]
         # As they lie in the table: whoever does neighbours reads one part of it, and not all.
         ledgers.sort(key=lambda each: each.ledger_id)
-        for batch in _batches(ledgers):
+        by_id = {each.ledger_id: each for each in ledgers}
+        for batch in batches_to_prove([each.ledger for each in ledgers]):
+            releasing = [by_id[ledger.ledger_id] for ledger in batch]
             if dry_run:
-                rows += [each.plan() for each in batch]
+                rows += [each.plan() for each in releasing]
             else:
-                rows += _Batch(context, job, table, batch, told).run()
+                rows += _Batch(context, job, table, releasing, told).run()
         asked = {ledger_id: number for number, ledger_id in enumerate(some)}
         yield from sorted(rows, key=lambda row: asked[LedgerId(row.ledger_id)])
 
@@ -174,9 +164,8 @@ class _Releasing:
     """Who gives its copies up."""
     goes_on: bool
     """Whether it was released before, and only what follows from that is left to do."""
-    files: TableFiles | None = None
-    index: str | None = None
-    """The digest of its list, when all of it was compared."""
+    proven: Proven | None = None
+    """That the table stands for it, when that is known."""
     row: Row | None = None
     """How it ended, when that is known."""
 
@@ -240,25 +229,6 @@ def _plan(
     return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
 
 
-def _batches(ledgers: Iterable[_Releasing]) -> Iterator[list[_Releasing]]:
-    """Those that go through the steps together: neighbours, as many as are within the limits. One
-    that exceeds a limit by itself goes alone.
-    """
-    batch: list[_Releasing] = []
-    entries = size = 0
-    for each in ledgers:
-        metadata = each.known.value
-        assert metadata.last_entry_id is not None, "release-needs-an-end"
-        entries += metadata.last_entry_id + 1
-        size += metadata.length_bytes or 0
-        if batch and (entries > BATCH_ENTRIES or size > BATCH_BYTES):
-            yield batch
-            batch, entries, size = [], metadata.last_entry_id + 1, metadata.length_bytes or 0
-        batch.append(each)
-    if batch:
-        yield batch
-
-
 # Progress
 
 
@@ -314,11 +284,7 @@ class _Batch:
 
     def run(self) -> list[Row]:
         """A row for each of them."""
-        self._find_files()
-        self._begin(0)
-        self._compare()
-        self._begin(1)
-        self._read_back()
+        self._prove()
         self._begin(2)
         self._verify()
         self._publish()
@@ -340,72 +306,18 @@ class _Batch:
         """Those of them for which the table does not stand yet."""
         return [each for each in self._left if not each.goes_on]
 
-    def _find_files(self) -> None:
-        """One look at the table, for all of them."""
-        wanted = self._unproven
-        if not wanted:
-            return
-        try:
-            rows = table_of(self._context, self._table).rows
-            found = rows.files_of_each([each.ledger_id for each in wanted])
-        except BookKeeperError as error:
-            for each in wanted:
-                each.left(error.message)
-            return
-        for each in wanted:
-            each.files = found[each.ledger_id]
-            if not each.files.paths:
-                each.left(f"the table at {self._table} has no rows of it; archive it first")
-
-    # Proof
-
-    def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
-        """What each piece of the proof came to; all of them are there."""
-        answers = list(self._job.run(step, works))
-        assert len(answers) == len(works), "release-after-proof"
-        return answers
-
-    def _compare(self) -> None:
-        """Compare all, and put the lists."""
-        works = {
-            (each.ledger_id, first): CompareWork(each.ledger, self._table, first, last, each.files)
-            for each in self._unproven
-            if each.files is not None
-            for first, last in ranges_of(each.ledger)
-        }
-        pieces: dict[LedgerId, dict[EntryId, Compared]] = {}
-        for piece in self._answers(COMPARING, list(works.values())):
-            if piece.reason is not None:
-                self._ledgers[piece.ledger_id].left(piece.reason)
-            pieces.setdefault(piece.ledger_id, {})[piece.first] = piece
-        for each in self._unproven:
-            try:
-                each.index = self._index_of(works, pieces[each.ledger_id])
-            except BookKeeperError as error:
-                each.left(error.message)
-
-    def _index_of(
-        self,
-        works: Mapping[tuple[LedgerId, EntryId], CompareWork],
-        pieces: Mapping[EntryId, Compared],
-    ) -> str:
-        ordered = [pieces[first] for first in sorted(pieces)]
-        if ordered[0].index is not None:
-            return ordered[0].index
-        work = works[ordered[0].ledger_id, ordered[0].first]
-        return put_list(work.open_table(self._context), work, ordered)
-
-    def _read_back(self) -> None:
-        """Read everything back by the lists."""
-        works = [
-            ReadBackWork(each.ledger, self._table, first, last, each.index)
-            for each in self._unproven
-            if each.index is not None
-            for first, last in ranges_of(each.ledger)
-        ]
-        for read in self._answers(READING_BACK, works):
-            if read.reason is not None:
-                self._ledgers[read.ledger_id].left(read.reason)
+    def _prove(self) -> None:
+        """Whether the table stands for those that are not released yet."""
+        proof = Proof(self._context, self._job, self._table, self._begin)
+        for ledger_id, judged in proof.of([each.ledger for each in self._unproven]).items():
+            each = self._ledgers[ledger_id]
+            if isinstance(judged, Unproven):
+                each.left(
+                    f"{judged.reason}. Nothing was released: archive it first, to another table "
+                    "where rows of it were deleted or changed in this one"
+                )
+            else:
+                each.proven = judged
 
     def _verify(self) -> None:
         """Copies that are to stay are whole: what is dropped cannot be copied any more.
@@ -414,7 +326,9 @@ class _Batch:
         may have left the last good copies.
         """
         works = [work for each in self._left for work in _to_verify(each)]
-        for found in self._answers(_VERIFYING, works):
+        answers = list(self._job.run(_VERIFYING, works))
+        assert len(answers) == len(works), "release-after-proof"
+        for found in answers:
             each = self._ledgers[found.ledger_id]
             if found.status is Outcome.HEALTHY or each.row is not None:
                 continue
@@ -494,17 +408,15 @@ class _Change:
     """
 
     def __init__(self, of: _Releasing, now_ms: int) -> None:
-        assert of.index is not None, "release-after-proof"
+        assert of.proven is not None, "release-after-proof"
         self.of = of
-        self._index = of.index
+        self._index = of.proven.index
         self._proven = of.known.value.fragments
         self._incarnations = of.ledger.incarnations
         # Versions before this one do not know the rule: one that is named again keeps its copy.
         dropping = to_drop(of.known.value)
         dropping |= {bookie: self._incarnations.get(bookie, "") for bookie in sorted(of.leave)}
-        assert of.files is not None, "release-after-proof"
-        version = of.files.version
-        self._record = Archived(of.table, of.index, version, of.keep, now_ms, dropping)
+        self._record = Archived(of.table, self._index, of.proven.version, of.keep, now_ms, dropping)
 
     def __call__(self, old: LedgerMetadata) -> LedgerMetadata | None:
         """The metadata afterwards; ``None``: they say it already, by us or by somebody faster."""

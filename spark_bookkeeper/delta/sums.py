@@ -44,9 +44,12 @@ def sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int, 
         kind = (kinds or {}).get(field.name, field.dataType)
         if kind != field.dataType:
             column = column.cast(kind)
-        if "map<" in kind.simpleString():  # Spark hashes no maps
-            column = functions.to_json(functions.struct(column.alias("v")))
-        values += [functions.when(frame[f"`{field.name}`"].isNotNull(), field.name), column]
+        is_there = frame[f"`{field.name}`"].isNotNull()
+        if "map<" in kind.simpleString():  # Spark hashes no maps; and a struct of a null is none
+            column = functions.when(
+                is_there, functions.to_json(functions.struct(column.alias("v")))
+            )
+        values += [functions.when(is_there, field.name), column]
     hashed = functions.xxhash64(*values).cast("decimal(38,0)")
     rows = (
         frame.groupBy(PLACE_COLUMNS[0])

@@ -5,7 +5,7 @@ Each call imports its job itself: every program and command imports this file, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spark_bookkeeper.replication.runner import Progress, Runner
@@ -14,7 +14,8 @@ from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
     from spark_bookkeeper.backup.saving import BackupReport
-    from spark_bookkeeper.delta.archive import ArchiveReport
+    from spark_bookkeeper.delta.archive import Archive, ArchiveReport
+    from spark_bookkeeper.delta.backup_table import BackupTable
 
 
 def archive_to_delta(
@@ -54,10 +55,7 @@ def archive_to_delta(
         BookKeeperError: somebody cancelled a Spark job of the archive. What was committed is
             whole, and nothing was released. Run it again to do the rest.
     """
-    from spark_bookkeeper.delta.archive import Archive
     from spark_bookkeeper.delta.release import check_release, release_archived
-    from spark_bookkeeper.delta.sums import PLACE_COLUMNS
-    from spark_bookkeeper.replication.slow_notes import slowest_of
 
     chosen = either_of(ledger_ids, log)
     context = self.context
@@ -67,16 +65,7 @@ def archive_to_delta(
         wanted = list(self.calls.open_log(log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
-    token = context.runtime.token()
-    archive = Archive(
-        context,
-        self.spark,
-        lambda ranges, schema: self.frames.read_placed(
-            context, schema, ranges, PLACE_COLUMNS, job=token
-        ),
-        path,
-        lambda: slowest_of(context, token),
-    )
+    archive = _archive_at(self, path)
 
     def run(runner: Runner, tell: Progress) -> ArchiveReport:
         report = archive.add(wanted, log=log, dry_run=dry_run, progress=tell)
@@ -87,12 +76,37 @@ def archive_to_delta(
     return self.reported("archive_to_delta", path, dry_run, progress, run, looks_on_spark=True)
 
 
+def _archive_at(self: ClusterHandle, path: str) -> Archive:
+    """The table at a path, as it takes rows.
+
+    Raises:
+        MissingRequirementError: the session has no Delta, or none of its file systems has such
+            paths.
+    """
+    from spark_bookkeeper.delta.archive import Archive
+    from spark_bookkeeper.delta.sums import PLACE_COLUMNS
+    from spark_bookkeeper.replication.slow_notes import slowest_of
+
+    context = self.context
+    token = context.runtime.token()
+    return Archive(
+        context,
+        self.spark,
+        lambda ranges, schema: self.frames.read_placed(
+            context, schema, ranges, PLACE_COLUMNS, job=token
+        ),
+        path,
+        lambda: slowest_of(context, token),
+    )
+
+
 def backup(
     self: ClusterHandle,
     uri: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
     *,
+    in_table: bool = False,
     verify: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -107,22 +121,32 @@ def backup(
             hold, and their passwords. A relative path is of this process's directory.
         ledger_ids: which; without them and without ``log`` all, with logs and consumers.
         log: the ledgers of this log, with its list and consumers.
+        in_table: put the rows of closed ledgers into a Delta table at ``uri``, as
+            ``archive_to_delta`` does, and prove that every entry comes back from it byte for
+            byte. What it cannot give back exactly, and what is not closed, is copied to
+            ``_spark_bookkeeper/backup`` in the table's directory, where the snapshots are.
         verify: read again also what earlier runs copied, and mend it.
         dry_run: only say what would be copied.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Returns:
-        a row for each ledger; ``snapshot`` is the number of the one that was put.
+        a row for each ledger, whose ``target`` is the table if that stands for it; ``snapshot``
+        is the number of the one that was put.
 
     Raises:
         InvalidArgumentError: both ledgers and a log, or something else is at ``uri``, or nothing
             can be written there.
         NoSuchLogError: there is no such log.
+        MissingRequirementError: ``in_table``, and the session has no Delta;
+            ``spark_session(delta=True)`` has.
+        BookKeeperError: ``in_table``, and the table cannot be read, or somebody cancelled a Spark
+            job of it. No snapshot was put. Run it again to do the rest.
     """
     from spark_bookkeeper.backup.saving import backup as backup_job
 
     wanted = either_of(ledger_ids, log)
     uri = uri_of(uri)
+    table_at = _backup_table_at(self, uri) if in_table else None
     return self.reported(
         "backup",
         uri,
@@ -134,11 +158,29 @@ def backup(
             uri,
             wanted,
             log,
+            table=None if table_at is None else table_at(runner, tell),
             verify=verify,
             dry_run=dry_run,
             progress=tell,
         ),
     )
+
+
+def _backup_table_at(self: ClusterHandle, uri: str) -> Callable[[Runner, Progress], BackupTable]:
+    """The table of a backup, for a run."""
+    from spark_bookkeeper.delta.backup_table import BackupTable, check_table
+    from spark_bookkeeper.replication.job import Job
+
+    check_table(self.context, uri)  # before Spark is started
+    archive = _archive_at(self, uri)
+
+    def table(runner: Runner, tell: Progress) -> BackupTable:
+        job = Job("backup", self.context, runner, tell)
+        return BackupTable(
+            self.context, job, uri, lambda ledger_ids: archive.add(ledger_ids, progress=tell)
+        )
+
+    return table
 
 
 def restore(
@@ -158,7 +200,7 @@ def restore(
     an id that it has used is not taken. Parts of a backup may be restored one after the other.
 
     Args:
-        uri: of the backup.
+        uri: of the backup, as ``backup`` was given it, also when that was a table's.
         ledger_ids: which; without them and without ``log``, all of the snapshot.
         log: this log and its ledgers.
         snapshot: its number; ``None`` is the newest.

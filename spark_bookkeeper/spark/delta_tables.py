@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from spark_bookkeeper.errors import MissingRequirementError
-from spark_bookkeeper.spark.job import spark_errors
+from spark_bookkeeper.spark.job import first_line, spark_errors
 from spark_bookkeeper.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_NO_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme|Class \S+FileSystem not found")
 
 
 def session_with_delta(**conf: str) -> SparkSession:
@@ -36,7 +40,7 @@ def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
         consequence: what cannot be done without, for the message.
 
     Raises:
-        MissingRequirementError: it has none.
+        MissingRequirementError: it has none, or no file system for such a path.
     """
     try:
         spark.read.format("delta").load(path)
@@ -50,5 +54,11 @@ def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
                 "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
                 "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. "
                 "Nothing was done"
+            ) from error
+        if _NO_FILE_SYSTEM.search(str(error)):
+            raise MissingRequirementError(
+                f"{consequence}: this Spark has no file system for {path} ({first_line(error)}). "
+                "Start it with the jars of one (of S3 spark.jars.packages with hadoop-aws, and a "
+                "URI that begins with s3a://). Nothing was done"
             ) from error
         # There is no table yet; appending makes it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -115,9 +115,15 @@ class TableRows:
         """The rows of small ledgers, of each as ``read`` gives them; no file is read twice.
 
         Raises:
-            BookieUnavailableError: the table cannot be read, or a file that one of them pins is
-                gone. ``read`` asks for the newest ones then.
+            BookieUnavailableError: the table cannot be read.
         """
+        try:
+            return self._read_many(wanted)
+        except MissingFileError:
+            newest = self.files_of_each([each.ledger_id for each in wanted])
+            return self._read_many([replace(x, pinned=newest[x.ledger_id]) for x in wanted])
+
+    def _read_many(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:
         alike: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(wanted):
             # Only what has the same columns under the same names is read by them together.

@@ -13,6 +13,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -51,8 +52,32 @@ def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mappi
     Raises:
         BookieUnavailableError: there is no table, or its log cannot be read.
     """
-    try:
+    with _as_unavailable(folder, bookie_id):
         return _files_of(folder, ledger_ids, bookie_id)
+
+
+def schema_of(folder: Folder, bookie_id: str) -> Sequence[Mapping[str, Any]] | None:
+    """The columns of a table in its newest version, as its log has them; ``None``: there is none.
+
+    Raises:
+        BookieUnavailableError: its log cannot be read.
+    """
+    if not any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in folder.list(LOG)):
+        return None
+    fields: Sequence[Mapping[str, Any]] = []
+    with _as_unavailable(folder, bookie_id):
+        _, actions = _actions(folder, bookie_id)
+        for action in actions:
+            if (metadata := action.get("metaData")) is not None:
+                fields = json.loads(metadata["schemaString"])["fields"]
+    return fields
+
+
+@contextmanager
+def _as_unavailable(folder: Folder, bookie_id: str) -> Iterator[None]:
+    """What makes no sense in a log is said of the table."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise BookieUnavailableError(
             f"the log of the table at {folder.uri} cannot be read ({type(error).__name__}: "

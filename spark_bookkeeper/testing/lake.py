@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef, value_of
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
@@ -17,12 +20,16 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.delta.archive import ArchiveReport
+from spark_bookkeeper.delta.backup_table import BackupTable
 from spark_bookkeeper.delta.release import release_ledgers
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.testing.ground import Ground
 
 USUAL: Final = Quorum(3, 3, 2)
@@ -48,6 +55,60 @@ def archive(context: ClientContext, path: Path, ledger_ids: Iterable[LedgerId]) 
         rows = archived_rows(context, ledger_id)
         write_deltalake(str(path), rows, mode="append", schema_mode="merge")
     return DeltaTable(str(path))
+
+
+def save_in_table(
+    context: ClientContext, lake: Path, *wanted: Any, runner: Runner | None = None, **options: Any
+) -> BackupReport:
+    """Back up to the table at a path, in this process; delta-rs adds the rows."""
+    runner = runner or LocalRunner(context)
+    job = Job("backup", context, runner)
+    table = BackupTable(context, job, str(lake), lambda ids: _add(context, lake, ids))
+    return backup(context, runner, str(lake), *wanted, table=table, **options)
+
+
+def _add(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> ArchiveReport:
+    """As an archive does it: what is there is not added again, and rows that lack are told."""
+    known: Counter[int] = Counter()
+    if DeltaTable.is_deltatable(str(lake)):
+        known.update(
+            DeltaTable(str(lake)).to_pyarrow_table(columns=["_ledger_id"])["_ledger_id"].to_pylist()
+        )
+    rows, new = [], []
+    for ledger_id in ledger_ids:
+        try:
+            whole = archived_rows(context, ledger_id)
+        except (BookKeeperError, pa.ArrowInvalid) as error:
+            rows.append(Row(ledger_id, "archive", Outcome.LEFT, str(error)))
+            continue
+        if known[ledger_id] == 0:
+            new.append((ledger_id, whole))
+        is_same = known[ledger_id] in (0, len(whole))
+        told = None if is_same else f"the table has {known[ledger_id]} rows of it"
+        status = Outcome.ARCHIVED if is_same else Outcome.DAMAGED
+        rows.append(Row(ledger_id, "archive", status, told))
+    refused = _commit(lake, new)
+    rows = [
+        replace(row, status=Outcome.LEFT, reason=refused[LedgerId(row.ledger_id)])
+        if row.ledger_id in refused
+        else row
+        for row in rows
+    ]
+    return ArchiveReport("archive_to_delta", tuple(rows))
+
+
+def _commit(lake: Path, tables: Sequence[tuple[LedgerId, pa.Table]]) -> dict[LedgerId, str]:
+    """Together if they fit, else each by itself; why a table does not take some."""
+    if not tables:
+        return {}
+    try:
+        whole = pa.concat_tables([table for _, table in tables], promote_options="default")
+        write_deltalake(str(lake), whole, mode="append", schema_mode="merge")
+    except Exception as error:  # noqa: BLE001  (delta-rs raises no other for a column that conflicts)
+        if len(tables) == 1:
+            return {tables[0][0]: str(error)}
+        return {k: v for one in tables for k, v in _commit(lake, [one]).items()}
+    return {}
 
 
 def _as_spark_has_it(rows: pa.Table) -> pa.Table:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from spark_bookkeeper.cli import backup as cli_backup
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -177,6 +179,13 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     for snapshot in Path(half).glob("snapshots/*"):
         snapshot.unlink()
     assert "run `spark-bookkeeper cluster backup` again" in refused(on_new, "restore", half)
+
+    # A table, and what is none.
+    lake = places.directory / "lake"
+    write_deltalake(str(lake), pa.table({"id": [1]}))
+    assert "cluster backup --table" in refused(on_old, "backup", lake)
+    assert "leave --no-spark out" in refused(on_old, "backup", lake, "--table")
+    assert "without the directory _spark_bookkeeper/backup" in refused(on_new, "restore", lake)
 
     # A file of it is damaged, or missing.
     (copy,) = Path(folder).glob("ledgers/*/copies/*.arrow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -339,8 +339,8 @@ def after_first_look(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], ob
     """Have something done when the next run has looked at the table for the first time."""
     known = Archive._known
 
-    def look(self: Archive) -> Any:
-        found = known(self)
+    def look(self: Archive, ledger_ids: Sequence[LedgerId]) -> Any:
+        found = known(self, ledger_ids)
         monkeypatch.setattr(Archive, "_known", known)
         meanwhile()
         return found
@@ -515,6 +515,17 @@ def test_the_command_and_the_job_do_the_same(
     assert (first, again) == (0, 0)
     assert (said["job"], said["complete"], said["entries"] > 0) == ("archive_to_delta", True, True)
     assert rows_of(Path(path))["id"].to_pylist() == list(range(7))
+
+
+def test_a_ledger_without_the_maps_that_others_have_is_the_same_in_the_table(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    with_map = ledger_of(bk, bk.spark.range(3).selectExpr("id", "map('k', id) pairs"))
+    without = ledger_of(bk, bk.spark.range(3))
+
+    report = bk.archive_to_delta(str(tmp_path / "table"), [with_map, without])
+
+    assert statuses(report) == ["archived"] * 2, report.unfinished
 
 
 def test_a_column_with_the_name_of_a_place_is_refused(bk: sbk.BookKeeper, tmp_path: Path) -> None:

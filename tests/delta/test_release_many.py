@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.delta import comparing, pieces
+from spark_bookkeeper.delta import comparing, pieces, proof
 from spark_bookkeeper.delta import release as release_module
 from spark_bookkeeper.delta.release import release_ledgers
 from spark_bookkeeper.errors import MetadataUnavailableError
@@ -231,7 +231,8 @@ def test_there_are_so_many_in_a_batch_and_no_more(
     ids = [bytes_ledger(ground, entries=2) for _ in range(5)]
     size = metadata_of(ground, ids[0]).length_bytes or 0
     most = {"BATCH_LEDGERS": 2, "BATCH_ENTRIES": 5, "BATCH_BYTES": 2 * size}
-    monkeypatch.setattr(release_module, limit, most[limit])
+    where = release_module if limit == "BATCH_LEDGERS" else proof
+    monkeypatch.setattr(where, limit, most[limit])
     archive_together(ground.context, lake, ids)
 
     rows, runner = released(ground, lake, ids[::-1])
@@ -258,7 +259,7 @@ def test_one_that_cannot_be_compared_with_others_is_compared_by_itself(
 
     step = comparing.COMPARING
     together = Step(step.phase, step.do, step.failed, do_many=rewritten)  # type: ignore[arg-type]
-    monkeypatch.setattr("spark_bookkeeper.delta.release.COMPARING", together)
+    monkeypatch.setattr("spark_bookkeeper.delta.proof.COMPARING", together)
 
     rows, _ = released(ground, lake, ids)
 
@@ -484,7 +485,8 @@ def test_progress_names_what_takes_long_in_every_step(
     ground = Ground(tmp_path / "cluster")
     _, slow = ids = [bytes_ledger(ground, entries=2) for _ in range(2)]
     archive_together(ground.context, lake, ids)
-    usual: Step[Any, Any] = getattr(release_module, step)
+    where = proof if step in ("COMPARING", "READING_BACK") else release_module
+    usual: Step[Any, Any] = getattr(where, step)
     is_named = threading.Event()
 
     def do(context: ClientContext, item: Any) -> Sequence[Any]:
@@ -495,7 +497,7 @@ def test_progress_names_what_takes_long_in_every_step(
         if re.match(rf"releasing ledgers, {usual.phase}, slowest .*ledger {slow}\b.* for", phase):
             is_named.set()
 
-    monkeypatch.setattr(release_module, step, replace(usual, do=do, do_many=None))
+    monkeypatch.setattr(where, step, replace(usual, do=do, do_many=None))
     rows, _ = released(ground, lake, ids, hear)
 
     assert [row.status for row in rows] == [Outcome.RELEASED] * 2, rows

@@ -1,0 +1,195 @@
+"""Entries out of a backup, to the bookies of the ledgers that they are restored to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.backup.saving import PIECE_BYTES
+from spark_bookkeeper.bookie.bookie import Delivered, LedgerRef
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, together
+from spark_bookkeeper.table.opening import table_of
+
+WINDOW_ENTRIES: Final = 4096
+"""Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
+
+WINDOW_BYTES: Final = 32 << 20
+
+TOGETHER_BYTES: Final = 1 << 20
+"""Ledgers of so many bytes, or fewer, are read from a table together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreWork:
+    """Put a range of a ledger on the bookies of its new ensemble."""
+
+    ledger: Ledger
+    """As it will be."""
+    uri: str
+    incarnation: str
+    index: str | None
+    """The digest of its list, when a table stands for it."""
+    first_entry_id: EntryId
+    last_entry_id: EntryId
+    size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is."""
+        return self.ledger.ledger_id
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first_entry_id)
+
+    @property
+    def may_go_with_others(self) -> bool:
+        """Whether it is all of a small ledger that is read from a table."""
+        is_whole = self.first_entry_id == 0 and (
+            self.last_entry_id == self.ledger.metadata.last_entry_id
+        )
+        is_small = self.last_entry_id < TOGETHER_ENTRIES and self.size_bytes <= TOGETHER_BYTES
+        return self.index is not None and is_whole and is_small
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a range came to."""
+
+    ledger_id: LedgerId
+    bytes: int
+    reason: str | None = None
+    """Why not all of it is there."""
+
+
+def pieces_of(
+    ledger: Ledger, uri: str, incarnation: str, index: str | None
+) -> Iterator[RestoreWork]:
+    """All of a ledger, as it will be.
+
+    Args:
+        uri: of the backup's directory.
+        index: the digest of its list, when a table stands for it.
+    """
+    last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
+    assert last is not None, "restored ledgers are closed"
+    if last == NO_ENTRY:
+        return
+    count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
+    for first in range(0, last + 1, count):
+        end = min(last, first + count - 1)
+        share = size * (end - first + 1) // (last + 1)
+        yield RestoreWork(ledger, uri, incarnation, index, EntryId(first), EntryId(end), share)
+
+
+def _not_restored(work: RestoreWork, failure: Failure) -> Restored:
+    again = "mend that, and repeat the restore: it goes on where it was"
+    return Restored(work.ledger_id, 0, f"{failure.reason}; {again}")
+
+
+def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
+    """Copy a range to every bookie that is to have of it what it lacks; each reads it back."""
+    ledger = work.ledger
+    folder = BackupFolder(context, work.uri)
+    source = folder.source(ledger, work.incarnation, work.index)
+    size = 0
+    first, last = work.first_entry_id, work.last_entry_id
+    average = max(1, work.size_bytes // (last - first + 1))
+    window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
+    for start in range(first, last + 1, window):
+        lacking = _lacking(context, ledger, start, min(last, start + window - 1))
+        wanted = sorted(set().union(*lacking.values()))
+        if not wanted:
+            continue
+        delivery = source.read(wanted)
+        if delivery.refused:
+            entry_id, reason = next(iter(delivery.refused.items()))
+            said = folder.unreadable(ledger, entry_id, reason, work.index)
+            return [Restored(ledger.ledger_id, size, said)]
+        size += _copy(context, ledger, delivery, lacking)
+    return [Restored(ledger.ledger_id, size)]
+
+
+def _restore_many(
+    context: ClientContext, works: Sequence[RestoreWork]
+) -> Sequence[Sequence[Restored] | None]:
+    """Small ledgers whose rows are read from a table together; ``None`` for every other, for each
+    of which nothing is lacking, and for each with which something is the matter: ``_restore`` says
+    what.
+    """
+    done: list[Sequence[Restored] | None] = [None] * len(works)
+    for some in together(works):
+        left = []
+        for number, work in some:
+            lacking = _lacking(context, work.ledger, work.first_entry_id, work.last_entry_id)
+            if any(lacking.values()):
+                left.append((number, work, lacking))
+        refs = [
+            LedgerRef(work.ledger.key, work.index, work.ledger.encoding)
+            for _, work, _ in left
+            if work.index is not None
+        ]
+        if not left or (table := BackupFolder(context, left[0][1].uri).table) is None:
+            continue
+        try:
+            found = table_of(context, table).read_many(refs)
+        except BookKeeperError:
+            continue
+        for (number, work, lacking), (_, delivery) in zip(left, found, strict=True):
+            with suppress(BookKeeperError):
+                if not delivery.refused:
+                    size = _copy(context, work.ledger, delivery, lacking)
+                    done[number] = [Restored(work.ledger_id, size)]
+    return done
+
+
+def _lacking(
+    context: ClientContext, ledger: Ledger, first: int, last: int
+) -> Mapping[BookieId, Set[int]]:
+    """Which entries of a range each bookie is to have, and has not."""
+    metadata = ledger.metadata
+    (fragment,) = metadata.fragments
+    lacking: dict[BookieId, Set[int]] = {}
+    for position, bookie in enumerate(fragment.ensemble):
+        runs = entries_at(metadata.quorum, position, EntryId(first), EntryId(last))
+        share = [entry_id for run in runs for entry_id in run]
+        if share:
+            good = context.bookies.replica(bookie, ledger).verify(share).good
+            lacking[bookie] = set(share).difference(good)  # what is found is durable, too
+    return lacking
+
+
+def _copy(
+    context: ClientContext,
+    ledger: Ledger,
+    delivery: Delivered[StoredEntry],
+    lacking: Mapping[BookieId, Set[int]],
+) -> int:
+    """Have each bookie write what it lacks; how many bytes that were."""
+    entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+    size = 0
+    for bookie, ids in lacking.items():
+        copies = [entry for entry in entries if entry.entry_id in ids]
+        if copies:
+            replica = context.bookies.replica(bookie, ledger)
+            replica.check()
+            replica.write_copies(copies)
+            size += sum(entry.size_bytes for entry in copies)
+    return size
+
+
+RESTORING: Final = Step("restoring ledgers", _restore, _not_restored)
+
+RESTORING_FROM_TABLE: Final = replace(RESTORING, do_many=_restore_many, shares_with_neighbours=True)
+"""Where some of the ledgers are in a table, in which neighbours lie side by side."""
