@@ -26,6 +26,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import DIRECTORY, encode_listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG, TableFiles, schema_of
@@ -197,8 +198,12 @@ class _LookWork:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """For whoever names it."""
+        """Whose files they are."""
         return self.ledger.ledger_id
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.examination import MOST_NAMED, cluster_diagnoses
+from spark_bookkeeper.cluster.endangered import MOST_NAMED
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
