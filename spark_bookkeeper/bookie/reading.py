@@ -318,7 +318,7 @@ class EntryReader:
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in memory of their own, so that the memory of the whole message is free.
 
-    Not of a batch without columns: nothing says then how many rows it has.
+    A batch without columns stays as it is: nothing else says how many rows it has.
     """
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

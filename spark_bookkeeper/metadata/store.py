@@ -1,7 +1,7 @@
 """What the metadata store offers, whatever it is made of.
 
-Two back ends: ``memory.py`` (the twin, for simulation) and ``zookeeper/zookeeper_store.py``. Both
-inherit ``testing/conformance/metadata.py``.
+Two back ends: ``zookeeper/zookeeper_store.py`` and ``testing/memory_store.py`` (the twin, for
+simulation). Both inherit ``testing/conformance/metadata.py``.
 
 A method that changes something either did it, or raises. ``MetadataUnavailableError`` from
 such a method means that it MAY have happened (SLOT-LOG rule R14: re-read and compare).

@@ -28,12 +28,12 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.table.table_bookie import TableBookie
 from spark_bookkeeper.testing.counting import CountingStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 WRITER: Final = WriterInfo("ground", 1, "tester", "tests")
 

@@ -32,7 +32,6 @@ from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
-from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.collection import COLLECTED, being_removed, with_collection
@@ -52,6 +51,7 @@ from spark_bookkeeper.testing.lake import (
     release,
     rows_ledger,
 )
+from spark_bookkeeper.testing.memory_store import MemoryStore
 
 ItemT = TypeVar("ItemT", bound=Item)
 ResultT = TypeVar("ResultT", bound=Result)

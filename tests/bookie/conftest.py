@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_bookkeeper.bookie.partition import format_partition
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie
 

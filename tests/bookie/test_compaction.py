@@ -30,7 +30,6 @@ from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.record import encode_add, encode_fence
-from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
@@ -41,6 +40,7 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.damage import TYPED, Specimen
 from spark_bookkeeper.testing.ground import Killed
+from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, damaged_paths
 
 LAST: Final = 5

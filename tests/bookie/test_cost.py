@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.testing.counting import Call, CountingStorage
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.slotlog import Bookie
 
 

@@ -17,7 +17,6 @@ from spark_bookkeeper.bookie.partition import (
     wipe_partition,
 )
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Content, FileSink
 from spark_bookkeeper.errors import (
@@ -26,6 +25,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     UnsuitableStorageError,
 )
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
 
 Token = Callable[[], str]

@@ -15,7 +15,6 @@ from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.bookie.together import fence_together
 from spark_bookkeeper.errors import (
@@ -28,6 +27,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     SlotTakenError,
 )
+from spark_bookkeeper.testing.memory_storage import LateEffect, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, every_place, find, read_one
 
 

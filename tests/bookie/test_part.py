@@ -16,9 +16,9 @@ from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.slotlog import Bookie, every_place, read_one, scan
 
 SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.struct([("t", pa.string())])))])

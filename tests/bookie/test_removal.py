@@ -21,7 +21,6 @@ from spark_bookkeeper.bookie.part_files import REMOVING, PartFiles
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -34,6 +33,7 @@ from spark_bookkeeper.protocol.quorum import Quorum, Share
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.damage import Specimen, write_part
 from spark_bookkeeper.testing.ground import GroundStorage
+from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log, every_place
 
 LAST: Final = 5

@@ -16,9 +16,9 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 COUNT = 200

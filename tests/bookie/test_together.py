@@ -23,7 +23,6 @@ from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.bookie.storage import file_system, local, new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -32,6 +31,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, record
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 
 BOOKIE = "10.0.0.1:3181"
 COUNT = 6

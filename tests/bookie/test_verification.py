@@ -13,10 +13,10 @@ from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.counting import CountingStorage
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths, every_place, read_one, scan
 
 

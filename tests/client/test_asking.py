@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.bookies.asking import (
@@ -31,6 +30,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import World
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 from spark_bookkeeper.client.bookies.asking import Door, Patience
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, _BoundedSink
@@ -16,6 +15,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.hanging import Hang
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import World
 

@@ -19,7 +19,6 @@ from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.retrieval import Retrieval
-from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.client.recover import copying
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
 from spark_bookkeeper.errors import EntryUnreadableError
@@ -27,6 +26,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))

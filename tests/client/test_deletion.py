@@ -21,9 +21,9 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     RecoveryUndecidedError,
 )
-from spark_bookkeeper.metadata import memory
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
+from spark_bookkeeper.testing import memory_store as memory
 from spark_bookkeeper.testing.ground import Ground
 
 USUAL = Quorum(3, 3, 2)

@@ -25,12 +25,12 @@ from spark_bookkeeper.errors import (
     LedgerFencedError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Recovery
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.memory_store import MemoryStore
 
 
 def must(holds: bool, what: object) -> None:

@@ -20,11 +20,11 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.ownership import claim_partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import NotEnoughBookiesError, RecoveryUndecidedError
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 
 BOOKIES = [BookieId(f"127.0.0.1:{3181 + n}") for n in range(3)]
 

@@ -12,7 +12,6 @@ import pytest
 
 from spark_bookkeeper.bookie.reserve import RESERVE_BYTES, UNSEEN_BYTES, Reserve, reserve_bytes
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -28,6 +27,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.whole import assert_whole
 

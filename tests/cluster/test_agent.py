@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cli.shell.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
@@ -22,10 +21,11 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Task, ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 BOOKIE = BookieId("10.0.0.3:3181")
 TOTAL = 1_000

@@ -20,9 +20,9 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import CookieMismatchError
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 
 BOOKIE = BookieId("10.0.0.3:3181")
 CONFIG = BookieConfig(3_600_000, 0, 0)

@@ -9,7 +9,6 @@ import pytest
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -20,6 +19,7 @@ from spark_bookkeeper.cluster.health import (
     observe,
 )
 from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 
 CONFIG = BookieConfig(readonly_below_free_bytes=100, writable_above_free_bytes=200)
 TOTAL = 1_000

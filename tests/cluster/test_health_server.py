@@ -12,18 +12,18 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.duties import Duty, Turn
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 
 
 def free_port() -> int:

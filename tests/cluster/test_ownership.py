@@ -30,12 +30,12 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 BOOKIE = BookieId("10.0.0.3:3181")
 ROOT = "file:///srv/bookie"

@@ -11,17 +11,17 @@ from http.client import HTTPConnection
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.health_server import HealthServer, exposition, health_of_all
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 
 CONFIG = BookieConfig(20, 100, 200)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import forget_bookie
@@ -15,10 +14,11 @@ from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.readonly import read_order, set_readonly, set_writable
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Task, ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 BOOKIE = BookieId("10.0.0.3:3181")
 NOW_MS = 1_700_000_000_000

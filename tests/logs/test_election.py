@@ -10,9 +10,9 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
-from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.memory_store import MemoryStore
 
 
 def test_a_leader_that_was_cut_off_believes_to_lead_and_writes_nothing(

@@ -9,10 +9,10 @@ import pytest
 
 from spark_bookkeeper.errors import LogExistsError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.metadata import logs
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Chunk, LogHead
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 ZNODE_BYTES = 1 << 20
 

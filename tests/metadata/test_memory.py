@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from spark_bookkeeper.errors import MetadataUnavailableError, NoSuchLedgerError
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore, Postponed
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
@@ -19,6 +18,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     open_ledger,
 )
 from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore, Postponed
 
 _CHANGES = {
     "create_ledger",

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import restores
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metadata.restores import KeptIds
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 
 
 @given(st.lists(st.lists(st.integers(0, 30)), max_size=4))

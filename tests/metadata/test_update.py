@@ -13,11 +13,11 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX, UNKNOWN_MAX
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import A, B, C, open_ledger
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 L = LedgerId(7)
 D = BookieId("10.0.0.4:3181")

@@ -50,8 +50,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     RecoveryUndecidedError,
 )
-from spark_bookkeeper.metadata import memory, refusals, update
-from spark_bookkeeper.metadata.memory import MemoryCluster
+from spark_bookkeeper.metadata import refusals, update
 from spark_bookkeeper.metadata.store import LedgerStore, Versioned
 from spark_bookkeeper.metadata.update import Transform, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -74,7 +73,9 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.slotlog import log_of
 
 USUAL = Quorum(3, 3, 2)
@@ -811,7 +812,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         if found.version != known.version:
             raise refusals.ledger_conflict(ledger_id, known.version, found.version)
 
-    patch.setattr(memory, "_check_unchanged", by_version)
+    patch.setattr(memory_store, "_check_unchanged", by_version)
 
 
 @rule("R16 nonces compared", an_old_writer_means_its_own_ledger)

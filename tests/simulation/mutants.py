@@ -21,7 +21,6 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
-from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
@@ -39,7 +38,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     SlotTakenError,
 )
-from spark_bookkeeper.metadata import memory, refusals, update
+from spark_bookkeeper.metadata import refusals, update
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
@@ -62,7 +61,9 @@ from spark_bookkeeper.replication.rereplicate import (
     ShareCopied,
     Successor,
 )
+from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.counting import CountingStorage
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.simulation import lifetime
 
 Patch = pytest.MonkeyPatch
@@ -663,7 +664,7 @@ def same_nonce(patch: Patch) -> None:
         if found.version != known.version:
             raise refusals.ledger_conflict(ledger_id, known.version, found.version)
 
-    patch.setattr(memory, "_check_unchanged", check_version)
+    patch.setattr(memory_store, "_check_unchanged", check_version)
     patch.setattr(update, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))
 
 

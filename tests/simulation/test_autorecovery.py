@@ -20,10 +20,10 @@ from spark_bookkeeper.autorecovery import auditor, checks, replication, worker
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.cluster import collection
 from spark_bookkeeper.cluster.collection import Collector
-from spark_bookkeeper.metadata.memory_underreplication import MemoryUnderreplication
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
 from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableError
-from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.simulation.faults import (
     NO_FAULTS,
     Disaster,

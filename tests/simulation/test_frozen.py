@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
@@ -12,6 +11,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.simulation.faults import FaultPlan
 from spark_bookkeeper.testing.simulation.ground import SimCluster
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime

@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,

@@ -1,8 +1,8 @@
 """What a bookie's file system must offer: the narrow waist under the slot log.
 
 Three back ends: ``local.py`` (files and directories, synced), ``remote.py`` (any fsspec file
-system with a true conditional create) and ``memory.py`` (the twin, with faults). All inherit
-``testing/conformance/storage.py``.
+system with a true conditional create) and ``testing/memory_storage.py`` (the twin, with faults).
+All inherit ``testing/conformance/storage.py``.
 
 Paths are relative to the bookie's root, with ``/`` between parts. Files are immutable: they
 appear whole or not at all, and are never overwritten.

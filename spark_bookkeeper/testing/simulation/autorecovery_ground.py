@@ -12,15 +12,14 @@ from typing import Final
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
-from spark_bookkeeper.bookie.storage import memory as bookie_memory
-from spark_bookkeeper.bookie.storage.memory import MemoryStorage
-from spark_bookkeeper.metadata import memory as metadata_memory
-from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.memory_underreplication import MemoryUnderreplication
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Changed
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.testing import memory_storage, memory_store
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
+from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
@@ -46,7 +45,7 @@ class ProcessStore(MemoryStore):
     """
 
     def __init__(
-        self, ground: AutorecoveryCluster, actor: Actor, faults: metadata_memory.Faults
+        self, ground: AutorecoveryCluster, actor: Actor, faults: memory_store.Faults
     ) -> None:
         super().__init__(ground.metadata, faults)
         self.ground = ground
@@ -195,7 +194,7 @@ class AutorecoveryCluster(SimCluster):
         if store is None:
             return MemoryStorage(self.disks[bookie], hook)
 
-        def judging(operation: str, path: str, moment: bookie_memory.Moment) -> None:
+        def judging(operation: str, path: str, moment: memory_storage.Moment) -> None:
             if moment == "before" and operation in _WRITES and _is_copy(path):
                 ledger_id = LedgerId(int(path.split("/")[1].split("-")[0]))
                 self.judge_lock(store, ledger_id, f"writes {path} to {bookie}")

@@ -34,11 +34,11 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import AutorecoveryConfig, ClientConfig
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
-from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.memory_store import MemoryStore
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.autorecovery_ground import (
     PROBE_SECONDS,

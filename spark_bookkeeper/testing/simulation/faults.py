@@ -18,14 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from spark_bookkeeper.bookie.storage import memory as bookie_memory
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata import memory as metadata_memory
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing import memory_storage, memory_store
 from spark_bookkeeper.testing.simulation.damage import DAMAGES, SELDOM
 from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
 
@@ -230,18 +229,18 @@ class Faults:
         for task, epoch in self._hanging.pop(bookie, ()):
             self._world.wake(task, epoch)
 
-    def storage(self, actor: Actor, bookie: BookieId) -> bookie_memory.Faults:
+    def storage(self, actor: Actor, bookie: BookieId) -> memory_storage.Faults:
         """The hook for one actor's door to a bookie."""
 
         def error(why: str) -> BookKeeperError:
             return BookieUnavailableError(f"bookie {bookie}: {why}", bookie_id=bookie)
 
         def late() -> Exception:
-            return bookie_memory.LateEffect(f"bookie {bookie}: no answer", bookie_id=bookie)
+            return memory_storage.LateEffect(f"bookie {bookie}: no answer", bookie_id=bookie)
 
         door = _Door(actor, bookie, error, late)
 
-        def hook(operation: str, path: str, moment: bookie_memory.Moment) -> None:
+        def hook(operation: str, path: str, moment: memory_storage.Moment) -> None:
             if moment == "before":
                 self._begin(actor)
                 if bookie in self.down:
@@ -262,13 +261,13 @@ class Faults:
 
         return hook
 
-    def metadata(self, actor: Actor) -> metadata_memory.Faults:
+    def metadata(self, actor: Actor) -> memory_store.Faults:
         """The hook for one actor's door to the metadata store."""
 
         def error(why: str) -> BookKeeperError:
             return MetadataUnavailableError(f"metadata store: {why}")
 
-        door = _Door(actor, "", error, metadata_memory.Postponed)
+        door = _Door(actor, "", error, memory_store.Postponed)
 
         def hook(moment: Literal["before", "after"], operation: str, subject: str) -> None:
             if moment == "before":

@@ -1,4 +1,4 @@
-"""Registers in memory: the twin of those in ZooKeeper, beside ``memory.py``."""
+"""Registers in memory: the twin of those in ZooKeeper, beside ``memory_store.py``."""
 
 from __future__ import annotations
 

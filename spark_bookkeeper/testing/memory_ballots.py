@@ -1,4 +1,4 @@
-"""Elections in memory: the twin of ``zookeeper/votes.py``, beside ``memory.py``."""
+"""Elections in memory: the twin of ``metadata/zookeeper/votes.py``, beside ``memory_store.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from spark_bookkeeper.metadata.election import in_order, vote_prefix
-from spark_bookkeeper.metadata.memory_registers import OperationRunner
+from spark_bookkeeper.testing.memory_registers import OperationRunner
 
 
 class MemoryVotes:

@@ -39,9 +39,6 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
-from spark_bookkeeper.metadata.memory_ballots import MemoryBallots, MemoryVotes
-from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
-from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import (
     Cookie,
@@ -52,6 +49,9 @@ from spark_bookkeeper.metadata.store import (
 )
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.testing.memory_ballots import MemoryBallots, MemoryVotes
+from spark_bookkeeper.testing.memory_registers import MemoryRegisters
+from spark_bookkeeper.testing.memory_underreplication import MemoryTasks, MemoryUnderreplication
 
 T = TypeVar("T")
 
