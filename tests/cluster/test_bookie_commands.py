@@ -318,6 +318,23 @@ def test_verify_prints_each_check_and_leaves_nothing(
     assert list(root.iterdir()) == []
 
 
+def test_verify_says_what_keeps_a_directory_from_becoming_a_bookie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 0
+    empty = json.loads(capsys.readouterr().out)
+    (tmp_path / "notes.txt").write_text("mine")
+
+    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert run(["bookie", "verify", str(tmp_path)]) == 0
+
+    assert (empty["in_the_way"], told["in_the_way"]) == ([], ["notes.txt"])
+    assert told["is_suitable"] is True, "the file system is"
+    assert "it holds notes.txt" in capsys.readouterr().out
+
+
 def test_verify_says_what_held_before_a_check_failed(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
