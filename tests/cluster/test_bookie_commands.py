@@ -160,9 +160,11 @@ def test_one_agent_looks_after_several_partitions_and_goes_on_without_a_broken_o
     with urlopen(f"http://{first}/metrics", timeout=60) as answer:
         metrics = answer.read().decode()
     agent.send_signal(signal.SIGTERM)
-    agent.communicate(timeout=60)
+    _, ended = agent.communicate(timeout=60)
 
     assert registered == sorted([first, second]), said
+    assert f"bookie {second} is unregistered" in ended
+    assert f"bookie {away} is unregistered" not in ended, "it never was registered"
     assert f"bookie {away} at {roots[away]} is not served" in said
     assert (told["writable"], told["unregistered"]) == (2, 1)
     assert f'bookie_SERVER_STATUS{{bookie="{second}"}} 1.0' in metrics
