@@ -192,7 +192,7 @@ def format_partition(
         UnsuitableStorageError: the probe failed.
         BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
     """
-    found = [name for name in storage.list("") if not _is_ignored(name)]
+    found = held_in(storage)
     if found:
         marker = read_marker(storage)
         owner = (
@@ -239,6 +239,11 @@ def wipe_partition(storage: Storage) -> None:
 def ledger_directories(storage: Storage) -> list[str]:
     """What a partition has of ledgers: ``<ledger id>-<nonce>`` of each."""
     return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]
+
+
+def held_in(storage: Storage) -> list[str]:
+    """What keeps a partition that is no bookie from being made one: anything that is in it."""
+    return [name for name in storage.list("") if not _is_ignored(name)]
 
 
 def holds_anything(storage: Storage) -> bool:

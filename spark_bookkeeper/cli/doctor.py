@@ -33,8 +33,9 @@ from spark_bookkeeper.errors import (
 def doctor(settings: Settings, access: Access) -> int:
     """Look at this machine, the cluster, its bookies and ledgers; say what to do.
 
-    Changes nothing; a small file is written to every bookie and removed again. Exit code 0: all
-    is well; 1: something needs care; 2: the cluster cannot be reached.
+    Changes nothing; a small file is written to every bookie and removed again. Exit code 0: no
+    problem was found, at most what is to be kept in mind; 1: something is a problem; 2: the
+    cluster cannot be reached.
     """
     findings = list(machine_diagnoses())
     code = EXIT_DONE

@@ -33,6 +33,7 @@ from spark_bookkeeper.cli.shell.logs import (
 from spark_bookkeeper.cli.shell.output import (
     Output,
     open_closed_streams,
+    plain,
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
@@ -271,7 +272,7 @@ def _show(error: Exception, is_verbose: bool) -> None:
     if is_verbose:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
-        click.echo(f"Error: {in_commands(error.message)}", err=True)
+        click.echo(f"Error: {plain(in_commands(error.message))}", err=True)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         # What bookies say is translated where it is met, so this is where the output goes.
         click.echo(
@@ -280,6 +281,7 @@ def _show(error: Exception, is_verbose: bool) -> None:
             err=True,
         )
     else:
-        click.echo(f"Error: {type(error).__name__}: {without_passwords(str(error))}", err=True)
+        said = f"{type(error).__name__}: {plain(without_passwords(str(error)))}"
+        click.echo(f"Error: {said}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)

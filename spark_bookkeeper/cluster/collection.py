@@ -288,7 +288,10 @@ class Collector:
             nonce=key.nonce.encode(),
             bytes_per_second=self._wish.bytes_per_second,
         )
-        for finding in check_one(self._context, work):
+        findings = check_one(self._context, work, self._wish.is_stopping)
+        if self._wish.is_stopping():
+            return None  # not everything was looked at: the next time
+        for finding in findings:
             if finding.status is not Outcome.HEALTHY:
                 reason = f"not every replica is whole: {finding.source}: {finding.reason}"
                 return self._row(key, Outcome.LEFT, reason)

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
+
+REASON_CHARACTERS: Final = 500
+"""A reason is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,18 @@ def set_readonly(store: MetadataStore, bookie_id: BookieId, reason: str, now_ms:
     What it holds can be read, fenced and recovered as before.
 
     Raises:
-        InvalidArgumentError: the bookie is unknown, or the reason is none. Nothing was changed.
+        InvalidArgumentError: the bookie is unknown, or the reason is none or too long. Nothing was
+            changed.
         MetadataUnavailableError: the order may or may not have been given; repeat.
     """
     check_text("reason", reason)
     if not reason.strip():
         raise InvalidArgumentError("the reason is empty; say for the others why it is read-only")
+    if len(reason) > REASON_CHARACTERS:  # every client reads it with the registration
+        raise InvalidArgumentError(
+            f"the reason has {len(reason):,} characters, more than {REASON_CHARACTERS:,}; nothing "
+            "was changed. Say it in a sentence, and where there is more to read"
+        )
     _check_known(store, bookie_id)
     order = ReadOnlyOrder(reason, now_ms)
     change_register(

@@ -12,7 +12,7 @@ it, whatever is looked at is read and its digest verified.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -48,6 +48,9 @@ from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
 """A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
+
+
+_ENDED: Final = "it was ended before everything was looked at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +191,23 @@ def _shares(ledger_id: LedgerId, metadata: LedgerMetadata, percentage: int) -> l
     ]
 
 
-def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
-    """Check one ledger up to its last entry, or up to the LAC while it is open."""
+def check_one(
+    context: ClientContext, work: CheckWork, is_stopping: Callable[[], bool] | None = None
+) -> Sequence[Finding]:
+    """Check one ledger up to its last entry, or up to the LAC while it is open.
+
+    Args:
+        is_stopping: asked between two shares, and every few seconds by who waits because of the
+            limit; where it says yes, the shares that are left are not looked at.
+    """
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
     except NoSuchLedgerError as error:
         return [Finding(work.ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
         return [Finding(work.ledger_id, Outcome.LEFT, error.message)]
-    throttle = Throttle(context.runtime, work.bytes_per_second)
+    again = None if is_stopping is None else partial(_unless, is_stopping)
+    throttle = Throttle(context.runtime, work.bytes_per_second, again)
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
@@ -213,6 +224,8 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
             all_found.append(Finding(work.ledger_id, Outcome.LEFT, error.message, first))
             continue
         for position, bookie in wanted:
+            if is_stopping is not None and is_stopping():
+                return [*all_found, Finding(work.ledger_id, Outcome.LEFT, _ENDED, first)]
             finding = _check_share(context, ledger, work, fragment, position, bookie, end)
             all_found.append(finding)
             throttle(finding.bytes)
@@ -221,6 +234,11 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         reason = f"{bookie} has no share of it any more: check again"
         all_found.append(Finding(work.ledger_id, Outcome.LEFT, reason, first, source=bookie))
     return all_found
+
+
+def _unless(is_stopping: Callable[[], bool], limit: int | None) -> int | None:
+    """The limit, which holds up nobody who is to end."""
+    return None if is_stopping() else limit
 
 
 def _check_share(

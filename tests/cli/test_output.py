@@ -33,6 +33,26 @@ class Row:
     custom_metadata: Mapping[str, bytes]
 
 
+def test_what_others_chose_as_a_name_is_shown_and_not_obeyed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An escape sequence in a label could clear the screen, or write over what stands there."""
+    name = "a\x1b[2J\x1b]0;title\x07\rb\x9b31mc\td\ne ☃"
+    out = Output()
+
+    out.table(["name"], [[name]])
+    out.say(name)
+    out.note(name)
+
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert not any(control in text for control in "\x1b\x07\r\x9b")
+        assert "a\\x1b[2J" in text
+        assert "☃" in text
+    Output(is_json=True).json({"name": name})
+    assert json.loads(capsys.readouterr().out) == {"name": name}
+
+
 def test_json_has_a_form_for_every_value_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     value = {
         "rows": [Row(7, State.OPEN, {"name": b"orders", "nonce": b"\xff\x00"})],

@@ -160,9 +160,11 @@ def test_one_agent_looks_after_several_partitions_and_goes_on_without_a_broken_o
     with urlopen(f"http://{first}/metrics", timeout=60) as answer:
         metrics = answer.read().decode()
     agent.send_signal(signal.SIGTERM)
-    agent.communicate(timeout=60)
+    _, ended = agent.communicate(timeout=60)
 
     assert registered == sorted([first, second]), said
+    assert f"bookie {second} is unregistered" in ended
+    assert f"bookie {away} is unregistered" not in ended, "it never was registered"
     assert f"bookie {away} at {roots[away]} is not served" in said
     assert (told["writable"], told["unregistered"]) == (2, 1)
     assert f'bookie_SERVER_STATUS{{bookie="{second}"}} 1.0' in metrics
@@ -316,6 +318,23 @@ def test_verify_prints_each_check_and_leaves_nothing(
     assert "exactly one is told that it won" in shown
     assert f"{root.as_uri()} can be a bookie" in shown
     assert list(root.iterdir()) == []
+
+
+def test_verify_says_what_keeps_a_directory_from_becoming_a_bookie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 0
+    empty = json.loads(capsys.readouterr().out)
+    (tmp_path / "notes.txt").write_text("mine")
+
+    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert run(["bookie", "verify", str(tmp_path)]) == 0
+
+    assert (empty["in_the_way"], told["in_the_way"]) == ([], ["notes.txt"])
+    assert told["is_suitable"] is True, "the file system is"
+    assert "it holds notes.txt" in capsys.readouterr().out
 
 
 def test_verify_says_what_held_before_a_check_failed(

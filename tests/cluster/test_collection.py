@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
@@ -31,6 +32,7 @@ from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -309,6 +311,30 @@ def test_copies_that_nothing_names_go_and_the_fence_stays(ground: Ground) -> Non
     move(ground.context, target)
     assert source in metadata(ground, writer.ledger_id).bookies()
     assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2"]
+
+
+def test_who_stops_an_agent_waits_for_no_limit_on_reading(ground: Ground) -> None:
+    """One share of a large ledger is read at once, and waited for in hours then."""
+    writer = written(ground, 30)
+    source, _ = moved(ground, writer.ledger_id)
+    runtime = StopsWhileItWaits()
+    wish = Collection(bytes_per_second=1, is_stopping=lambda: runtime.is_stopping)
+
+    report = collect_garbage(ground.client(runtime), [source], wish)
+
+    assert runtime.is_stopping
+    assert runtime.slept <= LOOK_SECONDS
+    assert report.rows == ()
+    assert deleted(collect_garbage(ground.context)) == [(writer.ledger_id, source)]
+
+
+class StopsWhileItWaits(InlineRuntime):
+    is_stopping = False
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.is_stopping = True
 
 
 def incarnation(ground: Ground, bookie: BookieId) -> str:

@@ -210,6 +210,8 @@ def test_an_order_for_nobody_or_without_a_reason_is_refused(world: World) -> Non
             refused()
     with pytest.raises(InvalidArgumentError, match="reason"):
         set_readonly(world.person, BOOKIE, " ", NOW_MS)
+    with pytest.raises(InvalidArgumentError, match="100,000 characters"):
+        set_readonly(world.person, BOOKIE, "x" * 100_000, NOW_MS)
     assert world.person.registers.names("readonly") == []
 
 

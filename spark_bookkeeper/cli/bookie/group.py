@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from spark_bookkeeper.bookie.partition import ledger_directories, probe
+from spark_bookkeeper.bookie.partition import held_in, ledger_directories, probe
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
@@ -192,6 +192,7 @@ def verify(settings: Settings, access: Access, root: str) -> int:
         except UnsuitableStorageError as error:
             reason = error.message
         space = storage.space()
+        in_the_way = [] if marker is not None else held_in(storage)
     finally:
         storage.close()
     free, total = space or (None, None)
@@ -206,6 +207,11 @@ def verify(settings: Settings, access: Access, root: str) -> int:
                 f"it is bookie {marker.bookie_id}, incarnation {marker.incarnation}, of cluster "
                 f"{marker.instance_id}"
             )
+        elif in_the_way and reason is None:
+            settings.output.say(
+                f"but not as it is: it holds {', '.join(in_the_way[:5])}, and a new bookie is made "
+                "in an empty directory only"
+            )
 
     settings.output.result(
         {
@@ -215,6 +221,7 @@ def verify(settings: Settings, access: Access, root: str) -> int:
             "checks": held,
             "bookie_id": marker.bookie_id if marker else None,
             "incarnation": marker.incarnation if marker else None,
+            "in_the_way": in_the_way,
             "free_bytes": free,
             "total_bytes": total,
         },

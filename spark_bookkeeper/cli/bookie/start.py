@@ -80,7 +80,7 @@ def start(
     # What the session with ZooKeeper counts is the partition's own, where there is only one.
     own = None if only is None else BookieMetrics()
     session = own or Metrics()
-    with (  # until it serves, Ctrl-C ends it as any other command
+    with (  # until it is connected, Ctrl-C ends it as any other command
         opened_store(settings, access, runtime, session) as store,
         _shown_lag(settings, access, logs, session),
         connected(settings, access) as bk,
@@ -99,16 +99,19 @@ def start(
             tell=settings.output.note,
         )
         shared = session if own is None else None
-        with HealthServer(served.partitions, access.conf.bookie, shared) as server:
-            served.start()
-            with until_signalled() as stopping:
-                try:
-                    _serve(settings, access, bk, served, server, stopping, with_autorecovery)
-                finally:
-                    if not stopping.is_at_once:  # else the registrations end with their session
-                        served.stop()
-    for one in wanted:
-        settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
+        with (
+            HealthServer(served.partitions, access.conf.bookie, shared) as server,
+            until_signalled() as stopping,
+        ):
+            try:
+                served.start()
+                _serve(settings, access, bk, served, server, stopping, with_autorecovery)
+            finally:
+                stopped = [each.bookie_id for each in served.partitions if each.is_started]
+                if not stopping.is_at_once:  # else the registrations end with their session
+                    served.stop()
+    for each in stopped:
+        settings.output.note(f"bookie {each} is unregistered; its storage stays as it is")
     return EXIT_DONE
 
 

@@ -93,7 +93,7 @@ class Output:
 
         rows = [list(row) for row in rows]
         console = _stdout()
-        texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        texts = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
         if texts and _least_width(columns, texts) > console.width:
             for line in _blocks(columns, texts, title):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -114,11 +114,13 @@ class Output:
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
         console = _stderr() if self.is_json else _stdout()
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        _stderr().print(without_passwords(text), markup=False, highlight=False, soft_wrap=True)
+        _stderr().print(
+            plain(without_passwords(text)), markup=False, highlight=False, soft_wrap=True
+        )
 
     def progress(
         self, what: str, total: float | None = None, unit: str = ""
@@ -131,6 +133,16 @@ class Output:
             unit: of what is counted ("fragments", "MB").
         """
         return shown(what, total, unit)
+
+
+def plain(text: str) -> str:
+    """Text as a terminal shows it and does not obey it: others chose names, labels and reasons."""
+    return text.translate(_CONTROLS)
+
+
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
 
 
 def text_of(label: bytes | None) -> str | None:
