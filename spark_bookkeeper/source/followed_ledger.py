@@ -117,12 +117,15 @@ class FollowedLedger:
         return self._reader
 
     def _check_life(self, start: Offset, front: Offset) -> None:
-        if start.nonce != front.nonce:
-            raise data_loss(
-                f"ledger {self._ledger_id} is another one than the one that the checkpoint is "
-                "about: that was deleted. Begin a new checkpoint to read this one",
-                start.position,
-            )
+        if start.nonce == front.nonce:
+            return
+        is_its_own = start.source() == front.source()  # an id is used once, so hardly ever
+        what = "that was deleted" if is_its_own else start.source()
+        raise data_loss(
+            f"{front.source()} is another one than the one that the checkpoint is about, {what}. "
+            "Begin a new checkpoint to read this one",
+            start.position,
+        )
 
     def _gone(self, error: NoSuchLedgerError) -> DataLossError:
         return data_loss(

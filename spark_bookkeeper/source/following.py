@@ -92,7 +92,7 @@ class FollowedLog:
         text = f"log {self.name!r} is another one than the one that the checkpoint is about"
         if start.log != self.name:  # the query was changed, and nothing is lost
             raise data_loss(
-                f"{text}, {start.log!r}. Begin a new checkpoint to read this one", start.position
+                f"{text}, {start.source()}. Begin a new checkpoint to read this one", start.position
             )
         text += (
             ": that was deleted, and what the stream had not read of it is lost. Begin a new "

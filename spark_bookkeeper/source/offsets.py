@@ -33,6 +33,10 @@ class Offset:
         """Another place of the same log or ledger."""
         return replace(self, position=position)
 
+    def source(self) -> str:
+        """What it is a place of, for people."""
+        return f"ledger {self.position.ledger_id}" if self.log is None else f"log {self.log!r}"
+
     def to_json(self) -> dict[str, Any]:
         """As Spark takes it. The order of the keys is fixed: Spark compares texts."""
         log = {} if self.log is None else {"log": self.log}

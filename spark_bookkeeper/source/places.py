@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
-from spark_bookkeeper.client.read.times import parse_time
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.runtime.iso_times import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,13 @@ def parse_place(text: str) -> Place:
         if stripped.lower() == end.name:
             return end
     if not stripped.startswith("{"):
-        position = Position.parse(stripped)
+        try:
+            position = Position.parse(stripped)
+        except InvalidArgumentError:
+            raise ValueError(
+                "it is neither earliest nor latest, nor an entry as 7:12 or "
+                '{"ledger": 7, "entry": 12}, nor {"time": "2026-11-22T06:30:00Z"}'
+            ) from None
         if position.row:
             raise ValueError("it is within an entry, and entries are read whole")
         if position.entry_id == NO_ENTRY:

@@ -26,6 +26,7 @@ from spark_bookkeeper.logs import opening, truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata.logs import change_log, read_log
 from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -140,6 +141,32 @@ def test_truncation_takes_whole_ledgers_and_positions_stay_meaningful(
         payloads(log, str(places[1]))
     assert log.truncate(10**9) == [places[2].ledger_id, places[3].ledger_id]
     assert log.ledgers() == [writer.ledger_id], "the newest ledger always stays"
+
+
+def test_what_a_truncation_would_delete_is_told_beforehand_with_what_one_before_has_left(
+    ground: Ground, log: Log
+) -> None:
+    writer = log.become_writer()
+    for _ in range(4):
+        writer.append(b"a")
+        writer.roll()
+    first, second, third, *_ = log.ledgers()
+    change_log(
+        ground.context.store.registers,
+        log.name,
+        read_log(ground.context.store.registers, log.name).nonce,
+        lambda old: old.truncated(second),
+    )
+
+    for before, planned in (
+        (0, [first]),
+        (third, [first, second]),
+        (f"{third}:5", [first, second]),
+    ):
+        assert log.truncate(before, dry_run=True) == planned
+    assert list(ground.context.store.ledger_ids())[:3] == [first, second, third]
+    assert log.truncate(third) == [first, second]
+    assert log.truncate(third, dry_run=True) == []
 
 
 def test_a_follower_goes_from_ledger_to_ledger_without_a_gap_or_a_repetition(log: Log) -> None:

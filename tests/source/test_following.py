@@ -204,6 +204,24 @@ def test_what_was_not_read_and_is_truncated_is_told_by_name(
         follow(context).begin(Position(start.position.ledger_id, start.position.entry_id))
 
 
+def test_a_checkpoint_of_something_else_is_told_by_what_it_is_about(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as log_writer:
+        first = log_writer.append(b"a").ledger_id
+    with lifecycle.create_ledger(context, Quorum(3, 3, 2)) as writer:
+        writer.append(b"b")
+    of_log, of_ledger = follow(context), follow(context, ledger=str(writer.ledger_id))
+    begun, other = of_log.begin(EARLIEST), of_ledger.begin(EARLIEST)
+
+    with pytest.raises(DataLossError, match=r"checkpoint is about, log 'orders'\. Begin"):
+        follow(context, ledger=str(first)).ahead(begun, Limits())
+    with pytest.raises(DataLossError, match=rf"is about, ledger {writer.ledger_id}\. Begin"):
+        follow(context, ledger=str(first)).ahead(other, Limits())
+    with pytest.raises(DataLossError, match=rf"is about, ledger {writer.ledger_id}\. Begin"):
+        follow(context).resumed(other)
+
+
 def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
     context: ClientContext, log: Log
 ) -> None:

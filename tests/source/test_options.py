@@ -69,7 +69,7 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"ledgers": "7-3"}, "no run of ledger ids"),
         ({"ledgers": "7,x"}, "like 7,9-12"),
         ({"view": "legders"}, "did you mean 'ledgers'"),
-        ({"startingOffsets": "newest"}, "startingOffsets"),
+        ({"startingOffsets": "newest"}, "neither earliest nor latest, nor an entry as 7:12"),
         ({"startingOffsets": '{"ledger": 7'}, "not JSON"),
         ({"startingOffsets": '{"entry": 7}'}, "not of the form"),
         ({"startingOffsets": '{"ledger": -7}'}, "no ledger or entry id"),

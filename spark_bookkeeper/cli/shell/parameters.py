@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 import click
 from typing_extensions import override
 
-from spark_bookkeeper.client.read.times import parse_time
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.runtime.iso_times import parse_time
 
 
 class LedgerIdType(click.IntRange):

@@ -31,17 +31,6 @@ def to_ms(time: datetime) -> int:
         raise InvalidArgumentError(f"{time!r} is no time: {error}") from None
 
 
-def parse_time(text: str) -> datetime:
-    """The time of a text of ISO 8601; without a zone where the text has none.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if text.endswith("Z"):  # not known to Python 3.10
-        text = text.removesuffix("Z") + "+00:00"
-    return datetime.fromisoformat(text)
-
-
 def check_order(start_time: datetime | None, end_time: datetime | None) -> None:
     """Raises ``InvalidArgumentError`` for a read that would begin behind its end."""
     if start_time is None or end_time is None or to_ms(start_time) <= to_ms(end_time):
