@@ -138,6 +138,9 @@ class LedgerInfo(PublicNames):
     def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
         """A row for each entry and each bookie of its write set.
 
+        Of a ledger that is not closed, of the entries that its bookies know to be acknowledged:
+        a writer that pauses tells them after ``explicit_lac_ms``, a second.
+
         Args:
             first: the first entry.
             last: the last one, itself included; ``None`` is 64 entries, or fewer where the ledger

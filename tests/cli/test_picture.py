@@ -40,7 +40,8 @@ def test_without_striping_a_fragment_is_one_cell() -> None:
     lines = draw_fragments(Quorum(2, 2, 1), [fragment(0, -1, A, B)])
 
     assert lines == ["entries   0.. (none)", "a:1       ████", "b:1       ████"]
-    assert "mod" not in legend(Quorum(2, 2, 1))
+    assert "column" not in legend(Quorum(2, 2, 1))
+    assert "first column: the entries 0, 4, 8" in legend(Quorum(4, 3, 2))
 
 
 def test_many_fragments_go_below_each_other() -> None:

@@ -80,8 +80,9 @@ def legend(quorum: Quorum) -> str:
     cells = f"{HELD} held   {LOST} held by a lost bookie"
     if not _has_classes(quorum):
         return cells
-    classes = f"the {quorum.ensemble_size} cells are the entries 0, 1, ... mod"
-    return f"{cells}   {NOT_HERE} not its entry   ({classes} {quorum.ensemble_size})"
+    size = quorum.ensemble_size
+    column = f"(first column: the entries 0, {size}, {2 * size}, ...)"
+    return f"{cells}   {NOT_HERE} not its entry   {column}"
 
 
 Block = tuple[str, int, Mapping[BookieId, str]]
