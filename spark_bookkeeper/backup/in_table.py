@@ -69,7 +69,7 @@ class LedgerTable(Protocol):
         """
 
 
-class Standing:
+class LastPlaces:
     """Where the newest snapshots have closed ledgers."""
 
     def __init__(self, folder: BackupFolder) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, beside_table
-from spark_bookkeeper.backup.in_table import LedgerTable, NotInTable, Standing
+from spark_bookkeeper.backup.in_table import LastPlaces, LedgerTable, NotInTable
 from spark_bookkeeper.backup.saving_logs import listed, lists_of
 from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.bookie.entry import StoredEntry
@@ -206,7 +206,7 @@ class _Saving:
         self._incarnation = incarnation
         self._table = table
         self._verify = verify
-        self._standing: Standing | None = None
+        self._places: LastPlaces | None = None
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
@@ -259,15 +259,15 @@ class _Saving:
         Returns:
             why others are in the directory beside it.
         """
-        standing = self._standing = self._standing or Standing(self._folder)
+        places = self._places = self._places or LastPlaces(self._folder)
         why: dict[LedgerId, str] = {}
         asked: list[Ledger] = []
         for ledger in [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]:
-            if standing.is_in_folder(ledger):
+            if places.is_in_folder(ledger):
                 why[ledger.ledger_id] = "in the directory beside the table, as before"
             else:
                 asked.append(ledger)
-        known = {x.ledger_id: index for x in asked if (index := standing.index_of(x)) is not None}
+        known = {x.ledger_id: index for x in asked if (index := places.index_of(x)) is not None}
         taken = table.take(asked, known, verify=self._verify)
         for ledger in asked:
             answer = taken[ledger.ledger_id]

@@ -124,21 +124,25 @@ def check_table(context: ClientContext, uri: str) -> None:
     """Whether the rows of this cluster's ledgers may go into the table at a URI, or one be made.
 
     Raises:
-        InvalidArgumentError: something else is there, or it is another cluster's. Nothing was
-            changed.
+        InvalidArgumentError: something else is there, it is another cluster's, or it cannot be
+            reached. Nothing was changed.
     """
+    try:
+        _check_table(context, uri)
+    except BookieUnavailableError as error:
+        said = error.message.replace(f"bookie {error.bookie_id}", f"the table at {uri}")
+        raise InvalidArgumentError(
+            f"no backup can be made in a table at {uri}: {said}. Nothing was changed"
+        ) from error
+
+
+def _check_table(context: ClientContext, uri: str) -> None:
     folder = beside_table(context, uri)
     instance_id = context.store.instance_id()
     if folder.is_there:
         folder.incarnation(instance_id)
     table = table_of(context, uri)
-    try:
-        fields = schema_of(table.rows.folder, table.bookie_id)
-    except BookieUnavailableError as error:
-        said = error.message.replace(f"bookie {table.bookie_id}", f"the table at {uri}")
-        raise InvalidArgumentError(
-            f"no backup can be made in a table at {uri}: {said}. Nothing was changed"
-        ) from error
+    fields = schema_of(table.rows.folder, table.bookie_id)
     if fields is None:
         if not folder.is_there:
             _check_free(context, uri)

@@ -80,7 +80,9 @@ class TableRows:
     def __init__(self, folder: Folder, bookie_id: str) -> None:
         self.folder = folder
         self.bookie_id = bookie_id
-        self._newest: dict[int, TableFiles] = {}
+        self._newest: dict[tuple[int, tuple[str, ...]], TableFiles] = {}
+        """What is read instead of pinned files of a ledger of which one is gone. Not of all that
+        the ledger has: files that are pinned later may lack rows that these have."""
 
     def files_of(self, ledger_id: int) -> TableFiles:
         """The files with rows of a ledger, in the table's newest version."""
@@ -101,14 +103,15 @@ class TableRows:
         Raises:
             BookieUnavailableError: the table cannot be read.
         """
-        files = self._newest.get(ledger_id, pinned)
+        key = ledger_id, pinned.paths
+        files = self._newest.get(key, pinned)
         for again in (True, True, False):
             try:
                 return self._read(ledger_id, schema, files, first, last)
             except MissingFileError:
                 if not again:
                     raise
-                files = self._newest[ledger_id] = self.files_of(ledger_id)
+                files = self._newest[key] = self.files_of(ledger_id)
         raise AssertionError("the last turn returns or raises")
 
     def read_many(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef, value_of
@@ -58,22 +60,37 @@ def archive(context: ClientContext, path: Path, ledger_ids: Iterable[LedgerId]) 
 
 
 def save_in_table(
-    context: ClientContext, lake: Path, *wanted: Any, runner: Runner | None = None, **options: Any
+    context: ClientContext,
+    lake: Path | str,
+    *wanted: Any,
+    runner: Runner | None = None,
+    storage_options: dict[str, str] | None = None,
+    **options: Any,
 ) -> BackupReport:
-    """Back up to the table at a path, in this process; delta-rs adds the rows."""
+    """Back up to the table at a path, in this process; delta-rs adds the rows.
+
+    Args:
+        storage_options: of delta-rs, for a bucket.
+    """
     runner = runner or LocalRunner(context)
     job = Job("backup", context, runner)
-    table = BackupTable(context, job, str(lake), lambda ids: _add(context, lake, ids))
+    table = BackupTable(
+        context, job, str(lake), lambda ids: _add(context, str(lake), ids, storage_options)
+    )
     return backup(context, runner, str(lake), *wanted, table=table, **options)
 
 
-def _add(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> ArchiveReport:
+def _add(
+    context: ClientContext,
+    lake: str,
+    ledger_ids: Sequence[LedgerId],
+    storage_options: dict[str, str] | None,
+) -> ArchiveReport:
     """As an archive does it: what is there is not added again, and rows that lack are told."""
     known: Counter[int] = Counter()
-    if DeltaTable.is_deltatable(str(lake)):
-        known.update(
-            DeltaTable(str(lake)).to_pyarrow_table(columns=["_ledger_id"])["_ledger_id"].to_pylist()
-        )
+    with suppress(TableNotFoundError):
+        there = DeltaTable(lake, storage_options=storage_options)
+        known.update(there.to_pyarrow_table(columns=["_ledger_id"])["_ledger_id"].to_pylist())
     rows, new = [], []
     for ledger_id in ledger_ids:
         try:
@@ -87,7 +104,7 @@ def _add(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> 
         told = None if is_same else f"the table has {known[ledger_id]} rows of it"
         status = Outcome.ARCHIVED if is_same else Outcome.DAMAGED
         rows.append(Row(ledger_id, "archive", status, told))
-    refused = _commit(lake, new)
+    refused = _commit(lake, new, storage_options)
     rows = [
         replace(row, status=Outcome.LEFT, reason=refused[LedgerId(row.ledger_id)])
         if row.ledger_id in refused
@@ -97,17 +114,21 @@ def _add(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> 
     return ArchiveReport("archive_to_delta", tuple(rows))
 
 
-def _commit(lake: Path, tables: Sequence[tuple[LedgerId, pa.Table]]) -> dict[LedgerId, str]:
+def _commit(
+    lake: str,
+    tables: Sequence[tuple[LedgerId, pa.Table]],
+    options: dict[str, str] | None,
+) -> dict[LedgerId, str]:
     """Together if they fit, else each by itself; why a table does not take some."""
     if not tables:
         return {}
     try:
         whole = pa.concat_tables([table for _, table in tables], promote_options="default")
-        write_deltalake(str(lake), whole, mode="append", schema_mode="merge")
-    except Exception as error:  # noqa: BLE001  (delta-rs raises no other for a column that conflicts)
+        write_deltalake(lake, whole, mode="append", schema_mode="merge", storage_options=options)
+    except Exception as error:  # noqa: BLE001  (what delta-rs raises for a column that conflicts)
         if len(tables) == 1:
             return {tables[0][0]: str(error)}
-        return {k: v for one in tables for k, v in _commit(lake, [one]).items()}
+        return {k: v for one in tables for k, v in _commit(lake, [one], options).items()}
     return {}
 
 

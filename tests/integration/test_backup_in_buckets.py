@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.lake import save_in_table
 from spark_bookkeeper.testing.mixed_cluster import MixedCluster
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -103,3 +105,43 @@ def test_buckets_are_backed_up_to_a_bucket_and_restored_to_buckets(
         restored = bk.open_log("orders")
         assert [(e.ledger_id, e.entry_id, e.payload) for e in restored.entries()] == expected
         assert bk.check_ledgers(percentage=100).is_complete
+
+
+def test_a_table_in_a_bucket_takes_a_backup_and_gives_it_back(
+    clusters: tuple[MixedCluster, MixedCluster],
+    server: S3Server,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """delta-rs writes the table; Spark would need the jars of a file system for S3."""
+    old, new = clusters
+    options = server.storage_options
+    delta_rs = {
+        "aws_access_key_id": options["key"],
+        "aws_secret_access_key": options["secret"],
+        "aws_endpoint_url": options["client_kwargs"]["endpoint_url"],
+        "aws_region": options["client_kwargs"]["region_name"],
+        "aws_allow_http": "true",
+        "aws_conditional_put": "etag",
+    }
+    uri = f"s3://{server.make_bucket()}/lakes/main"
+    with connect(old) as bk:
+        log = bk.create_log("orders")
+        with log.become_writer() as writer:
+            for number in range(6):
+                writer.append(b"%d" % number)
+                if number == 2:
+                    writer.roll()
+            expected = [(e.ledger_id, e.entry_id, e.payload) for e in log.entries()]
+            first = save_in_table(bk.context, uri, storage_options=delta_rs)
+            again = save_in_table(bk.context, uri, storage_options=delta_rs)
+        with pytest.raises(InvalidArgumentError, match="s3://no-such-bucket/lake"):
+            save_in_table(bk.context, "s3://no-such-bucket/lake", storage_options=delta_rs)
+
+    assert first.is_complete, first.unfinished
+    assert [row.target for row in first.rows] == [uri, None]
+    assert [row.entries for row in again.rows] == [0, 0]
+    assert "cluster backup --table" in at(old, capsys)("backup", uri).err
+    assert at(new, capsys)("restore", uri).code == 0
+    with connect(new) as bk:
+        restored = [(e.ledger_id, e.entry_id, e.payload) for e in bk.open_log("orders").entries()]
+        assert restored == expected

@@ -86,6 +86,23 @@ def test_a_file_that_is_gone_is_said_and_not_passed_over(tmp_path: Path) -> None
         table.read_many(wanted)
 
 
+def test_files_that_are_pinned_later_are_read_whatever_stood_for_earlier_ones(
+    tmp_path: Path,
+) -> None:
+    """Else what is proven of the new files would be true of others only."""
+    rows = rows_of(random.Random(4), {1: ONE})
+    write_deltalake(str(tmp_path), rows)
+    table = opened(tmp_path)
+    first = table.files_of(1)
+    write_deltalake(str(tmp_path), rows, mode="overwrite")
+    DeltaTable(str(tmp_path)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert len(table.read(1, ONE, first, 0, 2)) == len(rows)
+    write_deltalake(str(tmp_path), rows.slice(0, 1), mode="overwrite")
+
+    assert len(table.read(1, ONE, table.files_of(1), 0, 2)) == 1
+    assert len(table.read(1, ONE, first, 0, 2)) == len(rows), "as long as those are there"
+
+
 def test_files_of_many_are_those_of_each(tmp_path: Path) -> None:
     dice = random.Random(2)
     for ids in ((1, 5), (2, 3), (8,), (4, 6)):
