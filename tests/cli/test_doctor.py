@@ -103,9 +103,13 @@ def test_a_partition_that_was_exchanged_is_noticed(
     marker.write_bytes((own_cluster.root_of(second) / "BOOKIE").read_bytes())
 
     found = findings(call_own)[f"bookie {first}"]
+    marker.unlink()
+    shown = call_own("bookie", "show", first, "--json").json
 
     assert found["verdict"] == "problem"
     assert "wiped, replaced or mounted wrongly" in found["detail"]
+    assert "holds no BOOKIE marker" in shown["storage"]
+    assert call_own("bookie", "show", second, "--json").json["storage"] == "answers"
 
 
 def test_a_bookie_whose_cookie_is_gone_gets_it_back(

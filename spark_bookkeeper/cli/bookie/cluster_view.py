@@ -215,6 +215,8 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         storage = partition_of(bk.context, name)
         marker = read_marker(storage)
         space = storage.space()
+        if marker is None:
+            answer = "answers, and holds no BOOKIE marker: it is not mounted, or was wiped"
     except (BookieError, InvalidArgumentError) as error:
         answer = error.message
     known = live or (cookie.value if cookie else None)
