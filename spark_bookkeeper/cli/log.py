@@ -27,6 +27,7 @@ from spark_bookkeeper.cli.shell.parameters import (
     Time,
     TimeType,
     refuse_both,
+    shown_time,
     time_of,
     time_range_options,
 )
@@ -274,7 +275,7 @@ def read(
     "times",
     multiple=True,
     type=TimeType(),
-    help="Those that had ended by then: 2026-11-22T06:30, or 7d (ago).",
+    help="Those that had ended by then: 2026-11-22T06:30, or 90m (minutes), 12h, 7d, 2w ago.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -309,7 +310,7 @@ def truncate(
         if time is None:
             where = f"before {before}"
         else:
-            where = f"that had ended by {time.isoformat(' ', 'seconds')}"
+            where = f"that had ended by {shown_time(time)}"
         settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
         deleted: list[LedgerId] = []
         if doomed and not dry_run:

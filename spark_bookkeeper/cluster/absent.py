@@ -43,8 +43,9 @@ def absent_bookie(
             check,
             "warning",
             f"not registered{where}; no ledger that can be read counts on it",
-            "start its agent again. It is not forgotten while there are ledgers whose metadata "
-            "cannot be decoded, as one of them may count on it",
+            "start its agent again. If it is gone for good: spark-bookkeeper bookie cookie delete "
+            f"{bookie} --even-if-unreadable, which insists, as there are ledgers whose metadata "
+            "cannot be decoded, and one of them may count on it",
         )
     if not is_named:
         return Diagnosis(

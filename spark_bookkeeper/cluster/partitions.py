@@ -176,7 +176,7 @@ class Partitions:
         def run() -> None:
             try:
                 future.set_result(self._runtime.map(do, some, len(some)))
-            except Exception as error:  # noqa: BLE001  (raised by who waits)
+            except BaseException as error:  # noqa: BLE001  (raised by who waits)
                 future.set_exception(error)
 
         self._runtime.spawn(name, run).join()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -306,21 +305,21 @@ def _commit_nothing(
 ) -> LogWrite:
     """A write without rows: no ledger, and its number is remembered all the same."""
     is_new = transaction is None
+
+    def step(old: LogHead) -> LogHead | None:
+        nonlocal is_new
+        assert transaction is not None, "asked for a transaction only"
+        if old.transactions.done(transaction) is not None:
+            return None  # or an earlier attempt of this very call did it, which is new
+        is_new = True
+        return old.with_transaction(transaction)
+
     try:
         if transaction is not None:
-            registers = context.store.registers
-            head = logs.read_life(registers, staged.log, staged.nonce)
-            is_new = head.transactions.done(transaction) is None
-            step = partial(_with_transaction, transaction)
-            logs.change_log(registers, staged.log, staged.nonce, step)
+            logs.change_log(context.store.registers, staged.log, staged.nonce, step)
     finally:
         abort(context, staged)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
-
-
-def _with_transaction(transaction: Transaction, old: LogHead) -> LogHead | None:
-    is_done = old.transactions.done(transaction) is not None
-    return None if is_done else old.with_transaction(transaction)
 
 
 def _labels(log: str) -> dict[str, bytes]:

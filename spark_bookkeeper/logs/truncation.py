@@ -60,12 +60,15 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
 def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
     """The ledgers that ``truncate`` would delete now, with those that an earlier one has left.
 
+    One that cannot be decoded is not among them: it stays.
+
     Raises:
         NoSuchLogError: the log was deleted.
     """
     head, listed = list_ledgers(context, name, nonce)
     left = _left(context, name, head)[1] if head.unfinished() else []
-    return [*left, *_going(context, head, listed, before)]
+    found = context.store.read_ledgers([*left, *_going(context, head, listed, before)])
+    return [ledger_id for ledger_id, metadata in found if isinstance(metadata, Versioned)]
 
 
 def _going(

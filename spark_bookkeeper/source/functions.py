@@ -118,6 +118,8 @@ def arguments(view: str, given: Sequence[Any], named: Mapping[str, Any]) -> Mapp
                     f"bk_{view} takes no argument {name!r}{nearest(name, names)}; it takes "
                     f"{' and '.join(names)}"
                 )
+            if name in found:
+                raise InvalidArgumentError(f"bk_{view} was given {name} twice: once by its place")
             found[name] = _value(value)
         for name, value in found.items():
             if value is None:

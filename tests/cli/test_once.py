@@ -101,7 +101,7 @@ def test_a_dry_run_says_what_would_be_published_and_taken_and_changes_nothing(
     published, noticed = written(ground), written(ground)
     lost = set(published.metadata.bookies()) & set(noticed.metadata.bookies())
     tree = ground.context.store.underreplication
-    tree.mark(published.ledger_id, tuple(lost)[:1], 0)
+    tree.mark(published.ledger_id, sorted(lost)[:1], 0)
     ground.stop(sorted(lost)[0])
 
     code = once(Opened(ground), is_json=True, dry_run=True)

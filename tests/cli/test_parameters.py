@@ -21,7 +21,7 @@ def told(text: str) -> datetime | None:
     [
         ("90s", "2026-11-22T06:28:30+00:00"),
         ("90m", "2026-11-22T05:00:00+00:00"),
-        (" 12 H ", "2026-11-21T18:30:00+00:00"),
+        (" 12 h ", "2026-11-21T18:30:00+00:00"),
         ("7d", "2026-11-15T06:30:00+00:00"),
         ("2w", "2026-11-08T06:30:00+00:00"),
         ("0s", "2026-11-22T06:30:00+00:00"),
@@ -37,7 +37,7 @@ def test_a_time_is_told_as_one_or_as_how_long_ago_it_was(text: str, time: str) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "7", "-7d", "7 days", "1h30m", "now", "2026-13-01", "\u0667d"]
+    "text", ["", "7", "-7d", "7 days", "1h30m", "now", "2026-13-01", "\u0667d", "3M", "7D"]
 )
 def test_anything_else_is_refused_with_what_is_a_time(text: str) -> None:
     with pytest.raises(click.BadParameter, match="12h, 7d"):

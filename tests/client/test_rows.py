@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_rows_in_the_form_of_arrow_are_taken_from_any_library(rows: Any) -> None
 
     assert table.schema.equals(LEDGER)
     assert table.to_pylist() == ROWS.to_pylist()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, OSError])
+def test_rows_that_end_in_an_error_say_which_and_append_nothing(error: type[Exception]) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.to_batches()
+        raise error("the disk is gone")
+
+    rows = pa.RecordBatchReader.from_batches(LEDGER, batches())
+
+    with pytest.raises(InvalidArgumentError, match=r"could not be read.*the disk is gone"):
+        to_table(rows, LEDGER)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,24 @@ def test_a_write_without_rows_adds_no_ledger(ground: Ground, log: Log) -> None:
     assert no_log_ledgers(ground) == []
 
 
+def test_of_two_who_write_nothing_as_one_transaction_one_is_new(
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = Transaction("app", 1)
+    first, second = (atomic.stage(ground.context, log.name, transaction) for _ in range(2))
+    change, done = logs.change_log, list[LogWrite]()
+
+    def after_the_second(*arguments: Any) -> LogHead:
+        monkeypatch.setattr(logs, "change_log", change)
+        done.append(atomic.commit(ground.context, second, [], transaction))
+        return change(*arguments)
+
+    monkeypatch.setattr(logs, "change_log", after_the_second)
+    done.append(atomic.commit(ground.context, first, [], transaction))
+
+    assert [each.is_new for each in done] == [True, False]
+
+
 def test_rows_of_another_schema_are_refused_before_anything_is_made(
     ground: Ground, log: Log
 ) -> None:

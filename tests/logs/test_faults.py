@@ -281,7 +281,9 @@ def test_one_unreadable_ledger_does_not_stop_the_deletion_of_those_behind_it(
     listed = [writer.ledger_id, *(writer.roll() for _ in range(4))]
     hook = bad_ledger(ground, listed[1])
 
+    assert log.truncate(listed[3], dry_run=True) == [listed[0], listed[2]]
     assert log.truncate(listed[3]) == [listed[0], listed[2]]
+    assert log.truncate(listed[3], dry_run=True) == []
     assert log.truncate(listed[4]) == [listed[3]]
     ground.before.remove(hook)
 

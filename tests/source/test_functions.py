@@ -25,6 +25,7 @@ def test_arguments_are_taken_by_place_and_by_name() -> None:
         ("entries", (), {"ledgr": 7}, "no argument 'ledgr'; did you mean 'ledger'"),
         ("entries", (), {"log": "orders"}, "it takes ledger and uri"),
         ("consumers", (), {"ledger": 7}, "it takes log and uri"),
+        ("entries", (7,), {"ledger": 8}, "ledger twice"),
         ("entries", (pa.array([None], pa.int32()),), {}, "ledger as NULL"),
         ("consumers", (None,), {}, "log as NULL"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
@@ -51,7 +52,7 @@ class TimeType(click.types.StringParamType):
         if not isinstance(value, str):
             assert isinstance(value, datetime | timedelta)
             return value
-        age = _AGE.fullmatch(value.strip().lower())
+        age = _AGE.fullmatch(value.strip())
         if age is not None:
             return timedelta(**{_UNITS[age[2]]: int(age[1])})
         try:
@@ -59,7 +60,7 @@ class TimeType(click.types.StringParamType):
         except ValueError:
             return self.fail(
                 f"{value!r} is no time: 2026-11-22T06:30 (of this machine's zone) and "
-                "2026-11-22T06:30:00Z are some; or how long ago it was: 90m, 12h, 7d, 2w",
+                "2026-11-22T06:30:00Z are some; or how long ago it was: 90m (minutes), 12h, 7d, 2w",
                 *(param, ctx),
             )
 
@@ -83,6 +84,13 @@ def refuse_both(one: tuple[str, object], other: tuple[str, object]) -> None:
     """Raises ``InvalidArgumentError`` where two options that say one thing were both given."""
     if one[1] is not None and other[1] is not None:
         raise InvalidArgumentError(f"{one[0]} and {other[0]} say the same in two ways; give one")
+
+
+def shown_time(time: datetime) -> str:
+    """With its zone, so that a slip of hours is seen."""
+    with suppress(OverflowError, ValueError):  # at the ends of the calendar
+        time = time.astimezone()
+    return time.isoformat(" ", "seconds")
 
 
 def time_of(told: Time | None, now_ms: int) -> datetime | None:

@@ -45,9 +45,16 @@ def _table_of_stream(data: Any) -> pa.Table:
     if instead or not hasattr(type(data), "__arrow_c_stream__"):
         raise _no_rows(data, instead)
     try:
-        return pa.table(data)
+        stream = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise _no_rows(data, f". What it hands out as Arrow data is no table: {error}") from error
+    try:
+        return stream.read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the rows of {type(data).__module__}.{type(data).__qualname__} could not be read, and "
+            f"nothing was appended: {error}"
+        ) from error
 
 
 def _no_rows(data: object, more: str) -> InvalidArgumentError:
