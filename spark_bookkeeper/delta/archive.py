@@ -334,16 +334,20 @@ class Archive:
         return self._spark.read.format("delta").load(self._path)
 
     def _known(self, ledger_ids: Sequence[LedgerId]) -> dict[int, Sum]:
-        """What the table has of each ledger; of a few no more is read than where they may be."""
+        """What the table has of each ledger, before anything is done."""
+        return self._sums(ledger_ids)
+
+    def _known_of(self, batch: Batch) -> dict[int, Sum]:
+        """What the table has of each ledger of a batch."""
+        return self._sums([ledger.ledger_id for ledger in batch])
+
+    def _sums(self, ledger_ids: Sequence[LedgerId]) -> dict[int, Sum]:
+        """Of a few no more of the table is read than where they may be."""
         table = self._table_if_any()
         if table is None or not ledger_ids:
             return {}
         is_few = len(ledger_ids) <= BATCH_LEDGERS
         return sums(table.where(_of_ledgers(ledger_ids)) if is_few else table)
-
-    def _known_of(self, batch: Batch) -> dict[int, Sum]:
-        """What the table has of each ledger of a batch."""
-        return self._known([ledger.ledger_id for ledger in batch])
 
     def _table_if_any(self) -> DataFrame | None:
         try:
