@@ -80,7 +80,7 @@ def test_a_cluster_comes_back_from_a_table_after_optimize_and_vacuum(
     assert stands == {*taken, *log.ledgers()[:2]}
     told = {row.ledger_id: str(row.reason) for row in first.rows}
     assert all("does not stand for it" in told[ledger_id] for ledger_id in beside)
-    assert sum(row.entries for row in again.rows) == 0
+    assert {row.entries for row in again.rows if row.ledger_id != log.ledgers()[-1]} == {0}
     (owner,) = [f for f in DeltaTable(path).schema().fields if f.name == "_ledger_id"]
     assert OWNER in owner.metadata
 
