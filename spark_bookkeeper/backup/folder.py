@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_bookkeeper.backup.snapshot import (
+    ClosedLedgers,
     Snapshot,
     closed_ledgers,
     decode_snapshot,
@@ -321,9 +322,8 @@ class BackupFolder:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
 
-    def closed_ledgers(self, number: int) -> Mapping[str, str | None]:
-        """The closed ledgers of a snapshot, ``<ledger id>-<nonce>``, each with the digest of its
-        list if a table stands for it.
+    def closed_ledgers(self, number: int) -> ClosedLedgers:
+        """Where the closed ledgers of a snapshot are.
 
         Raises:
             InvalidArgumentError: as ``snapshot``.

@@ -207,6 +207,8 @@ class _Saving:
         self._table = table
         self._verify = verify
         self._places: LastPlaces | None = None
+        self._refused: set[LedgerId] = set()
+        """Closed ledgers for which the table can never stand."""
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
@@ -238,7 +240,11 @@ class _Saving:
             length = max((p.length_after for p in pieces), default=0)
             told = why.get(ledger_id, _how(ledger))
             row = _row(ledger, last, Outcome.SAVED, told, entries, size)
-            self._add(SavedLedger(ledger_id, ledger.metadata, last, length), row)
+            is_refused = ledger_id in self._refused
+            saved_here = SavedLedger(
+                ledger_id, ledger.metadata, last, length, is_refused=is_refused
+            )
+            self._add(saved_here, row)
 
     def _add(self, saved: SavedLedger, row: Row) -> None:
         """What the snapshot says of a ledger, unless that is not what its metadata say."""
@@ -262,8 +268,11 @@ class _Saving:
         places = self._places = self._places or LastPlaces(self._folder)
         why: dict[LedgerId, str] = {}
         asked: list[Ledger] = []
-        for ledger in [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]:
-            if places.is_in_folder(ledger):
+        possible = [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]
+        places.find(possible)
+        for ledger in possible:
+            if places.is_refused(ledger):
+                self._refused.add(ledger.ledger_id)
                 why[ledger.ledger_id] = "in the directory beside the table, as before"
             else:
                 asked.append(ledger)
@@ -272,9 +281,13 @@ class _Saving:
         for ledger in asked:
             answer = taken[ledger.ledger_id]
             if isinstance(answer, NotInTable):
+                told = "which does not stand for it"
+                if answer.is_certain:
+                    self._refused.add(ledger.ledger_id)
+                else:
+                    told = "which could not take it now, and is asked again by the next run"
                 why[ledger.ledger_id] = (
-                    f"in the directory beside the table, which does not stand for it: "
-                    f"{answer.reason}"
+                    f"in the directory beside the table, {told}: {answer.reason}"
                 )
                 continue
             _, last = found.pop(ledger.ledger_id)

@@ -29,7 +29,7 @@ from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import DIRECTORY, encode_listing
 from spark_bookkeeper.table.opening import table_of
-from spark_bookkeeper.table.snapshot import LOG, TableFiles, schema_of
+from spark_bookkeeper.table.snapshot import LOG, NoTableError, TableFiles, schema_of
 
 _OURS: Final = {DIRECTORY, LOG}
 
@@ -78,14 +78,17 @@ class BackupTable:
     def _put(self, ledgers: Sequence[Ledger]) -> dict[LedgerId, Taken]:
         """Have the table take the rows of ledgers, and prove that it stands for them."""
         found: dict[LedgerId, Taken] = {}
-        for row in self._add([ledger.ledger_id for ledger in ledgers]).rows:
+        report = self._add([ledger.ledger_id for ledger in ledgers])
+        for row in report.rows:
+            ledger_id = LedgerId(row.ledger_id)
             if row.status is not Outcome.ARCHIVED:
-                found[LedgerId(row.ledger_id)] = NotInTable(row.reason or str(row.status))
+                is_certain = row.status is Outcome.DAMAGED or ledger_id in report.refused
+                found[ledger_id] = NotInTable(row.reason or str(row.status), is_certain)
         proof = Proof(self._context, self._job, self._uri)
         for batch in batches_to_prove([x for x in ledgers if x.ledger_id not in found]):
             for ledger_id, judged in proof.of(batch).items():
                 found[ledger_id] = (
-                    NotInTable(judged.reason)
+                    NotInTable(judged.reason, judged.is_certain)
                     if isinstance(judged, Unproven)
                     else InTable(judged.index, judged.length_bytes)
                 )
@@ -97,11 +100,11 @@ class BackupTable:
         """For which ledgers the table stands as before, and the digests of their lists now."""
         if not ledgers:
             return {}
+        rows = table_of(self._context, self._uri).rows
         try:
-            rows = table_of(self._context, self._uri).rows
             files = rows.files_of_each([ledger.ledger_id for ledger in ledgers])
-        except BookieUnavailableError:
-            return {}  # the table is gone; it is made again
+        except NoTableError:
+            return {}  # it is made again; one that cannot be read now ends the run
         works = [_LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id]) for x in ledgers]
         looked = {each.ledger_id: each.index for each in self._job.run(_LOOKING, works)}
         stands = {i: index for i, index in looked.items() if index is not None}

@@ -57,6 +57,8 @@ class Compared:
     """Of a piece that is all of its ledger, instead: the digest of the list, which was put."""
     reason: str | None = None
     """Why the table cannot stand for copies of this ledger; then there is nothing else."""
+    is_certain: bool = False
+    """Whether the reason is what the table has, and not that it could not be compared."""
 
 
 def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
@@ -68,7 +70,7 @@ def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
             rows = table.rows.read(ledger.ledger_id, ledger.schema, work.files, start, end)
             listed += _lines(ledger, _from_bookies(context, ledger, start, end), rows, start)
     except (CannotRebuildError, _DiffersError) as error:
-        return [Compared(work.ledger_id, work.first, reason=str(error))]
+        return [Compared(work.ledger_id, work.first, reason=str(error), is_certain=True)]
     return [_compared(table, work, listed)]
 
 

@@ -51,6 +51,8 @@ class Unproven:
     """It does not, or nobody could find out."""
 
     reason: str
+    is_certain: bool
+    """That it does not, also when it is asked again."""
 
 
 Judged: TypeAlias = Proven | Unproven
@@ -98,7 +100,11 @@ class Proof:
         self._refused: dict[LedgerId, Unproven] = {}
 
     def of(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, Judged]:
-        """What is to be said of each; those of one batch (``batches_to_prove``)."""
+        """What is to be said of each; those of one batch (``batches_to_prove``).
+
+        Raises:
+            BookKeeperError: the table's log cannot be read. Nothing was asked of bookies.
+        """
         self._refused = {}
         files = self._files(ledgers)
         self._begin(0)
@@ -109,21 +115,16 @@ class Proof:
             x.ledger_id: self._refused.get(x.ledger_id) or compared[x.ledger_id] for x in ledgers
         }
 
-    def _refuse(self, ledger_id: LedgerId, reason: str) -> None:
+    def _refuse(self, ledger_id: LedgerId, reason: str, *, is_certain: bool = False) -> None:
         """It goes no further; what is said first holds."""
-        self._refused.setdefault(ledger_id, Unproven(reason))
+        self._refused.setdefault(ledger_id, Unproven(reason, is_certain))
 
     def _files(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, TableFiles]:
         """One look at the table, for all of them."""
         ledger_ids = [ledger.ledger_id for ledger in ledgers]
         if not ledger_ids:
             return {}
-        try:
-            found = table_of(self._context, self._table).rows.files_of_each(ledger_ids)
-        except BookKeeperError as error:
-            for ledger_id in ledger_ids:
-                self._refuse(ledger_id, error.message)
-            return {}
+        found = table_of(self._context, self._table).rows.files_of_each(ledger_ids)
         for ledger_id in ledger_ids:
             if not found[ledger_id].paths:
                 self._refuse(ledger_id, f"the table at {self._table} has no rows of it")
@@ -148,7 +149,7 @@ class Proof:
         pieces: dict[LedgerId, dict[EntryId, Compared]] = {}
         for piece in self._answers(COMPARING, list(works.values())):
             if piece.reason is not None:
-                self._refuse(piece.ledger_id, piece.reason)
+                self._refuse(piece.ledger_id, piece.reason, is_certain=piece.is_certain)
             pieces.setdefault(piece.ledger_id, {})[piece.first] = piece
         proven: dict[LedgerId, Proven] = {}
         for ledger, files in ledgers:

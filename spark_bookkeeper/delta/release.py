@@ -309,7 +309,13 @@ class _Batch:
     def _prove(self) -> None:
         """Whether the table stands for those that are not released yet."""
         proof = Proof(self._context, self._job, self._table, self._begin)
-        for ledger_id, judged in proof.of([each.ledger for each in self._unproven]).items():
+        try:
+            found = proof.of([each.ledger for each in self._unproven])
+        except BookKeeperError as error:
+            for each in self._unproven:
+                each.left(f"{error.message}. Nothing was released")
+            return
+        for ledger_id, judged in found.items():
             each = self._ledgers[ledger_id]
             if isinstance(judged, Unproven):
                 each.left(

@@ -35,6 +35,10 @@ _CHECKPOINT = re.compile(
 )
 
 
+class NoTableError(BookieUnavailableError):
+    """No Delta table is at a place that can be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """Some files of a table at one version."""
@@ -141,7 +145,7 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
     commits = {int(m[1]): name for name in names if (m := _COMMIT.fullmatch(name))}
     checkpoints = _checkpoints(names)
     if not commits and not checkpoints:
-        raise BookieUnavailableError(
+        raise NoTableError(
             f"there is no table at {folder.uri} any more (no {LOG}). What was released to it is "
             "not on bookies: put the table back, from a backup or from where it was moved to",
             bookie_id=bookie_id,

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_bookkeeper.backup.folder import BESIDE_TABLE, BackupFolder, beside_table
+from spark_bookkeeper.backup.in_table import CLOCKS_MS
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.backup.snapshot import HEADER_KEY, decode_snapshot, encode_snapshot
@@ -22,8 +23,12 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.delta import backup_table
-from spark_bookkeeper.delta.archive import OWNER
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.delta.archive import OWNER, ArchiveReport
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+)
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
@@ -35,7 +40,8 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import TABLE, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -298,6 +304,141 @@ def test_many_small_ledgers_cost_as_many_reads_of_the_table_as_one(tmp_path: Pat
             if step.place == TABLE and step.path.endswith(".parquet")
         )
     assert costs[12] == costs[1]
+
+
+def lose(ground: Ground, ledger_id: LedgerId) -> None:
+    """All copies of a ledger."""
+    found = [
+        path
+        for bookie in ground.bookie_ids
+        for path in ground.root(bookie).rglob("*")
+        if path.is_file() and f"/{ledger_id}-" in str(path)
+    ]
+    assert found
+    for path in found:
+        path.unlink()
+
+
+def test_a_ledger_is_known_however_many_snapshots_of_others_there_are_since(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    lost, other = bytes_ledger(ground), bytes_ledger(ground)
+    before = contents(ground, [lost, other])
+    save_in_table(ground.client(), lake)
+    for _ in range(6):
+        save_in_table(ground.client(), lake, [other])
+    lose(ground, lost)
+
+    report = save_in_table(ground.client(), lake)
+
+    assert report.is_complete, report.unfinished
+    assert of(report, lost).target == str(lake)
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [lost, other]) == before
+
+
+def test_snapshots_that_are_older_than_a_ledger_are_not_searched_for_it(
+    ground: Ground, lake: Path
+) -> None:
+    old = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    for _ in range(5):
+        save_in_table(ground.client(), lake, [old])
+    ground.runtime.sleep(3 * CLOCKS_MS / 1000)
+    new = bytes_ledger(ground)
+    ground.forget()
+
+    save_in_table(ground.client(), lake, [new])
+
+    searched = [s for s in ground.steps if "snapshots/" in s.path and s.path.endswith(".arrow")]
+    assert sum(step.operation == "read" for step in searched) == 1
+
+
+# What passes
+
+
+def in_directory_by_newest(ground: Ground, lake: Path) -> set[int]:
+    """The ledgers for which the table does not stand, by the newest snapshot."""
+    _, taken = beside_table(ground.context, str(lake)).snapshot()
+    return {each.ledger_id for each in taken.ledgers if each.index is None}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_table_that_cannot_be_read_now_ends_the_run_and_sends_nothing_into_the_directory(
+    ground: Ground, lake: Path, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = {bytes_ledger(ground) for _ in range(2)}
+    if is_known:
+        save_in_table(ground.client(), lake)
+    before = beside_table(ground.context, str(lake)).numbers()
+
+    def fail(*_: object) -> None:
+        raise BookieUnavailableError("the bucket answers 503", bookie_id="archive-x:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRows, "files_of_each", fail)
+        with pytest.raises(BookieUnavailableError, match="503"):
+            save_in_table(ground.client(), lake)
+    assert beside_table(ground.context, str(lake)).numbers() == before
+    assert in_directory(lake) == set()
+
+    report = save_in_table(ground.client(), lake)
+
+    assert {row.ledger_id for row in report.rows if row.target == str(lake)} == ledgers
+
+
+class Failing(LocalRunner):
+    """Of whose first step of a name every task fails."""
+
+    def __init__(self, context: ClientContext, phase: str) -> None:
+        super().__init__(context)
+        self.phase = phase
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        if step.phase == self.phase:
+            return iter([step.failed(item, Failure("the executor was lost")) for item in items])
+        return super().run(step, items, progress)
+
+
+@pytest.mark.parametrize("phase", ["comparing with the table", "reading it back from the table"])
+def test_what_tasks_that_failed_left_out_is_saved_and_goes_into_the_table_later(
+    ground: Ground, empty: Ground, lake: Path, phase: str
+) -> None:
+    ledgers = {bytes_ledger(ground) for _ in range(2)}
+    context = ground.client()
+
+    first = save_in_table(context, lake, runner=Failing(context, phase))
+    assert in_directory_by_newest(ground, lake) == ledgers
+    second = save_in_table(ground.client(), lake)
+
+    assert first.is_complete, first.unfinished
+    assert all("asked again by the next run: the executor" in str(r.reason) for r in first.rows)
+    assert {row.ledger_id for row in second.rows if row.target == str(lake)} == ledgers
+    assert in_directory_by_newest(ground, lake) == set()
+    for number in (1, 2):
+        new = Ground(empty.directory / str(number), bookies=5, runtime=InlineRuntime())
+        assert put_back(new, lake, snapshot=number).is_complete
+        assert contents(new, sorted(ledgers)) == contents(ground, sorted(ledgers))
+
+
+def test_what_the_archive_did_not_come_to_goes_into_the_table_later(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = bytes_ledger(ground)
+
+    def conflict(*_: object) -> ArchiveReport:
+        reason = "others changed the table five times meanwhile"
+        rows = (Row(ledger_id, "archive", Outcome.LEFT, reason),)
+        return ArchiveReport("archive_to_delta", rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_bookkeeper.testing.lake._add", conflict)
+        first = save_in_table(ground.client(), lake)
+
+    assert (first.is_complete, of(first, ledger_id).target) == (True, None)
+    assert of(save_in_table(ground.client(), lake), ledger_id).target == str(lake)
 
 
 # Whatever happens to the table
