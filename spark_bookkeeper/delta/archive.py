@@ -12,16 +12,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.delta.batches import BATCH_LEDGERS, Batch, batches, is_small
 from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataFormatError,
+)
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -131,6 +138,7 @@ class Archive:
             BookKeeperError: the table cannot be read, or somebody cancelled a Spark job of it.
                 What was committed is whole, and stays; nothing else was begun.
         """
+        check_place(self._context, self._path)
         started = self._context.runtime.now()
         try:
             known = run_jobs(
@@ -408,6 +416,23 @@ def _cancelled(error: Exception) -> BookKeeperError:
         f"archiving was cancelled ({first_line(error)}). What was committed to the table is whole "
         "and stays there; run it again to do the rest"
     )
+
+
+def check_place(context: ClientContext, path: str) -> None:
+    """Whether a table may be at a path, as far as this process sees it: only what is no URI is
+    looked at, since a bucket may be open to Spark alone.
+
+    Raises:
+        InvalidArgumentError: a backup is there. Nothing was changed.
+    """
+    if "://" in path:
+        return
+    with suppress(BookieUnavailableError):
+        folder = BackupFolder(context, path)
+        if folder.is_there or folder.table is not None:
+            raise InvalidArgumentError(
+                f"{path} is the directory of a backup: nothing was archived. Choose another path"
+            )
 
 
 def _check_names(ledger: Ledger) -> None:

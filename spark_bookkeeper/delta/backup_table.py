@@ -140,6 +140,7 @@ def check_table(context: ClientContext, uri: str) -> None:
 
 
 def _check_table(context: ClientContext, uri: str) -> None:
+    _check_no_backup(context, uri)
     folder = beside_table(context, uri)
     instance_id = context.store.instance_id()
     if folder.is_there:
@@ -166,11 +167,8 @@ def _check_table(context: ClientContext, uri: str) -> None:
         )
 
 
-def _check_free(context: ClientContext, uri: str) -> None:
-    """Whether there is nothing at a URI that is no table."""
-    found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
-    if not found:
-        return
+def _check_no_backup(context: ClientContext, uri: str) -> None:
+    """Whether a URI is of no backup: a restore from there could not know which one is meant."""
     folder = BackupFolder(context, uri)
     if folder.table is not None:
         raise InvalidArgumentError(
@@ -178,9 +176,16 @@ def _check_free(context: ClientContext, uri: str) -> None:
         )
     if folder.is_there:
         raise InvalidArgumentError(
-            f"{uri} is the directory of a backup, and no table: without in_table (`--table`) it "
+            f"{uri} is the directory of a backup without a table: without in_table (`--table`) it "
             "goes on there; one with it needs another path. Nothing was changed"
         )
+
+
+def _check_free(context: ClientContext, uri: str) -> None:
+    """Whether there is nothing at a URI that is no table."""
+    found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
+    if not found:
+        return
     raise InvalidArgumentError(
         f"{uri} is not empty (it holds {', '.join(found[:5])}) and no Delta table; nothing was "
         "changed. Choose a path where there is nothing, or a table of `archive_to_delta`"

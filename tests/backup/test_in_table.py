@@ -23,7 +23,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.delta import backup_table
-from spark_bookkeeper.delta.archive import OWNER, ArchiveReport
+from spark_bookkeeper.delta.archive import OWNER, ArchiveReport, check_place
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -751,6 +751,36 @@ def test_a_place_that_is_something_else_is_refused(
     assert "is of cluster" in told(lake, empty)
     assert str(home / "diary.txt") in told(home / "diary.txt")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_backup_in_whose_directory_a_table_was_made_takes_no_backup_in_the_table(
+    ground: Ground, lake: Path, dry_run: bool
+) -> None:
+    """A restore from there would take the other one."""
+    ledger_id = bytes_ledger(ground)
+    backup(ground.context, LocalRunner(ground.context), str(lake))
+    archive(ground.context, lake, [ledger_id])
+
+    said = refused(lambda: save_in_table(ground.client(), lake, dry_run=dry_run))
+
+    assert "is the directory of a backup without a table" in said
+    assert not beside(lake).exists()
+
+
+def test_no_table_is_made_in_the_directory_of_a_backup(ground: Ground, lake: Path) -> None:
+    bytes_ledger(ground)
+    plain = lake.with_name("plain")
+    backup(ground.context, LocalRunner(ground.context), str(plain))
+    save_in_table(ground.client(), lake)
+
+    for place in (plain, beside(lake)):
+        assert "is the directory of a backup" in refused(
+            lambda place=place: check_place(ground.context, str(place))
+        )
+    check_place(ground.context, str(lake))
+    check_place(ground.context, str(lake / "nothing"))
+    check_place(ground.context, "s3a://no-such-bucket/that/is/not/asked")
 
 
 def test_a_table_whose_backup_is_not_beside_it_is_no_backup(
