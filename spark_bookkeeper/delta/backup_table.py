@@ -105,7 +105,9 @@ class BackupTable:
             files = rows.files_of_each([ledger.ledger_id for ledger in ledgers])
         except NoTableError:
             return {}  # it is made again; one that cannot be read now ends the run
-        works = [_LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id]) for x in ledgers]
+        works = [
+            _LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id], verify) for x in ledgers
+        ]
         looked = {each.ledger_id: each.index for each in self._job.run(_LOOKING, works)}
         stands = {i: index for i, index in looked.items() if index is not None}
         doubtful = [
@@ -205,6 +207,8 @@ class _LookWork:
     """The digest of the list that names them."""
     files: TableFiles
     """Those that have, or may have, rows of it now."""
+    verify: bool
+    """Whether the list has to name just these: rows may have been added elsewhere."""
     size_bytes: int = 0
     """None of its rows are read."""
 
@@ -229,8 +233,11 @@ class _Looked:
 def _look(context: ClientContext, work: _LookWork) -> Sequence[_Looked]:
     bookie, key = table_of(context, work.table), work.ledger.key
     listing = bookie.listing(LedgerRef(key, work.index, work.ledger.encoding), is_fresh=True)
-    if set(listing.files.paths) <= set(work.files.paths):
+    named, files = set(listing.files.paths), work.files
+    if named <= set(files.untouched) and not (work.verify and named != set(files.paths)):
         return [_Looked(work.ledger_id, work.index)]
+    if files.partly_deleted:
+        return [_Looked(work.ledger_id, None)]
     entries = listing.table(0, listing.count - 1)
     again = bookie.put_listing(key, encode_listing(key, work.files, [entries]))
     return [_Looked(work.ledger_id, again)]

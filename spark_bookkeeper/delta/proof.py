@@ -126,9 +126,17 @@ class Proof:
             return {}
         found = table_of(self._context, self._table).rows.files_of_each(ledger_ids)
         for ledger_id in ledger_ids:
-            if not found[ledger_id].paths:
+            files = found[ledger_id]
+            if not files.paths:
                 self._refuse(ledger_id, f"the table at {self._table} has no rows of it")
-        return {i: found[i] for i in ledger_ids if found[i].paths}
+            elif files.partly_deleted:
+                self._refuse(
+                    ledger_id,
+                    f"rows of {files.partly_deleted[0]}, which may be its own, were deleted from "
+                    f"the table at {self._table} by a deletion vector, and these are not read "
+                    "here: `REORG TABLE ... APPLY (PURGE)` writes the file without such rows",
+                )
+        return {i: found[i] for i in ledger_ids if i not in self._refused}
 
     def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
         """What each piece of the proof came to; all of them are there."""

@@ -48,6 +48,14 @@ class TableFiles:
     """Below the table, in Parquet."""
     columns: Mapping[str, str]
     """What files call a column, by its name in lower case: Delta tells names apart by no more."""
+    partly_deleted: tuple[str, ...] = ()
+    """Those of the paths of which the table has not all rows any more, as a vector of deletions
+    says. Which they are is not read here: nobody may count on such a file."""
+
+    @property
+    def untouched(self) -> tuple[str, ...]:
+        """Those of which the table has every row."""
+        return tuple(path for path in self.paths if path not in self.partly_deleted)
 
 
 def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mapping[int, TableFiles]:
@@ -106,6 +114,7 @@ def _files_of(
     ledger_column = columns.get(LEDGER_COLUMN, LEDGER_COLUMN)
     wanted = sorted(ledger_ids)
     paths: dict[int, list[str]] = {ledger_id: [] for ledger_id in wanted}
+    deleted = {unquote(path) for path, add in files.items() if add.get("deletionVector")}
     for path, add in files.items():
         held = _may_be_in(add, ledger_column, wanted)
         if held and (":" in path or path.startswith("/")):
@@ -117,7 +126,9 @@ def _files_of(
         for ledger_id in held:
             paths[ledger_id].append(unquote(path))
     return {
-        ledger_id: TableFiles(version, tuple(sorted(found)), columns)
+        ledger_id: TableFiles(
+            version, tuple(sorted(found)), columns, tuple(sorted(deleted.intersection(found)))
+        )
         for ledger_id, found in paths.items()
     }
 
@@ -159,7 +170,10 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
         for name in checkpoints.get(base, ()):
             yield from _of_checkpoint(folder, f"{LOG}/{name}")
         for version in range(base + 1, newest + 1):
-            yield from _lines(_content(folder, f"{LOG}/{commits[version]}"))
+            lines = _lines(_content(folder, f"{LOG}/{commits[version]}"))
+            # The lines of a commit have no order. One that removes a path and adds it again, as
+            # with a vector of deletions, adds it.
+            yield from sorted(lines, key=lambda action: "remove" not in action)
 
     return newest, actions()
 
@@ -194,7 +208,13 @@ def _of_checkpoint(folder: Folder, path: str) -> Iterator[Mapping[str, Any]]:
 
 def _of_parquet(data: bytes) -> Iterator[Mapping[str, Any]]:
     file = pq.ParquetFile(io.BytesIO(data))
-    wanted = ["add.path", "add.stats", "metaData.schemaString", "sidecar.path"]
+    wanted = [
+        "add.path",
+        "add.stats",
+        "add.deletionVector",
+        "metaData.schemaString",
+        "sidecar.path",
+    ]
     held = {name for name in wanted if name.split(".")[0] in file.schema_arrow.names}
     yield from file.read(columns=sorted(held)).to_pylist()
 

@@ -532,6 +532,60 @@ def test_what_was_changed_in_the_table_is_refused_by_name_and_mended_by_a_verify
     assert contents(empty, [good, hurt]) == contents(ground, [good, hurt])
 
 
+def delete_by_vector(lake: Path) -> None:
+    """Rows of the newest file, as Spark writes it: which they are is not read."""
+    commits = sorted((lake / "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
+    add = [line["add"] for line in lines if "add" in line][-1]
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    told = [{"remove": {"path": add["path"]}}, {"add": {**add, "deletionVector": vector}}]
+    path = lake / "_delta_log" / f"{len(commits):020d}.json"
+    path.write_text("\n".join(map(json.dumps, told)))
+
+
+def test_a_file_from_which_rows_were_deleted_by_a_vector_stands_for_nothing(
+    ground: Ground, empty: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    hurt = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    delete_by_vector(lake)
+
+    def as_archived(context: ClientContext, lake: str, ids: Any, _: Any) -> ArchiveReport:
+        rows = (Row(each, "archive", Outcome.ARCHIVED) for each in ids)
+        return ArchiveReport("archive_to_delta", tuple(rows))
+
+    monkeypatch.setattr("spark_bookkeeper.testing.lake._add", as_archived)  # delta-rs reads none
+    report = save_in_table(ground.client(), lake)
+
+    assert report.is_complete, report.unfinished
+    assert of(report, good).target == str(lake)
+    assert "deletion vector" in str(of(report, hurt).reason)
+    assert in_directory(lake) == {hurt}
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [good, hurt]) == contents(ground, [good, hurt])
+
+
+def test_rows_that_somebody_added_are_noticed_by_a_verifying_run(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    good, twice = bytes_ledger(ground), bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    rows = DeltaTable(str(lake)).to_pyarrow_table()
+    of_one = rows.filter(pa.compute.equal(rows["_ledger_id"], twice))
+    write_deltalake(str(lake), of_one, mode="append")
+
+    report = save_in_table(ground.client(), lake, verify=True)
+    optimize(lake)
+    vacuum(lake)
+
+    assert of(report, good).target == str(lake)
+    assert "40 rows" in str(of(report, twice).reason)
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [good, twice]) == contents(ground, [good, twice])
+
+
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_backup_after_proof_a_table_that_changed_stands_for_nothing_unproven(
     ground: Ground,
