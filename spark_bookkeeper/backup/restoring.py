@@ -9,6 +9,7 @@ metadata are garbage everywhere else; a register says that these are none
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
@@ -273,6 +274,7 @@ class _Restoring:
 
     def _restore_ledgers(self) -> None:
         failed: dict[LedgerId, str] = {}
+        others: Counter[LedgerId] = Counter()
         for ledger_id, (saved, _) in self._todo.items():
             try:  # [gc_restored]: from now on copies without metadata are no garbage
                 restores.begin(
@@ -290,10 +292,11 @@ class _Restoring:
         for done in self._job.run(RESTORING_FROM_TABLE if is_in_table else RESTORING, works):
             if done.reason is not None:
                 failed[done.ledger_id] = done.reason
+            others[done.ledger_id] += done.other_bytes
         for ledger_id, (saved, ledger) in self._todo.items():
             reason = failed.get(ledger_id) or self._create(ledger)
             self._rows[ledger_id] = (
-                _row(saved, Outcome.RESTORED, _how(saved))
+                _row(saved, Outcome.RESTORED, _how(saved, others[ledger_id]))
                 if reason is None
                 else _row(saved, Outcome.LEFT, reason)
             )
@@ -331,7 +334,17 @@ def _used(ledger_id: LedgerId) -> str:
     )
 
 
-def _how(saved: SavedLedger) -> str | None:
+def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
+    """What is to be said of a ledger that is there now.
+
+    Args:
+        other_bytes: entries with other bytes than they had.
+    """
+    if other_bytes:
+        return (
+            f"of {other_bytes:,} of its entries the table gave other bytes than they had, as "
+            "another version of Arrow makes them; every value is the same"
+        )
     if saved.metadata.is_closed:
         return None
     return (

@@ -18,6 +18,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, together
 from spark_bookkeeper.table.opening import table_of
 
@@ -71,6 +72,8 @@ class Restored:
     bytes: int
     reason: str | None = None
     """Why not all of it is there."""
+    other_bytes: int = 0
+    """Entries whose bytes are not those that they had, with the same values."""
 
 
 def pieces_of(
@@ -103,7 +106,8 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
     ledger = work.ledger
     folder = BackupFolder(context, work.uri)
     source = folder.source(ledger, work.incarnation, work.index)
-    size = 0
+    listing = folder.listing(ledger, work.index)
+    size = others = 0
     first, last = work.first_entry_id, work.last_entry_id
     average = max(1, work.size_bytes // (last - first + 1))
     window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
@@ -118,7 +122,8 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
             said = folder.unreadable(ledger, entry_id, reason, work.index)
             return [Restored(ledger.ledger_id, size, said)]
         size += _copy(context, ledger, delivery, lacking)
-    return [Restored(ledger.ledger_id, size)]
+        others += _in_other_bytes(listing, delivery)
+    return [Restored(ledger.ledger_id, size, other_bytes=others)]
 
 
 def _restore_many(
@@ -146,12 +151,29 @@ def _restore_many(
             found = table_of(context, table).read_many(refs)
         except BookKeeperError:
             continue
-        for (number, work, lacking), (_, delivery) in zip(left, found, strict=True):
+        for (number, work, lacking), (listing, delivery) in zip(left, found, strict=True):
             with suppress(BookKeeperError):
                 if not delivery.refused:
                     size = _copy(context, work.ledger, delivery, lacking)
-                    done[number] = [Restored(work.ledger_id, size)]
+                    others = _in_other_bytes(listing, delivery)
+                    done[number] = [Restored(work.ledger_id, size, other_bytes=others)]
     return done
+
+
+def _in_other_bytes(listing: Listing | None, delivery: Delivered[StoredEntry]) -> int:
+    """How many entries were made of a table's rows in other bytes than the list says, as another
+    version of Arrow does.
+
+    Args:
+        listing: of the ledger; ``None``: it is in no table.
+    """
+    if listing is None:
+        return 0
+    others = 0
+    for entry in delivery.found:
+        told = listing.entry(entry.entry_id)
+        others += told is None or (told.digest, told.size) != (entry.digest, entry.size_bytes)
+    return others
 
 
 def _lacking(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_bookkeeper.backup import restoring_entries
 from spark_bookkeeper.backup.folder import BESIDE_TABLE, BackupFolder, beside_table
 from spark_bookkeeper.backup.in_table import CLOCKS_MS
 from spark_bookkeeper.backup.restoring import restore
@@ -21,6 +22,7 @@ from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.backup.snapshot import HEADER_KEY, decode_snapshot, encode_snapshot
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.delta import backup_table
 from spark_bookkeeper.delta.archive import OWNER, ArchiveReport, check_place
@@ -41,6 +43,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.table import table_bookie
 from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import TABLE, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
@@ -677,6 +680,40 @@ def test_a_table_that_was_moved_with_all_that_is_beside_it(
     assert contents(empty, [ledger_id]) == contents(ground, [ledger_id])
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_entries_that_come_back_in_other_bytes_are_told(
+    ground: Ground, empty: Ground, lake: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another version of Arrow makes them; by itself, and together with neighbours."""
+    rows = pa.table({"first": [1, 2, 3]})
+    ledger_id = rows_ledger(ground, rows, entries=2)
+    save_in_table(ground.client(), lake)
+    before = open_rows(ground, ledger_id)
+    real = table_bookie.rebuilt_bytes
+
+    def other(*args: Any, **options: Any) -> bytes:
+        return real(*args, **options) + bytes(8)
+
+    monkeypatch.setattr(table_bookie, "rebuilt_bytes", other)
+    if is_alone:
+        monkeypatch.setattr(restoring_entries, "TOGETHER_ENTRIES", 0)
+
+    (row,) = put_back(empty, lake).rows
+
+    assert row.status is Outcome.RESTORED
+    assert "of 2 of its entries the table gave other bytes" in str(row.reason)
+    assert open_rows(empty, ledger_id) == before
+
+
+def open_rows(ground: Ground, ledger_id: LedgerId) -> list[Any]:
+    """The rows of each entry."""
+    context = ground.client()
+    ledger, found = context.ledger(ledger_id)
+    last = found.value.last_entry_id
+    assert last is not None
+    return [e.batch().to_pylist() for e in Fetcher(context, ledger).fetch(EntryId(0), last)]
+
+
 # Beside other uses of the table
 
 
@@ -794,9 +831,12 @@ def test_a_place_that_is_something_else_is_refused(
     )
     assert "without in_table (`--table`)" in told(plain)
     assert f"back up to {lake}" in told(beside(lake))
-    assert f"back up to {lake}" in refused(
-        lambda: backup(ground.context, LocalRunner(ground.context), str(beside(lake)))
-    )
+    for end in ("", "/", "//"):
+        assert f"back up to {lake}" in refused(
+            lambda end=end: backup(
+                ground.context, LocalRunner(ground.context), f"{beside(lake)}{end}"
+            )
+        )
     assert "diary.txt" in told(home)
     assert "no column _ledger_id" in told(foreign)
     assert "its columns are id, name" in told(foreign)
@@ -854,7 +894,7 @@ def test_a_table_whose_backup_is_not_beside_it_is_no_backup(
         row.reason
     )
     shutil.move(tmp_path / "elsewhere", beside(lake))
-    assert put_back(empty, beside(lake)).is_complete  # whoever names the directory means both
+    assert put_back(empty, f"{beside(lake)}/").is_complete  # who names the directory means both
 
 
 def test_a_list_that_is_lost_is_named_and_made_again(
