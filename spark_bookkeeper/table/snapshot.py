@@ -157,8 +157,8 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
     checkpoints = _checkpoints(names)
     if not commits and not checkpoints:
         raise NoTableError(
-            f"there is no table at {folder.uri} any more (no {LOG}). What was released to it is "
-            "not on bookies: put the table back, from a backup or from where it was moved to",
+            f"there is no table at {folder.uri} any more (no {LOG}). What it stands for is nowhere "
+            "else: put the table back, from a copy of it or from where it was moved to",
             bookie_id=bookie_id,
         )
     base = max(checkpoints, default=-1)

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -660,12 +661,38 @@ def test_a_table_that_was_dropped_is_made_again(ground: Ground, empty: Ground, l
     for file in lake.glob("*.parquet"):
         file.unlink()
 
-    (row,) = put_back(empty, lake).rows
-    assert row.status is Outcome.LEFT
-    assert f"entry 0 of ledger {ledger_id}" in str(row.reason) or "no table" in str(row.reason)
+    for dry_run in (True, False):
+        (row,) = put_back(empty, lake, dry_run=dry_run).rows
+        assert row.status is Outcome.LEFT
+        assert "there is no table" in str(row.reason)
+        assert "released" not in str(row.reason)
     assert save_in_table(ground.client(), lake).is_complete
     assert in_table(lake) == {ledger_id: 20}
     assert put_back(empty, lake).is_complete
+
+
+def test_a_plan_looks_for_the_files_of_the_table_or_for_those_that_came_after(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    ledgers = [bytes_ledger(ground) for _ in range(2)]
+    for ledger_id in ledgers:
+        save_in_table(ground.client(), lake, [ledger_id])
+    save_in_table(ground.client(), lake)
+
+    def planned() -> list[Row]:
+        return sorted(put_back(empty, lake, dry_run=True).rows, key=lambda row: row.ledger_id)
+
+    optimize(lake)
+    vacuum(lake)
+    empty.forget()
+    assert [row.status for row in planned()] == [Outcome.PLANNED] * 2
+    looks = [s.path for s in empty.steps if s.place == TABLE and s.operation == "size"]
+    assert len(looks) == len(set(looks)) > 0, "each file is looked for once"
+    for file in lake.glob("*.parquet"):
+        file.unlink()
+    for row in planned():
+        assert row.status is Outcome.LEFT
+        assert "parquet is not there" in str(row.reason)
 
 
 def test_a_table_that_was_moved_with_all_that_is_beside_it(
@@ -833,9 +860,7 @@ def test_a_place_that_is_something_else_is_refused(
     assert f"back up to {lake}" in told(beside(lake))
     for end in ("", "/", "//"):
         assert f"back up to {lake}" in refused(
-            lambda end=end: backup(
-                ground.context, LocalRunner(ground.context), f"{beside(lake)}{end}"
-            )
+            partial(backup, ground.context, LocalRunner(ground.context), f"{beside(lake)}{end}")
         )
     assert "diary.txt" in told(home)
     assert "no column _ledger_id" in told(foreign)
@@ -870,7 +895,7 @@ def test_no_table_is_made_in_the_directory_of_a_backup(ground: Ground, lake: Pat
 
     for place in (plain, beside(lake)):
         assert "is the directory of a backup" in refused(
-            lambda place=place: check_place(ground.context, str(place))
+            partial(check_place, ground.context, str(place))
         )
     check_place(ground.context, str(lake))
     check_place(ground.context, str(lake / "nothing"))
