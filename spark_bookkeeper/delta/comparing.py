@@ -67,7 +67,9 @@ def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
     listed: list[Mapping[str, Any]] = []
     try:
         for start, end in work.windows():
-            rows = table.rows.read(ledger.ledger_id, ledger.schema, work.files, start, end)
+            rows = table.rows.read(
+                ledger.ledger_id, ledger.schema, work.files, start, end, is_exact=True
+            )
             listed += _lines(ledger, _from_bookies(context, ledger, start, end), rows, start)
     except (CannotRebuildError, _DiffersError) as error:
         return [Compared(work.ledger_id, work.first, reason=str(error), is_certain=True)]
@@ -85,7 +87,7 @@ def compare_many(
         table = some[0][1].open_table(context)
         wanted = [LedgerRows(w.ledger_id, w.ledger.schema, w.files) for _, w in some]
         try:
-            found = table.rows.read_many(wanted)
+            found = table.rows.read_many(wanted, is_exact=True)
         except BookKeeperError:
             continue
 
