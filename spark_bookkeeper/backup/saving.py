@@ -5,7 +5,8 @@ goes on with. What is there is not read again, unless it is asked to be.
 
 Beside a table the directory has only what the table cannot stand for: ledgers that are not closed,
 and those that it does not give back exactly. The others are in the snapshot with the digest of
-their list (rule ``backup-after-proof``).
+their list (rule ``backup-after-proof``). Their rows are found too after a kill; what was proven of
+them counts from the snapshot on, and before it is proven again.
 """
 
 from __future__ import annotations

@@ -30,6 +30,9 @@ BATCH_ENTRIES: Final = 1 << 20
 """About so many entries are proven together: their lists are in memory, some 100 bytes for
 each."""
 
+BATCH_LEDGERS: Final = 1000
+"""And so many ledgers, at the most."""
+
 BATCH_BYTES: Final = 4 << 30
 """And about so many bytes: what is read again when all of it is killed before it counts."""
 
@@ -69,7 +72,8 @@ def batches_to_prove(ledgers: Iterable[Ledger]) -> Iterator[list[Ledger]]:
         assert metadata.last_entry_id is not None, "release-needs-an-end"
         entries += metadata.last_entry_id + 1
         size += metadata.length_bytes or 0
-        if batch and (entries > BATCH_ENTRIES or size > BATCH_BYTES):
+        is_full = len(batch) == BATCH_LEDGERS or entries > BATCH_ENTRIES or size > BATCH_BYTES
+        if batch and is_full:
             yield batch
             batch, entries, size = [], metadata.last_entry_id + 1, metadata.length_bytes or 0
         batch.append(each)
@@ -128,7 +132,10 @@ class Proof:
         for ledger_id in ledger_ids:
             files = found[ledger_id]
             if not files.paths:
-                self._refuse(ledger_id, f"the table at {self._table} has no rows of it")
+                self._refuse(
+                    ledger_id,
+                    f"the table at {self._table} has no rows of it yet: it is to be archived first",
+                )
             elif files.partly_deleted:
                 self._refuse(
                     ledger_id,

@@ -25,7 +25,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.delta import backup_table
+from spark_bookkeeper.delta import backup_table, proof
 from spark_bookkeeper.delta.archive import OWNER, ArchiveReport, check_place
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -406,6 +406,15 @@ class Failing(LocalRunner):
         return super().run(step, items, progress)
 
 
+def test_so_many_ledgers_are_proven_together_at_the_most(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "BATCH_LEDGERS", 2)
+    ledgers = [ground.context.ledger(bytes_ledger(ground, 1))[0] for _ in range(5)]
+
+    assert [len(batch) for batch in proof.batches_to_prove(ledgers)] == [2, 2, 1]
+
+
 @pytest.mark.parametrize("phase", ["comparing with the table", "reading it back from the table"])
 def test_what_tasks_that_failed_left_out_is_saved_and_goes_into_the_table_later(
     ground: Ground, empty: Ground, lake: Path, phase: str
@@ -443,6 +452,30 @@ def test_what_the_archive_did_not_come_to_goes_into_the_table_later(
 
     assert (first.is_complete, of(first, ledger_id).target) == (True, None)
     assert of(save_in_table(ground.client(), lake), ledger_id).target == str(lake)
+
+
+def test_a_release_that_cannot_read_the_table_advises_no_other_one(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, unknown = bytes_ledger(ground), bytes_ledger(ground)
+    archive(ground.context, lake, [known])
+
+    def fail(*_: object) -> None:
+        raise BookieUnavailableError("the bucket answers 503", bookie_id="archive-x:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRows, "files_of_each", fail)
+        (row,) = release(ground.client(), lake, [known])
+    assert (row.status, row.reason) == (
+        Outcome.LEFT,
+        "the bucket answers 503. Nothing was released",
+    )
+    (row,) = release(ground.client(), lake, [unknown])
+    assert str(row.reason).endswith("it is to be archived first. Nothing was released")
+    rows = DeltaTable(str(lake)).to_pyarrow_table()
+    write_deltalake(str(lake), rows.slice(1), mode="overwrite")
+    (row,) = release(ground.client(), lake, [known])
+    assert str(row.reason).endswith("Nothing was released: archive it to another table")
 
 
 # Whatever happens to the table
