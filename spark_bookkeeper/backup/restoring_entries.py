@@ -129,9 +129,8 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
 def _restore_many(
     context: ClientContext, works: Sequence[RestoreWork]
 ) -> Sequence[Sequence[Restored] | None]:
-    """Small ledgers whose rows are read from a table together; ``None`` for every other, for each
-    of which nothing is lacking, and for each with which something is the matter: ``_restore`` says
-    what.
+    """Small ledgers whose rows are read from a table together; ``None`` for every other, and for
+    each with which something is the matter: ``_restore`` says what.
     """
     done: list[Sequence[Restored] | None] = [None] * len(works)
     for some in together(works):
@@ -140,6 +139,8 @@ def _restore_many(
             lacking = _lacking(context, work.ledger, work.first_entry_id, work.last_entry_id)
             if any(lacking.values()):
                 left.append((number, work, lacking))
+            else:
+                done[number] = [Restored(work.ledger_id, 0)]
         refs = [
             LedgerRef(work.ledger.key, work.index, work.ledger.encoding)
             for _, work, _ in left
@@ -200,6 +201,8 @@ def _copy(
 ) -> int:
     """Have each bookie write what it lacks; how many bytes that were."""
     entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+    wanted = set().union(*lacking.values())
+    assert wanted <= {entry.entry_id for entry in entries}, "what is not refused is found"
     size = 0
     for bookie, ids in lacking.items():
         copies = [entry for entry in entries if entry.entry_id in ids]

@@ -42,6 +42,8 @@ FILE_BYTES: Final = 32 << 20
 PIECE_BYTES: Final = 512 << 20
 """About how much one task copies."""
 
+_AS_BEFORE: Final = "in the directory beside the table, as before"
+
 _ROUNDS: Final = 5
 """Looks at the lists of logs, for ledgers that came while others were copied."""
 
@@ -215,10 +217,15 @@ class _Saving:
 
     def plan(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
         """What a run would look at."""
+        places = None if self._table is None else LastPlaces(self._folder)
         for ledger, last in self._readable(ledger_ids):
             row = _row(ledger, last, Outcome.PLANNED, _how(ledger))
-            if self._table is not None and _can_be_in_table(ledger):
-                row = replace(row, target=self._table.uri)
+            if self._table is not None and places is not None and _can_be_in_table(ledger):
+                places.find([ledger])
+                if places.is_refused(ledger):
+                    row = replace(row, reason=_AS_BEFORE)
+                else:
+                    row = replace(row, target=self._table.uri)
             yield row
         yield from self.rows.values()
 
@@ -274,7 +281,7 @@ class _Saving:
         for ledger in possible:
             if places.is_refused(ledger):
                 self._refused.add(ledger.ledger_id)
-                why[ledger.ledger_id] = "in the directory beside the table, as before"
+                why[ledger.ledger_id] = _AS_BEFORE
             else:
                 asked.append(ledger)
         known = {x.ledger_id: index for x in asked if (index := places.index_of(x)) is not None}

@@ -23,6 +23,7 @@ from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.backup.snapshot import HEADER_KEY, decode_snapshot, encode_snapshot
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.delta import backup_table, proof
@@ -260,6 +261,8 @@ def test_a_second_run_adds_only_what_is_new_and_reads_nothing_again(
     assert not any(s.path.endswith(".parquet") for s in ground.steps if s.place == TABLE)
     assert DeltaTable(str(lake)).version() == version, "the table is not asked to take anything"
     assert of(again, finest).reason == "in the directory beside the table, as before"
+    planned = save_in_table(ground.client(), lake, dry_run=True).rows
+    assert {row.ledger_id for row in planned if row.target == str(lake)} == set(first)
     second = bytes_ledger(ground, 3)
 
     report = save_in_table(ground.client(), lake)
@@ -476,6 +479,34 @@ def test_a_release_that_cannot_read_the_table_advises_no_other_one(
     write_deltalake(str(lake), rows.slice(1), mode="overwrite")
     (row,) = release(ground.client(), lake, [known])
     assert str(row.reason).endswith("Nothing was released: archive it to another table")
+
+
+def test_a_restore_that_goes_on_verifies_what_is_there_once(
+    ground: Ground, empty: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = [bytes_ledger(ground, 3) for _ in range(2)]
+    save_in_table(ground.client(), lake)
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "create_ledger":
+            raise Killed
+
+    context = empty.client(None, kill)
+    with pytest.raises(Killed):
+        restore(context, LocalRunner(context), str(lake))
+    asked: Counter[LedgerId] = Counter()
+    real = restoring_entries._lacking
+
+    def counted(context: ClientContext, ledger: Ledger, *range_: int) -> Any:
+        asked[ledger.ledger_id] += 1
+        return real(context, ledger, *range_)
+
+    monkeypatch.setattr(restoring_entries, "_lacking", counted)
+
+    assert put_back(empty, lake).is_complete
+
+    assert asked == dict.fromkeys(ledgers, 1)
+    assert contents(empty, ledgers) == contents(ground, ledgers)
 
 
 # Whatever happens to the table
