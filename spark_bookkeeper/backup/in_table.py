@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from spark_bookkeeper.backup.folder import BackupFolder
-from spark_bookkeeper.backup.snapshot import Place
+from spark_bookkeeper.backup.snapshot import SavedPlace
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -83,7 +83,7 @@ class LastPlaces:
         """Of those that were not read yet, ascending."""
         self._read_to_ms: int | None = None
         """When the oldest that was read was taken."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, SavedPlace] = {}
 
     def find(self, ledgers: Iterable[Ledger]) -> None:
         """Go back until each of some ledgers is found, or is too young to be found.

@@ -19,13 +19,11 @@ from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import Listing
-from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, together
+from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
 from spark_bookkeeper.table.opening import table_of
 
 WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
-
-WINDOW_BYTES: Final = 32 << 20
 
 TOGETHER_BYTES: Final = 1 << 20
 """Ledgers of so many bytes, or fewer, are read from a table together."""

@@ -67,7 +67,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SavedPlace:
     """Where a snapshot has a closed ledger; see ``SavedLedger``."""
 
     index: str | None
@@ -79,7 +79,7 @@ class ClosedLedgers:
     """The closed ledgers of a snapshot."""
 
     taken_at_ms: int
-    places: Mapping[str, Place]
+    places: Mapping[str, SavedPlace]
     """By ``<ledger id>-<nonce>``."""
 
 
@@ -156,7 +156,7 @@ def closed_ledgers(data: bytes) -> ClosedLedgers:
     wanted = ("name", "state", "index", "is_refused")
     rows = table.select([name for name in wanted if name in table.column_names]).to_pylist()
     places = {
-        row["name"]: Place(row.get("index"), bool(row.get("is_refused")))
+        row["name"]: SavedPlace(row.get("index"), bool(row.get("is_refused")))
         for row in rows
         if row["state"] == LedgerState.CLOSED.name
     }

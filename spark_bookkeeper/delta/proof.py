@@ -148,7 +148,7 @@ class Proof:
     def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
         """What each piece of the proof came to; all of them are there."""
         answers = list(self._job.run(step, works))
-        assert len(answers) == len(works), "release-after-proof"
+        assert len(answers) == len(works), "release-after-proof, backup-after-proof"
         return answers
 
     def _compare(
