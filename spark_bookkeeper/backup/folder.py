@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_bookkeeper.backup.snapshot import (
+    ClosedLedgers,
     Snapshot,
     closed_ledgers,
     decode_snapshot,
@@ -40,7 +41,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.table.listing import DIRECTORY
+from spark_bookkeeper.table.listing import DIRECTORY, Listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG
 
@@ -65,7 +66,9 @@ class BackupFolder:
     """
 
     def __init__(self, context: ClientContext, uri: str) -> None:
-        self.uri = uri
+        # A slash at the end makes no other place. The root of all, or of a host, has nothing else.
+        bare = uri.rstrip("/")
+        self.uri = uri = uri if bare == "" or bare.endswith(":") else bare
         is_beside = uri.endswith(f"/{BESIDE_TABLE}")
         self.table = uri.removesuffix(f"/{BESIDE_TABLE}") if is_beside else None
         """URI of the table beside which it is, if it is."""
@@ -230,6 +233,17 @@ class BackupFolder:
         ref = LedgerRef(ledger.key, index, ledger.encoding)
         return Replica(table_of(self._context, self.table), ref)
 
+    def listing(self, ledger: Ledger, index: str | None) -> Listing | None:
+        """The list of a ledger's entries; ``None``: no table stands for it.
+
+        Raises:
+            BookieUnavailableError: it is not there, or is damaged.
+        """
+        if index is None or self.table is None:
+            return None
+        ref = LedgerRef(ledger.key, index, ledger.encoding)
+        return table_of(self._context, self.table).listing(ref)
+
     def in_words(self, reason: str) -> str:
         """What a bookie says of itself, as said of a backup."""
         return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
@@ -266,13 +280,14 @@ class BackupFolder:
             "which puts what the table lacks into the directory beside it"
         )
         try:
-            ref = LedgerRef(ledger.key, index, ledger.encoding)
-            version = table_of(self._context, self.table or "").listing(ref).files.version
+            listing = self.listing(ledger, index)
         except BookKeeperError:
+            listing = None
+        if listing is None:
             return f"{again}; without that cluster this ledger is lost to this backup"
         return (
-            f"{again}; or restore the table to version {version}, which had all of it, as long as "
-            "that was not vacuumed"
+            f"{again}; or restore the table to version {listing.files.version}, which had all of "
+            "it, as long as that was not vacuumed"
         )
 
     def put(self, snapshot: Snapshot) -> int:
@@ -321,9 +336,8 @@ class BackupFolder:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
 
-    def closed_ledgers(self, number: int) -> Mapping[str, str | None]:
-        """The closed ledgers of a snapshot, ``<ledger id>-<nonce>``, each with the digest of its
-        list if a table stands for it.
+    def closed_ledgers(self, number: int) -> ClosedLedgers:
+        """Where the closed ledgers of a snapshot are.
 
         Raises:
             InvalidArgumentError: as ``snapshot``.

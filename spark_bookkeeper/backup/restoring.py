@@ -9,6 +9,7 @@ metadata are garbage everywhere else; a register says that these are none
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
@@ -45,6 +46,8 @@ from spark_bookkeeper.protocol.placement import choose, drawn
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.table.opening import table_of
+from spark_bookkeeper.table.presence import Presence
 
 LOOKED_AT: Final = 5
 """Snapshots before the newest of which a restore says what they have besides."""
@@ -91,7 +94,7 @@ def restore(
         remark += _besides(folder, number, {each.ledger_id for each in taken.ledgers})
     run = _Restoring(context, runner, folder, incarnation, progress)
     if dry_run:
-        rows = [run.look(each, dry_run=True) for each in chosen]
+        rows = run.plan(chosen)
         rows += [planned_log(taken.registers, name) for name in log_names]
     else:
         who = f"{WriterInfo.of_this_process()}, from {uri}"
@@ -164,6 +167,16 @@ class _Restoring:
         self._todo: dict[LedgerId, tuple[SavedLedger, Ledger]] = {}
         self._kept = restores.kept(context.store.registers)
         self._rows: dict[LedgerId, Row] = {}
+        self._presence: Presence | None = None
+        """Of the files of a table, for a plan."""
+
+    def plan(self, chosen: Sequence[SavedLedger]) -> list[Row]:
+        """What a run would restore, and what it could not."""
+        if self._folder.table is not None:
+            rows = table_of(self._context, self._folder.table).rows
+            ledger_ids = [each.ledger_id for each in chosen if each.index is not None]
+            self._presence = Presence(rows, ledger_ids)
+        return [self.look(each, dry_run=True) for each in chosen]
 
     def restore(
         self,
@@ -226,9 +239,15 @@ class _Restoring:
             return None
         source = self._folder.source(ledger, self._incarnation, saved.index)
         lacking = source.holdings(0, saved.last_entry_id).lacking(range(saved.last_entry_id + 1))
-        if not lacking:
+        if lacking:
+            return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
+        listing = self._folder.listing(ledger, saved.index)
+        if listing is None or self._presence is None:
             return None
-        return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
+        reason = self._presence.what_is_gone(saved.ledger_id, listing.files)
+        if reason is None:
+            return None
+        return self._folder.unreadable(ledger, 0, reason, saved.index)
 
     def _placed(self, saved: SavedLedger) -> Ledger:
         """The ledger as it will be: closed, in one fragment on bookies of this cluster.
@@ -273,6 +292,7 @@ class _Restoring:
 
     def _restore_ledgers(self) -> None:
         failed: dict[LedgerId, str] = {}
+        others: Counter[LedgerId] = Counter()
         for ledger_id, (saved, _) in self._todo.items():
             try:  # [gc_restored]: from now on copies without metadata are no garbage
                 restores.begin(
@@ -290,10 +310,11 @@ class _Restoring:
         for done in self._job.run(RESTORING_FROM_TABLE if is_in_table else RESTORING, works):
             if done.reason is not None:
                 failed[done.ledger_id] = done.reason
+            others[done.ledger_id] += done.other_bytes
         for ledger_id, (saved, ledger) in self._todo.items():
             reason = failed.get(ledger_id) or self._create(ledger)
             self._rows[ledger_id] = (
-                _row(saved, Outcome.RESTORED, _how(saved))
+                _row(saved, Outcome.RESTORED, _how(saved, others[ledger_id]))
                 if reason is None
                 else _row(saved, Outcome.LEFT, reason)
             )
@@ -331,7 +352,17 @@ def _used(ledger_id: LedgerId) -> str:
     )
 
 
-def _how(saved: SavedLedger) -> str | None:
+def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
+    """What is to be said of a ledger that is there now.
+
+    Args:
+        other_bytes: entries with other bytes than they had.
+    """
+    if other_bytes:
+        return (
+            f"of {other_bytes:,} of its entries the table gave other bytes than they had, as "
+            "another version of Arrow makes them; every value is the same"
+        )
     if saved.metadata.is_closed:
         return None
     return (

@@ -18,13 +18,12 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
-from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, together
+from spark_bookkeeper.table.listing import Listing
+from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
 from spark_bookkeeper.table.opening import table_of
 
 WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
-
-WINDOW_BYTES: Final = 32 << 20
 
 TOGETHER_BYTES: Final = 1 << 20
 """Ledgers of so many bytes, or fewer, are read from a table together."""
@@ -71,6 +70,8 @@ class Restored:
     bytes: int
     reason: str | None = None
     """Why not all of it is there."""
+    other_bytes: int = 0
+    """Entries whose bytes are not those that they had, with the same values."""
 
 
 def pieces_of(
@@ -103,7 +104,8 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
     ledger = work.ledger
     folder = BackupFolder(context, work.uri)
     source = folder.source(ledger, work.incarnation, work.index)
-    size = 0
+    listing = folder.listing(ledger, work.index)
+    size = others = 0
     first, last = work.first_entry_id, work.last_entry_id
     average = max(1, work.size_bytes // (last - first + 1))
     window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
@@ -118,15 +120,15 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
             said = folder.unreadable(ledger, entry_id, reason, work.index)
             return [Restored(ledger.ledger_id, size, said)]
         size += _copy(context, ledger, delivery, lacking)
-    return [Restored(ledger.ledger_id, size)]
+        others += _in_other_bytes(listing, delivery)
+    return [Restored(ledger.ledger_id, size, other_bytes=others)]
 
 
 def _restore_many(
     context: ClientContext, works: Sequence[RestoreWork]
 ) -> Sequence[Sequence[Restored] | None]:
-    """Small ledgers whose rows are read from a table together; ``None`` for every other, for each
-    of which nothing is lacking, and for each with which something is the matter: ``_restore`` says
-    what.
+    """Small ledgers whose rows are read from a table together; ``None`` for every other, and for
+    each with which something is the matter: ``_restore`` says what.
     """
     done: list[Sequence[Restored] | None] = [None] * len(works)
     for some in together(works):
@@ -135,6 +137,8 @@ def _restore_many(
             lacking = _lacking(context, work.ledger, work.first_entry_id, work.last_entry_id)
             if any(lacking.values()):
                 left.append((number, work, lacking))
+            else:
+                done[number] = [Restored(work.ledger_id, 0)]
         refs = [
             LedgerRef(work.ledger.key, work.index, work.ledger.encoding)
             for _, work, _ in left
@@ -146,12 +150,29 @@ def _restore_many(
             found = table_of(context, table).read_many(refs)
         except BookKeeperError:
             continue
-        for (number, work, lacking), (_, delivery) in zip(left, found, strict=True):
+        for (number, work, lacking), (listing, delivery) in zip(left, found, strict=True):
             with suppress(BookKeeperError):
                 if not delivery.refused:
                     size = _copy(context, work.ledger, delivery, lacking)
-                    done[number] = [Restored(work.ledger_id, size)]
+                    others = _in_other_bytes(listing, delivery)
+                    done[number] = [Restored(work.ledger_id, size, other_bytes=others)]
     return done
+
+
+def _in_other_bytes(listing: Listing | None, delivery: Delivered[StoredEntry]) -> int:
+    """How many entries were made of a table's rows in other bytes than the list says, as another
+    version of Arrow does.
+
+    Args:
+        listing: of the ledger; ``None``: it is in no table.
+    """
+    if listing is None:
+        return 0
+    others = 0
+    for entry in delivery.found:
+        told = listing.entry(entry.entry_id)
+        others += told is None or (told.digest, told.size) != (entry.digest, entry.size_bytes)
+    return others
 
 
 def _lacking(
@@ -178,6 +199,8 @@ def _copy(
 ) -> int:
     """Have each bookie write what it lacks; how many bytes that were."""
     entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+    wanted = set().union(*lacking.values())
+    assert wanted <= {entry.entry_id for entry in entries}, "what is not refused is found"
     size = 0
     for bookie, ids in lacking.items():
         copies = [entry for entry in entries if entry.entry_id in ids]

@@ -5,7 +5,8 @@ goes on with. What is there is not read again, unless it is asked to be.
 
 Beside a table the directory has only what the table cannot stand for: ledgers that are not closed,
 and those that it does not give back exactly. The others are in the snapshot with the digest of
-their list (rule ``backup-after-proof``).
+their list (rule ``backup-after-proof``). Their rows are found too after a kill; what was proven of
+them counts from the snapshot on, and before it is proven again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ FILE_BYTES: Final = 32 << 20
 
 PIECE_BYTES: Final = 512 << 20
 """About how much one task copies."""
+
+_AS_BEFORE: Final = "in the directory beside the table, as before"
 
 _ROUNDS: Final = 5
 """Looks at the lists of logs, for ledgers that came while others were copied."""
@@ -207,15 +210,22 @@ class _Saving:
         self._table = table
         self._verify = verify
         self._places: LastPlaces | None = None
+        self._refused: set[LedgerId] = set()
+        """Closed ledgers for which the table can never stand."""
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
     def plan(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
         """What a run would look at."""
+        places = None if self._table is None else LastPlaces(self._folder)
         for ledger, last in self._readable(ledger_ids):
             row = _row(ledger, last, Outcome.PLANNED, _how(ledger))
-            if self._table is not None and _can_be_in_table(ledger):
-                row = replace(row, target=self._table.uri)
+            if self._table is not None and places is not None and _can_be_in_table(ledger):
+                places.find([ledger])
+                if places.is_refused(ledger):
+                    row = replace(row, reason=_AS_BEFORE)
+                else:
+                    row = replace(row, target=self._table.uri)
             yield row
         yield from self.rows.values()
 
@@ -238,7 +248,11 @@ class _Saving:
             length = max((p.length_after for p in pieces), default=0)
             told = why.get(ledger_id, _how(ledger))
             row = _row(ledger, last, Outcome.SAVED, told, entries, size)
-            self._add(SavedLedger(ledger_id, ledger.metadata, last, length), row)
+            is_refused = ledger_id in self._refused
+            saved_here = SavedLedger(
+                ledger_id, ledger.metadata, last, length, is_refused=is_refused
+            )
+            self._add(saved_here, row)
 
     def _add(self, saved: SavedLedger, row: Row) -> None:
         """What the snapshot says of a ledger, unless that is not what its metadata say."""
@@ -262,9 +276,12 @@ class _Saving:
         places = self._places = self._places or LastPlaces(self._folder)
         why: dict[LedgerId, str] = {}
         asked: list[Ledger] = []
-        for ledger in [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]:
-            if places.is_in_folder(ledger):
-                why[ledger.ledger_id] = "in the directory beside the table, as before"
+        possible = [ledger for ledger, _ in found.values() if _can_be_in_table(ledger)]
+        places.find(possible)
+        for ledger in possible:
+            if places.is_refused(ledger):
+                self._refused.add(ledger.ledger_id)
+                why[ledger.ledger_id] = _AS_BEFORE
             else:
                 asked.append(ledger)
         known = {x.ledger_id: index for x in asked if (index := places.index_of(x)) is not None}
@@ -272,9 +289,13 @@ class _Saving:
         for ledger in asked:
             answer = taken[ledger.ledger_id]
             if isinstance(answer, NotInTable):
+                told = "which does not stand for it"
+                if answer.is_certain:
+                    self._refused.add(ledger.ledger_id)
+                else:
+                    told = "which could not take it now, and is asked again by the next run"
                 why[ledger.ledger_id] = (
-                    f"in the directory beside the table, which does not stand for it: "
-                    f"{answer.reason}"
+                    f"in the directory beside the table, {told}: {answer.reason}"
                 )
                 continue
             _, last = found.pop(ledger.ledger_id)

@@ -15,7 +15,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
 FORMAT: Final = 2
-"""Since backups to a table; ``index`` is what 1 did not have."""
+"""Since backups to a table; ``index`` and ``is_refused`` are what 1 did not have."""
 
 SNAPSHOT: Final = pa.schema(
     [
@@ -26,13 +26,14 @@ SNAPSHOT: Final = pa.schema(
         pa.field("last_entry_id", pa.int64()),
         pa.field("length_bytes", pa.int64()),
         pa.field("index", pa.string()),
+        pa.field("is_refused", pa.bool_()),
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
 """``kind`` is ``ledger`` (``name`` is ``<ledger id>-<nonce>``, ``value`` its metadata in
 BookKeeper's own bytes, the last entry and the length those that are in the backup, ``index`` the
-digest of its list when a table stands for it) or ``register`` (``name`` and ``value`` as in the
-metadata store; what is between them is null)."""
+digest of its list when a table stands for it, ``is_refused`` whether the table never will) or
+``register`` (``name`` and ``value`` as in the metadata store; what is between them is null)."""
 
 HEADER_KEY: Final = b"spark-bookkeeper.snapshot"
 
@@ -50,6 +51,8 @@ class SavedLedger:
     index: str | None = None
     """The digest of its list beside the table that stands for its entries; ``None``: they are in
     the folder."""
+    is_refused: bool = False
+    """Whether they are in the folder since the table beside it cannot stand for them, ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,23 @@ class Snapshot:
     """Of logs and their consumers: names and bytes as in the metadata store."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPlace:
+    """Where a snapshot has a closed ledger; see ``SavedLedger``."""
+
+    index: str | None
+    is_refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLedgers:
+    """The closed ledgers of a snapshot."""
+
+    taken_at_ms: int
+    places: Mapping[str, SavedPlace]
+    """By ``<ledger id>-<nonce>``."""
+
+
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The file."""
     rows = [
@@ -74,6 +94,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "last_entry_id": each.last_entry_id,
             "length_bytes": each.length_bytes,
             "index": each.index,
+            "is_refused": each.is_refused,
             "value": encode_ledger(each.metadata),
         }
         for each in snapshot.ledgers
@@ -122,18 +143,21 @@ def decode_snapshot(data: bytes) -> Snapshot:
                 EntryId(row["last_entry_id"]),
                 row["length_bytes"],
                 row.get("index"),
+                bool(row.get("is_refused")),
             )
         )
     return Snapshot(header["instance_id"], header["taken_at_ms"], tuple(ledgers), registers)
 
 
-def closed_ledgers(data: bytes) -> dict[str, str | None]:
-    """The closed ledgers of a snapshot, ``<ledger id>-<nonce>``, each with the digest of its list
-    if a table stands for it. No metadata are decoded.
-    """
+def closed_ledgers(data: bytes) -> ClosedLedgers:
+    """Where the closed ledgers of a snapshot are. No metadata are decoded."""
     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-    held = [name for name in ("name", "state", "index") if name in table.column_names]
-    rows = table.select(held).to_pylist()
-    return {
-        row["name"]: row.get("index") for row in rows if row["state"] == LedgerState.CLOSED.name
+    header = json.loads((table.schema.metadata or {})[HEADER_KEY])
+    wanted = ("name", "state", "index", "is_refused")
+    rows = table.select([name for name in wanted if name in table.column_names]).to_pylist()
+    places = {
+        row["name"]: SavedPlace(row.get("index"), bool(row.get("is_refused")))
+        for row in rows
+        if row["state"] == LedgerState.CLOSED.name
     }
+    return ClosedLedgers(header["taken_at_ms"], places)

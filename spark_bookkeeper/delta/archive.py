@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.delta.batches import BATCH_LEDGERS, Batch, batches, is_small
 from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataFormatError,
+)
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -49,11 +56,27 @@ _ACTION: Final = "archive"
 _PHASE: Final = "archiving ledgers"
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED")
+_COLUMNS = re.compile(
+    r"DELTA_FAILED_TO_MERGE_FIELDS|DELTA_MERGE_(?:INCOMPATIBLE|ADD_VOID)|DELTA_CANNOT_CHANGE_DATA_TYPE"
+    r"|DELTA_(?:PARSING_)?UNSUPPORTED_DATA_TYPE|DELTA_INVALID_CHARACTERS_IN_COLUMN_NAME"
+    r"|DELTA_COLUMN_STRUCT_TYPE_MISMATCH|DELTA_DUPLICATE_COLUMNS|COLUMN_ALREADY_EXISTS"
+    r"|INCOMPATIBLE_DATA_FOR_TABLE|CAST_INVALID_INPUT|CAST_OVERFLOW|BOOKKEEPER_INVALID_ARGUMENT"
+)
+"""What Spark, Delta, or a task of ours says of columns that a table cannot take, ever."""
 _APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 
+@dataclass(frozen=True, repr=False)
 class ArchiveReport(Report):
     """Of ``archive_to_delta``: one row for each ledger."""
+
+    refused: Set[LedgerId] = frozenset()
+    """Of those that are left, the ones that this table can never take: their columns do not go with
+    its own. The others may be taken by the next run."""
+
+
+class _ColumnsError(InvalidArgumentError):
+    """The table cannot take a ledger, today or later: their columns do not go together."""
 
 
 class _CancelledError(Exception):
@@ -117,6 +140,7 @@ class Archive:
             BookKeeperError: the table cannot be read, or somebody cancelled a Spark job of it.
                 What was committed is whole, and stays; nothing else was begun.
         """
+        check_place(self._context, self._path)
         started = self._context.runtime.now()
         try:
             known = run_jobs(
@@ -135,7 +159,7 @@ class Archive:
         with telling(
             progress, self._context, self._slowest, _PHASE, total, is_elsewhere=True
         ) as tell:
-            for batch in batches(self._found(ledger_ids), in_order=log is not None):
+            for batch in batches(self._found(ledger_ids, run), in_order=log is not None):
                 tell(_PHASE, len(rows), total, size)
                 done = self._next(batch, run)
                 rows += done
@@ -144,9 +168,9 @@ class Archive:
         asked = {ledger_id: number for number, ledger_id in enumerate(ledger_ids)}
         rows.sort(key=lambda row: asked[LedgerId(row.ledger_id)])
         duration_ms = round((self._context.runtime.now() - started) * 1000)
-        return ArchiveReport(_JOB, tuple(rows), dry_run, duration_ms)
+        return ArchiveReport(_JOB, tuple(rows), dry_run, duration_ms, refused=run.refused)
 
-    def _found(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Ledger | Row]:
+    def _found(self, ledger_ids: Sequence[LedgerId], run: _Run) -> Iterator[Ledger | Row]:
         """Ledgers that can be archived, and why others cannot, or need not."""
         for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
             if found is None:
@@ -161,6 +185,8 @@ class Archive:
                     ledger = Ledger.of(ledger_id, found.value)
                     _check_names(ledger)
                 except BookKeeperError as error:
+                    if isinstance(error, _ColumnsError):
+                        run.refused.add(ledger_id)
                     yield Row(ledger_id, _ACTION, Outcome.LEFT, error.message, 0)
                 else:
                     if ledger.metadata.last_entry_id == NO_ENTRY:
@@ -190,7 +216,10 @@ class Archive:
             raise _cancelled(error) from error
         except BookKeeperError as error:
             if len(batch) == 1:
-                return [Row(batch[0].ledger_id, _ACTION, Outcome.LEFT, error.message, 0)]
+                ledger_id = batch[0].ledger_id
+                if isinstance(error, (_ColumnsError, InvalidArgumentError)):
+                    run.refused.add(ledger_id)
+                return [Row(ledger_id, _ACTION, Outcome.LEFT, error.message, 0)]
         # The trouble of one ledger is its own: it is found by halves, and the others go on.
         middle = len(batch) // 2
         return self._next(batch[:middle], run) + self._next(batch[middle:], run)
@@ -230,7 +259,8 @@ class Archive:
             named = f"ledger {batch[0].ledger_id}" + (
                 "" if len(batch) == 1 else f" and {len(batch) - 1} more"
             )
-            raise BookKeeperError(
+            kind = _ColumnsError if _COLUMNS.search(str(error)) else BookKeeperError
+            raise kind(
                 f"{named} could not be archived to {self._path}: {cause or first_line(error)}"
             ) from error
         return [
@@ -362,9 +392,9 @@ class Archive:
 
     def _check_owner(self, table: DataFrame) -> None:
         """Whether the ledgers in a table are of this cluster. Older tables do not say."""
-        for field in table.schema.fields:
-            owner = field.metadata.get(OWNER, self._cluster)
-            if field.name == PLACE_COLUMNS[0] and owner != self._cluster:
+        for column in table.schema.fields:
+            owner = column.metadata.get(OWNER, self._cluster)
+            if column.name == PLACE_COLUMNS[0] and owner != self._cluster:
                 raise InvalidArgumentError(
                     f"the table at {self._path} has the ledgers of cluster {owner}, and this is "
                     f"cluster {self._cluster}, whose ledgers may have the same ids: nothing was "
@@ -382,6 +412,8 @@ class _Run:
     """What the table has of each ledger, as far as it was looked at."""
     blocked_by: int | None = None
     """The first ledger of the log that is not archived."""
+    refused: set[LedgerId] = field(default_factory=set)
+    """Ledgers whose columns do not go with the table's."""
 
 
 def _cancelled(error: Exception) -> BookKeeperError:
@@ -392,10 +424,27 @@ def _cancelled(error: Exception) -> BookKeeperError:
     )
 
 
+def check_place(context: ClientContext, path: str) -> None:
+    """Whether a table may be at a path, as far as this process sees it: only what is no URI is
+    looked at, since a bucket may be open to Spark alone.
+
+    Raises:
+        InvalidArgumentError: a backup is there. Nothing was changed.
+    """
+    if "://" in path:
+        return
+    with suppress(BookieUnavailableError):
+        folder = BackupFolder(context, path)
+        if folder.is_there or folder.table is not None:
+            raise InvalidArgumentError(
+                f"{path} is the directory of a backup: nothing was archived. Choose another path"
+            )
+
+
 def _check_names(ledger: Ledger) -> None:
     clash = sorted({*PLACE_COLUMNS} & {name.lower() for name in ledger.schema.names})
     if clash:
-        raise InvalidArgumentError(
+        raise _ColumnsError(
             f"ledger {ledger.ledger_id} has a column {clash[0]!r}, which in the table says "
             "where a row was; give the column another name in the next ledger"
         )

@@ -29,7 +29,7 @@ from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import DIRECTORY, encode_listing
 from spark_bookkeeper.table.opening import table_of
-from spark_bookkeeper.table.snapshot import LOG, TableFiles, schema_of
+from spark_bookkeeper.table.snapshot import LOG, NoTableError, TableFiles, schema_of
 
 _OURS: Final = {DIRECTORY, LOG}
 
@@ -78,14 +78,17 @@ class BackupTable:
     def _put(self, ledgers: Sequence[Ledger]) -> dict[LedgerId, Taken]:
         """Have the table take the rows of ledgers, and prove that it stands for them."""
         found: dict[LedgerId, Taken] = {}
-        for row in self._add([ledger.ledger_id for ledger in ledgers]).rows:
+        report = self._add([ledger.ledger_id for ledger in ledgers])
+        for row in report.rows:
+            ledger_id = LedgerId(row.ledger_id)
             if row.status is not Outcome.ARCHIVED:
-                found[LedgerId(row.ledger_id)] = NotInTable(row.reason or str(row.status))
+                is_certain = row.status is Outcome.DAMAGED or ledger_id in report.refused
+                found[ledger_id] = NotInTable(row.reason or str(row.status), is_certain)
         proof = Proof(self._context, self._job, self._uri)
         for batch in batches_to_prove([x for x in ledgers if x.ledger_id not in found]):
             for ledger_id, judged in proof.of(batch).items():
                 found[ledger_id] = (
-                    NotInTable(judged.reason)
+                    NotInTable(judged.reason, judged.is_certain)
                     if isinstance(judged, Unproven)
                     else InTable(judged.index, judged.length_bytes)
                 )
@@ -97,12 +100,14 @@ class BackupTable:
         """For which ledgers the table stands as before, and the digests of their lists now."""
         if not ledgers:
             return {}
+        rows = table_of(self._context, self._uri).rows
         try:
-            rows = table_of(self._context, self._uri).rows
             files = rows.files_of_each([ledger.ledger_id for ledger in ledgers])
-        except BookieUnavailableError:
-            return {}  # the table is gone; it is made again
-        works = [_LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id]) for x in ledgers]
+        except NoTableError:
+            return {}  # it is made again; one that cannot be read now ends the run
+        works = [
+            _LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id], verify) for x in ledgers
+        ]
         looked = {each.ledger_id: each.index for each in self._job.run(_LOOKING, works)}
         stands = {i: index for i, index in looked.items() if index is not None}
         doubtful = [
@@ -137,6 +142,7 @@ def check_table(context: ClientContext, uri: str) -> None:
 
 
 def _check_table(context: ClientContext, uri: str) -> None:
+    _check_no_backup(context, uri)
     folder = beside_table(context, uri)
     instance_id = context.store.instance_id()
     if folder.is_there:
@@ -163,11 +169,8 @@ def _check_table(context: ClientContext, uri: str) -> None:
         )
 
 
-def _check_free(context: ClientContext, uri: str) -> None:
-    """Whether there is nothing at a URI that is no table."""
-    found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
-    if not found:
-        return
+def _check_no_backup(context: ClientContext, uri: str) -> None:
+    """Whether a URI is of no backup: a restore from there could not know which one is meant."""
     folder = BackupFolder(context, uri)
     if folder.table is not None:
         raise InvalidArgumentError(
@@ -175,9 +178,16 @@ def _check_free(context: ClientContext, uri: str) -> None:
         )
     if folder.is_there:
         raise InvalidArgumentError(
-            f"{uri} is the directory of a backup, and no table: without in_table (`--table`) it "
+            f"{uri} is the directory of a backup without a table: without in_table (`--table`) it "
             "goes on there; one with it needs another path. Nothing was changed"
         )
+
+
+def _check_free(context: ClientContext, uri: str) -> None:
+    """Whether there is nothing at a URI that is no table."""
+    found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
+    if not found:
+        return
     raise InvalidArgumentError(
         f"{uri} is not empty (it holds {', '.join(found[:5])}) and no Delta table; nothing was "
         "changed. Choose a path where there is nothing, or a table of `archive_to_delta`"
@@ -197,6 +207,8 @@ class _LookWork:
     """The digest of the list that names them."""
     files: TableFiles
     """Those that have, or may have, rows of it now."""
+    verify: bool
+    """Whether the list has to name just these: rows may have been added elsewhere."""
     size_bytes: int = 0
     """None of its rows are read."""
 
@@ -221,8 +233,11 @@ class _Looked:
 def _look(context: ClientContext, work: _LookWork) -> Sequence[_Looked]:
     bookie, key = table_of(context, work.table), work.ledger.key
     listing = bookie.listing(LedgerRef(key, work.index, work.ledger.encoding), is_fresh=True)
-    if set(listing.files.paths) <= set(work.files.paths):
+    named, files = set(listing.files.paths), work.files
+    if named <= set(files.untouched) and not (work.verify and named != set(files.paths)):
         return [_Looked(work.ledger_id, work.index)]
+    if files.partly_deleted:
+        return [_Looked(work.ledger_id, None)]
     entries = listing.table(0, listing.count - 1)
     again = bookie.put_listing(key, encode_listing(key, work.files, [entries]))
     return [_Looked(work.ledger_id, again)]

@@ -57,6 +57,8 @@ class Compared:
     """Of a piece that is all of its ledger, instead: the digest of the list, which was put."""
     reason: str | None = None
     """Why the table cannot stand for copies of this ledger; then there is nothing else."""
+    is_certain: bool = False
+    """Whether the reason is what the table has, and not that it could not be compared."""
 
 
 def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
@@ -65,10 +67,12 @@ def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
     listed: list[Mapping[str, Any]] = []
     try:
         for start, end in work.windows():
-            rows = table.rows.read(ledger.ledger_id, ledger.schema, work.files, start, end)
+            rows = table.rows.read(
+                ledger.ledger_id, ledger.schema, work.files, start, end, is_exact=True
+            )
             listed += _lines(ledger, _from_bookies(context, ledger, start, end), rows, start)
     except (CannotRebuildError, _DiffersError) as error:
-        return [Compared(work.ledger_id, work.first, reason=str(error))]
+        return [Compared(work.ledger_id, work.first, reason=str(error), is_certain=True)]
     return [_compared(table, work, listed)]
 
 
@@ -83,7 +87,7 @@ def compare_many(
         table = some[0][1].open_table(context)
         wanted = [LedgerRows(w.ledger_id, w.ledger.schema, w.files) for _, w in some]
         try:
-            found = table.rows.read_many(wanted)
+            found = table.rows.read_many(wanted, is_exact=True)
         except BookKeeperError:
             continue
 

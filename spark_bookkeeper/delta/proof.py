@@ -30,6 +30,9 @@ BATCH_ENTRIES: Final = 1 << 20
 """About so many entries are proven together: their lists are in memory, some 100 bytes for
 each."""
 
+BATCH_LEDGERS: Final = 1000
+"""And so many ledgers, at the most."""
+
 BATCH_BYTES: Final = 4 << 30
 """And about so many bytes: what is read again when all of it is killed before it counts."""
 
@@ -51,6 +54,8 @@ class Unproven:
     """It does not, or nobody could find out."""
 
     reason: str
+    is_certain: bool
+    """That it does not, also when it is asked again."""
 
 
 Judged: TypeAlias = Proven | Unproven
@@ -67,7 +72,8 @@ def batches_to_prove(ledgers: Iterable[Ledger]) -> Iterator[list[Ledger]]:
         assert metadata.last_entry_id is not None, "release-needs-an-end"
         entries += metadata.last_entry_id + 1
         size += metadata.length_bytes or 0
-        if batch and (entries > BATCH_ENTRIES or size > BATCH_BYTES):
+        is_full = len(batch) == BATCH_LEDGERS or entries > BATCH_ENTRIES or size > BATCH_BYTES
+        if batch and is_full:
             yield batch
             batch, entries, size = [], metadata.last_entry_id + 1, metadata.length_bytes or 0
         batch.append(each)
@@ -98,7 +104,11 @@ class Proof:
         self._refused: dict[LedgerId, Unproven] = {}
 
     def of(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, Judged]:
-        """What is to be said of each; those of one batch (``batches_to_prove``)."""
+        """What is to be said of each; those of one batch (``batches_to_prove``).
+
+        Raises:
+            BookKeeperError: the table's log cannot be read. Nothing was asked of bookies.
+        """
         self._refused = {}
         files = self._files(ledgers)
         self._begin(0)
@@ -109,30 +119,36 @@ class Proof:
             x.ledger_id: self._refused.get(x.ledger_id) or compared[x.ledger_id] for x in ledgers
         }
 
-    def _refuse(self, ledger_id: LedgerId, reason: str) -> None:
+    def _refuse(self, ledger_id: LedgerId, reason: str, *, is_certain: bool = False) -> None:
         """It goes no further; what is said first holds."""
-        self._refused.setdefault(ledger_id, Unproven(reason))
+        self._refused.setdefault(ledger_id, Unproven(reason, is_certain))
 
     def _files(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, TableFiles]:
         """One look at the table, for all of them."""
         ledger_ids = [ledger.ledger_id for ledger in ledgers]
         if not ledger_ids:
             return {}
-        try:
-            found = table_of(self._context, self._table).rows.files_of_each(ledger_ids)
-        except BookKeeperError as error:
-            for ledger_id in ledger_ids:
-                self._refuse(ledger_id, error.message)
-            return {}
+        found = table_of(self._context, self._table).rows.files_of_each(ledger_ids)
         for ledger_id in ledger_ids:
-            if not found[ledger_id].paths:
-                self._refuse(ledger_id, f"the table at {self._table} has no rows of it")
-        return {i: found[i] for i in ledger_ids if found[i].paths}
+            files = found[ledger_id]
+            if not files.paths:
+                self._refuse(
+                    ledger_id,
+                    f"the table at {self._table} has no rows of it yet: it is to be archived first",
+                )
+            elif files.partly_deleted:
+                self._refuse(
+                    ledger_id,
+                    f"rows of {files.partly_deleted[0]}, which may be its own, were deleted from "
+                    f"the table at {self._table} by a deletion vector, and these are not read "
+                    "here: `REORG TABLE ... APPLY (PURGE)` writes the file without such rows",
+                )
+        return {i: found[i] for i in ledger_ids if i not in self._refused}
 
     def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
         """What each piece of the proof came to; all of them are there."""
         answers = list(self._job.run(step, works))
-        assert len(answers) == len(works), "release-after-proof"
+        assert len(answers) == len(works), "release-after-proof, backup-after-proof"
         return answers
 
     def _compare(
@@ -148,7 +164,7 @@ class Proof:
         pieces: dict[LedgerId, dict[EntryId, Compared]] = {}
         for piece in self._answers(COMPARING, list(works.values())):
             if piece.reason is not None:
-                self._refuse(piece.ledger_id, piece.reason)
+                self._refuse(piece.ledger_id, piece.reason, is_certain=piece.is_certain)
             pieces.setdefault(piece.ledger_id, {})[piece.first] = piece
         proven: dict[LedgerId, Proven] = {}
         for ledger, files in ledgers:

@@ -1,4 +1,4 @@
-"""Every entry read once more by the list beside the table, as a reader of the released ledger."""
+"""Every entry read once more by the list beside the table, and from the files that it names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final
 
 from spark_bookkeeper.bookie.bookie import Delivered, LedgerRef
 from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
@@ -44,12 +43,11 @@ class ReadBack:
 def read_back(context: ClientContext, work: ReadBackWork) -> Sequence[ReadBack]:
     """One piece of a ledger."""
     bookie = work.open_table(context)
-    replica = Replica(bookie, work.ref)
     listing = bookie.listing(work.ref)
     size = 0
     for start, end in work.windows():
         ids = range(start, end + 1)
-        delivery = replica.read(ids)
+        delivery = bookie.read_exactly(work.ref, ids)
         if (reason := _trouble(listing, ids, delivery)) is not None:
             return [ReadBack(work.ledger_id, size, reason)]
         size += _bytes(delivery)
@@ -66,7 +64,7 @@ def read_back_many(
     for some in together(works):
         bookie = some[0][1].open_table(context)
         try:
-            found = bookie.read_many([work.ref for _, work in some])
+            found = bookie.read_many([work.ref for _, work in some], is_exact=True)
         except BookKeeperError:
             continue
         for (number, work), (listing, delivery) in zip(some, found, strict=True):

@@ -32,7 +32,7 @@ from spark_bookkeeper.delta.dropping import (
     released_row,
     to_drop,
 )
-from spark_bookkeeper.delta.proof import Proof, Proven, Unproven, batches_to_prove
+from spark_bookkeeper.delta.proof import BATCH_LEDGERS, Proof, Proven, Unproven, batches_to_prove
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
@@ -52,9 +52,6 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.opening import table_of
-
-BATCH_LEDGERS: Final = 1000
-"""So many ledgers go through the steps together, at the most."""
 
 STEPS: Final = 4
 """In which something is waited for; the change of the metadata is part of the last one."""
@@ -309,13 +306,17 @@ class _Batch:
     def _prove(self) -> None:
         """Whether the table stands for those that are not released yet."""
         proof = Proof(self._context, self._job, self._table, self._begin)
-        for ledger_id, judged in proof.of([each.ledger for each in self._unproven]).items():
+        try:
+            found = proof.of([each.ledger for each in self._unproven])
+        except BookKeeperError as error:
+            for each in self._unproven:
+                each.left(f"{error.message}. Nothing was released")
+            return
+        for ledger_id, judged in found.items():
             each = self._ledgers[ledger_id]
             if isinstance(judged, Unproven):
-                each.left(
-                    f"{judged.reason}. Nothing was released: archive it first, to another table "
-                    "where rows of it were deleted or changed in this one"
-                )
+                what_next = ": archive it to another table" if judged.is_certain else ""
+                each.left(f"{judged.reason}. Nothing was released{what_next}")
             else:
                 each.proven = judged
 

@@ -93,16 +93,29 @@ class TableRows:
         return files_of(self.folder, ledger_ids, self.bookie_id)
 
     def read(
-        self, ledger_id: int, schema: pa.Schema, pinned: TableFiles, first: int, last: int
+        self,
+        ledger_id: int,
+        schema: pa.Schema,
+        pinned: TableFiles,
+        first: int,
+        last: int,
+        *,
+        is_exact: bool = False,
     ) -> pa.Table:
         """The rows of the entries ``first .. last``, with their places, by entry and row.
 
         From the files that are pinned. Where one is gone, as after OPTIMIZE and VACUUM, from those
         of the newest version: places tell which rows are meant wherever they lie.
 
+        Args:
+            is_exact: from the pinned files only, as a proof of just these asks.
+
         Raises:
+            MissingFileError: ``is_exact``, and one of them is gone.
             BookieUnavailableError: the table cannot be read.
         """
+        if is_exact:
+            return self._read(ledger_id, schema, pinned, first, last)
         key = ledger_id, pinned.paths
         files = self._newest.get(key, pinned)
         for again in (True, True, False):
@@ -114,7 +127,7 @@ class TableRows:
                 files = self._newest[key] = self.files_of(ledger_id)
         raise AssertionError("the last turn returns or raises")
 
-    def read_many(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:
+    def read_many(self, wanted: Sequence[LedgerRows], *, is_exact: bool = False) -> list[pa.Table]:
         """The rows of small ledgers, of each as ``read`` gives them; no file is read twice.
 
         Raises:
@@ -123,6 +136,8 @@ class TableRows:
         try:
             return self._read_many(wanted)
         except MissingFileError:
+            if is_exact:
+                raise
             newest = self.files_of_each([each.ledger_id for each in wanted])
             return self._read_many([replace(x, pinned=newest[x.ledger_id]) for x in wanted])
 

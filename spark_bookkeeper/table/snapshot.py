@@ -35,6 +35,10 @@ _CHECKPOINT = re.compile(
 )
 
 
+class NoTableError(BookieUnavailableError):
+    """No Delta table is at a place that can be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """Some files of a table at one version."""
@@ -44,6 +48,14 @@ class TableFiles:
     """Below the table, in Parquet."""
     columns: Mapping[str, str]
     """What files call a column, by its name in lower case: Delta tells names apart by no more."""
+    partly_deleted: tuple[str, ...] = ()
+    """Those of the paths of which the table has not all rows any more, as a vector of deletions
+    says. Which they are is not read here: nobody may count on such a file."""
+
+    @property
+    def untouched(self) -> tuple[str, ...]:
+        """Those of which the table has every row."""
+        return tuple(path for path in self.paths if path not in self.partly_deleted)
 
 
 def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mapping[int, TableFiles]:
@@ -102,6 +114,7 @@ def _files_of(
     ledger_column = columns.get(LEDGER_COLUMN, LEDGER_COLUMN)
     wanted = sorted(ledger_ids)
     paths: dict[int, list[str]] = {ledger_id: [] for ledger_id in wanted}
+    deleted = {unquote(path) for path, add in files.items() if add.get("deletionVector")}
     for path, add in files.items():
         held = _may_be_in(add, ledger_column, wanted)
         if held and (":" in path or path.startswith("/")):
@@ -113,7 +126,9 @@ def _files_of(
         for ledger_id in held:
             paths[ledger_id].append(unquote(path))
     return {
-        ledger_id: TableFiles(version, tuple(sorted(found)), columns)
+        ledger_id: TableFiles(
+            version, tuple(sorted(found)), columns, tuple(sorted(deleted.intersection(found)))
+        )
         for ledger_id, found in paths.items()
     }
 
@@ -141,9 +156,9 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
     commits = {int(m[1]): name for name in names if (m := _COMMIT.fullmatch(name))}
     checkpoints = _checkpoints(names)
     if not commits and not checkpoints:
-        raise BookieUnavailableError(
-            f"there is no table at {folder.uri} any more (no {LOG}). What was released to it is "
-            "not on bookies: put the table back, from a backup or from where it was moved to",
+        raise NoTableError(
+            f"there is no table at {folder.uri} any more (no {LOG}). What it stands for is nowhere "
+            "else: put the table back, from a copy of it or from where it was moved to",
             bookie_id=bookie_id,
         )
     base = max(checkpoints, default=-1)
@@ -155,7 +170,10 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
         for name in checkpoints.get(base, ()):
             yield from _of_checkpoint(folder, f"{LOG}/{name}")
         for version in range(base + 1, newest + 1):
-            yield from _lines(_content(folder, f"{LOG}/{commits[version]}"))
+            lines = _lines(_content(folder, f"{LOG}/{commits[version]}"))
+            # The lines of a commit have no order. One that removes a path and adds it again, as
+            # with a vector of deletions, adds it.
+            yield from sorted(lines, key=lambda action: "remove" not in action)
 
     return newest, actions()
 
@@ -190,7 +208,13 @@ def _of_checkpoint(folder: Folder, path: str) -> Iterator[Mapping[str, Any]]:
 
 def _of_parquet(data: bytes) -> Iterator[Mapping[str, Any]]:
     file = pq.ParquetFile(io.BytesIO(data))
-    wanted = ["add.path", "add.stats", "metaData.schemaString", "sidecar.path"]
+    wanted = [
+        "add.path",
+        "add.stats",
+        "add.deletionVector",
+        "metaData.schemaString",
+        "sidecar.path",
+    ]
     held = {name for name in wanted if name.split(".")[0] in file.schema_arrow.names}
     yield from file.read(columns=sorted(held)).to_pylist()
 

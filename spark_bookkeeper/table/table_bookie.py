@@ -161,11 +161,23 @@ class TableBookie(Bookie):
     ) -> Delivered[StoredEntry]:
         return self._delivered(ledger, *self._rebuilt(ledger, entry_ids))
 
+    def read_exactly(self, ledger: LedgerRef, entry_ids: Sequence[int]) -> Delivered[StoredEntry]:
+        """The same from just the files that the list names, for a proof of it.
+
+        Raises:
+            MissingFileError: one of them is gone.
+            BookieUnavailableError: the table or the list cannot be read.
+        """
+        return self._delivered(ledger, *self._rebuilt(ledger, entry_ids, is_exact=True))
+
     def read_many(
-        self, ledgers: Sequence[LedgerRef]
+        self, ledgers: Sequence[LedgerRef], *, is_exact: bool = False
     ) -> Sequence[tuple[Listing, Delivered[StoredEntry]]]:
         """All entries of small ledgers, each with the list by which it was read: what ``read``
         gives, and no file of the table is read twice.
+
+        Args:
+            is_exact: what ``read_exactly`` gives.
 
         Raises:
             BookieUnavailableError: it cannot be done for all of them.
@@ -178,7 +190,7 @@ class TableBookie(Bookie):
         return [
             (listing, self._delivered(ledger, *self._matched(ledger, listing, entries, rows)))
             for ledger, listing, rows in zip(
-                ledgers, lists, self.rows.read_many(wanted), strict=True
+                ledgers, lists, self.rows.read_many(wanted, is_exact=is_exact), strict=True
             )
             for entries in [range(listing.count)]
         ]
@@ -223,13 +235,20 @@ class TableBookie(Bookie):
         return []
 
     def _rebuilt(
-        self, ledger: LedgerRef, entry_ids: Sequence[int], *, is_fresh: bool = False
+        self,
+        ledger: LedgerRef,
+        entry_ids: Sequence[int],
+        *,
+        is_fresh: bool = False,
+        is_exact: bool = False,
     ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
         """The rows of each entry, verified; and why the others cannot be used."""
         listing = self.listing(ledger, is_fresh=is_fresh)
         schema = ledger.encoding.schema
         first, last = entry_ids[0], entry_ids[-1]
-        rows = self.rows.read(ledger.key.ledger_id, schema, listing.files, first, last)
+        rows = self.rows.read(
+            ledger.key.ledger_id, schema, listing.files, first, last, is_exact=is_exact
+        )
         return self._matched(ledger, listing, entry_ids, rows)
 
     def _matched(

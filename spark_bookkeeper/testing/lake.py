@@ -92,10 +92,13 @@ def _add(
         there = DeltaTable(lake, storage_options=storage_options)
         known.update(there.to_pyarrow_table(columns=["_ledger_id"])["_ledger_id"].to_pylist())
     rows, new = [], []
+    cannot: set[LedgerId] = set()
     for ledger_id in ledger_ids:
         try:
             whole = archived_rows(context, ledger_id)
         except (BookKeeperError, pa.ArrowInvalid) as error:
+            if isinstance(error, pa.ArrowInvalid):
+                cannot.add(ledger_id)
             rows.append(Row(ledger_id, "archive", Outcome.LEFT, str(error)))
             continue
         if known[ledger_id] == 0:
@@ -111,7 +114,7 @@ def _add(
         else row
         for row in rows
     ]
-    return ArchiveReport("archive_to_delta", tuple(rows))
+    return ArchiveReport("archive_to_delta", tuple(rows), refused=cannot | refused.keys())
 
 
 def _commit(

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_bookkeeper.backup import restoring_entries
 from spark_bookkeeper.backup.folder import BESIDE_TABLE, BackupFolder, beside_table
+from spark_bookkeeper.backup.in_table import CLOCKS_MS
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.backup.snapshot import HEADER_KEY, decode_snapshot, encode_snapshot
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.delta import backup_table
-from spark_bookkeeper.delta.archive import OWNER
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.delta import backup_table, proof
+from spark_bookkeeper.delta.archive import OWNER, ArchiveReport, check_place
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+)
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
@@ -35,7 +44,9 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.table import table_bookie
+from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import TABLE, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -250,6 +261,8 @@ def test_a_second_run_adds_only_what_is_new_and_reads_nothing_again(
     assert not any(s.path.endswith(".parquet") for s in ground.steps if s.place == TABLE)
     assert DeltaTable(str(lake)).version() == version, "the table is not asked to take anything"
     assert of(again, finest).reason == "in the directory beside the table, as before"
+    planned = save_in_table(ground.client(), lake, dry_run=True).rows
+    assert {row.ledger_id for row in planned if row.target == str(lake)} == set(first)
     second = bytes_ledger(ground, 3)
 
     report = save_in_table(ground.client(), lake)
@@ -298,6 +311,202 @@ def test_many_small_ledgers_cost_as_many_reads_of_the_table_as_one(tmp_path: Pat
             if step.place == TABLE and step.path.endswith(".parquet")
         )
     assert costs[12] == costs[1]
+
+
+def lose(ground: Ground, ledger_id: LedgerId) -> None:
+    """All copies of a ledger."""
+    found = [
+        path
+        for bookie in ground.bookie_ids
+        for path in ground.root(bookie).rglob("*")
+        if path.is_file() and f"/{ledger_id}-" in str(path)
+    ]
+    assert found
+    for path in found:
+        path.unlink()
+
+
+def test_a_ledger_is_known_however_many_snapshots_of_others_there_are_since(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    lost, other = bytes_ledger(ground), bytes_ledger(ground)
+    before = contents(ground, [lost, other])
+    save_in_table(ground.client(), lake)
+    for _ in range(6):
+        save_in_table(ground.client(), lake, [other])
+    lose(ground, lost)
+
+    report = save_in_table(ground.client(), lake)
+
+    assert report.is_complete, report.unfinished
+    assert of(report, lost).target == str(lake)
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [lost, other]) == before
+
+
+def test_snapshots_that_are_older_than_a_ledger_are_not_searched_for_it(
+    ground: Ground, lake: Path
+) -> None:
+    old = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    for _ in range(5):
+        save_in_table(ground.client(), lake, [old])
+    ground.runtime.sleep(3 * CLOCKS_MS / 1000)
+    new = bytes_ledger(ground)
+    ground.forget()
+
+    save_in_table(ground.client(), lake, [new])
+
+    searched = [s for s in ground.steps if "snapshots/" in s.path and s.path.endswith(".arrow")]
+    assert sum(step.operation == "read" for step in searched) == 1
+
+
+# What passes
+
+
+def in_directory_by_newest(ground: Ground, lake: Path) -> set[int]:
+    """The ledgers for which the table does not stand, by the newest snapshot."""
+    _, taken = beside_table(ground.context, str(lake)).snapshot()
+    return {each.ledger_id for each in taken.ledgers if each.index is None}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_table_that_cannot_be_read_now_ends_the_run_and_sends_nothing_into_the_directory(
+    ground: Ground, lake: Path, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = {bytes_ledger(ground) for _ in range(2)}
+    if is_known:
+        save_in_table(ground.client(), lake)
+    before = beside_table(ground.context, str(lake)).numbers()
+
+    def fail(*_: object) -> None:
+        raise BookieUnavailableError("the bucket answers 503", bookie_id="archive-x:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRows, "files_of_each", fail)
+        with pytest.raises(BookieUnavailableError, match="503"):
+            save_in_table(ground.client(), lake)
+    assert beside_table(ground.context, str(lake)).numbers() == before
+    assert in_directory(lake) == set()
+
+    report = save_in_table(ground.client(), lake)
+
+    assert {row.ledger_id for row in report.rows if row.target == str(lake)} == ledgers
+
+
+class Failing(LocalRunner):
+    """Of whose first step of a name every task fails."""
+
+    def __init__(self, context: ClientContext, phase: str) -> None:
+        super().__init__(context)
+        self.phase = phase
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        if step.phase == self.phase:
+            return iter([step.failed(item, Failure("the executor was lost")) for item in items])
+        return super().run(step, items, progress)
+
+
+def test_so_many_ledgers_are_proven_together_at_the_most(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "BATCH_LEDGERS", 2)
+    ledgers = [ground.context.ledger(bytes_ledger(ground, 1))[0] for _ in range(5)]
+
+    assert [len(batch) for batch in proof.batches_to_prove(ledgers)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("phase", ["comparing with the table", "reading it back from the table"])
+def test_what_tasks_that_failed_left_out_is_saved_and_goes_into_the_table_later(
+    ground: Ground, empty: Ground, lake: Path, phase: str
+) -> None:
+    ledgers = {bytes_ledger(ground) for _ in range(2)}
+    context = ground.client()
+
+    first = save_in_table(context, lake, runner=Failing(context, phase))
+    assert in_directory_by_newest(ground, lake) == ledgers
+    second = save_in_table(ground.client(), lake)
+
+    assert first.is_complete, first.unfinished
+    assert all("asked again by the next run: the executor" in str(r.reason) for r in first.rows)
+    assert {row.ledger_id for row in second.rows if row.target == str(lake)} == ledgers
+    assert in_directory_by_newest(ground, lake) == set()
+    for number in (1, 2):
+        new = Ground(empty.directory / str(number), bookies=5, runtime=InlineRuntime())
+        assert put_back(new, lake, snapshot=number).is_complete
+        assert contents(new, sorted(ledgers)) == contents(ground, sorted(ledgers))
+
+
+def test_what_the_archive_did_not_come_to_goes_into_the_table_later(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = bytes_ledger(ground)
+
+    def conflict(*_: object) -> ArchiveReport:
+        reason = "others changed the table five times meanwhile"
+        rows = (Row(ledger_id, "archive", Outcome.LEFT, reason),)
+        return ArchiveReport("archive_to_delta", rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_bookkeeper.testing.lake._add", conflict)
+        first = save_in_table(ground.client(), lake)
+
+    assert (first.is_complete, of(first, ledger_id).target) == (True, None)
+    assert of(save_in_table(ground.client(), lake), ledger_id).target == str(lake)
+
+
+def test_a_release_that_cannot_read_the_table_advises_no_other_one(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, unknown = bytes_ledger(ground), bytes_ledger(ground)
+    archive(ground.context, lake, [known])
+
+    def fail(*_: object) -> None:
+        raise BookieUnavailableError("the bucket answers 503", bookie_id="archive-x:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRows, "files_of_each", fail)
+        (row,) = release(ground.client(), lake, [known])
+    assert (row.status, row.reason) == (
+        Outcome.LEFT,
+        "the bucket answers 503. Nothing was released",
+    )
+    (row,) = release(ground.client(), lake, [unknown])
+    assert str(row.reason).endswith("it is to be archived first. Nothing was released")
+    rows = DeltaTable(str(lake)).to_pyarrow_table()
+    write_deltalake(str(lake), rows.slice(1), mode="overwrite")
+    (row,) = release(ground.client(), lake, [known])
+    assert str(row.reason).endswith("Nothing was released: archive it to another table")
+
+
+def test_a_restore_that_goes_on_verifies_what_is_there_once(
+    ground: Ground, empty: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = [bytes_ledger(ground, 3) for _ in range(2)]
+    save_in_table(ground.client(), lake)
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "create_ledger":
+            raise Killed
+
+    context = empty.client(None, kill)
+    with pytest.raises(Killed):
+        restore(context, LocalRunner(context), str(lake))
+    asked: Counter[LedgerId] = Counter()
+    real = restoring_entries._lacking
+
+    def counted(context: ClientContext, ledger: Ledger, *range_: int) -> Any:
+        asked[ledger.ledger_id] += 1
+        return real(context, ledger, *range_)
+
+    monkeypatch.setattr(restoring_entries, "_lacking", counted)
+
+    assert put_back(empty, lake).is_complete
+
+    assert asked == dict.fromkeys(ledgers, 1)
+    assert contents(empty, ledgers) == contents(ground, ledgers)
 
 
 # Whatever happens to the table
@@ -391,6 +600,60 @@ def test_what_was_changed_in_the_table_is_refused_by_name_and_mended_by_a_verify
     assert contents(empty, [good, hurt]) == contents(ground, [good, hurt])
 
 
+def delete_by_vector(lake: Path) -> None:
+    """Rows of the newest file, as Spark writes it: which they are is not read."""
+    commits = sorted((lake / "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
+    add = [line["add"] for line in lines if "add" in line][-1]
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    told = [{"remove": {"path": add["path"]}}, {"add": {**add, "deletionVector": vector}}]
+    path = lake / "_delta_log" / f"{len(commits):020d}.json"
+    path.write_text("\n".join(map(json.dumps, told)))
+
+
+def test_a_file_from_which_rows_were_deleted_by_a_vector_stands_for_nothing(
+    ground: Ground, empty: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    hurt = bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    delete_by_vector(lake)
+
+    def as_archived(context: ClientContext, lake: str, ids: Any, _: Any) -> ArchiveReport:
+        rows = (Row(each, "archive", Outcome.ARCHIVED) for each in ids)
+        return ArchiveReport("archive_to_delta", tuple(rows))
+
+    monkeypatch.setattr("spark_bookkeeper.testing.lake._add", as_archived)  # delta-rs reads none
+    report = save_in_table(ground.client(), lake)
+
+    assert report.is_complete, report.unfinished
+    assert of(report, good).target == str(lake)
+    assert "deletion vector" in str(of(report, hurt).reason)
+    assert in_directory(lake) == {hurt}
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [good, hurt]) == contents(ground, [good, hurt])
+
+
+def test_rows_that_somebody_added_are_noticed_by_a_verifying_run(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    good, twice = bytes_ledger(ground), bytes_ledger(ground)
+    save_in_table(ground.client(), lake)
+    rows = DeltaTable(str(lake)).to_pyarrow_table()
+    of_one = rows.filter(pa.compute.equal(rows["_ledger_id"], twice))
+    write_deltalake(str(lake), of_one, mode="append")
+
+    report = save_in_table(ground.client(), lake, verify=True)
+    optimize(lake)
+    vacuum(lake)
+
+    assert of(report, good).target == str(lake)
+    assert "40 rows" in str(of(report, twice).reason)
+    assert put_back(empty, lake).is_complete
+    assert contents(empty, [good, twice]) == contents(ground, [good, twice])
+
+
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_backup_after_proof_a_table_that_changed_stands_for_nothing_unproven(
     ground: Ground,
@@ -462,12 +725,38 @@ def test_a_table_that_was_dropped_is_made_again(ground: Ground, empty: Ground, l
     for file in lake.glob("*.parquet"):
         file.unlink()
 
-    (row,) = put_back(empty, lake).rows
-    assert row.status is Outcome.LEFT
-    assert f"entry 0 of ledger {ledger_id}" in str(row.reason) or "no table" in str(row.reason)
+    for dry_run in (True, False):
+        (row,) = put_back(empty, lake, dry_run=dry_run).rows
+        assert row.status is Outcome.LEFT
+        assert "there is no table" in str(row.reason)
+        assert "released" not in str(row.reason)
     assert save_in_table(ground.client(), lake).is_complete
     assert in_table(lake) == {ledger_id: 20}
     assert put_back(empty, lake).is_complete
+
+
+def test_a_plan_looks_for_the_files_of_the_table_or_for_those_that_came_after(
+    ground: Ground, empty: Ground, lake: Path
+) -> None:
+    ledgers = [bytes_ledger(ground) for _ in range(2)]
+    for ledger_id in ledgers:
+        save_in_table(ground.client(), lake, [ledger_id])
+    save_in_table(ground.client(), lake)
+
+    def planned() -> list[Row]:
+        return sorted(put_back(empty, lake, dry_run=True).rows, key=lambda row: row.ledger_id)
+
+    optimize(lake)
+    vacuum(lake)
+    empty.forget()
+    assert [row.status for row in planned()] == [Outcome.PLANNED] * 2
+    looks = [s.path for s in empty.steps if s.place == TABLE and s.operation == "size"]
+    assert len(looks) == len(set(looks)) > 0, "each file is looked for once"
+    for file in lake.glob("*.parquet"):
+        file.unlink()
+    for row in planned():
+        assert row.status is Outcome.LEFT
+        assert "parquet is not there" in str(row.reason)
 
 
 def test_a_table_that_was_moved_with_all_that_is_beside_it(
@@ -480,6 +769,40 @@ def test_a_table_that_was_moved_with_all_that_is_beside_it(
     assert put_back(empty, tmp_path / "moved").is_complete
 
     assert contents(empty, [ledger_id]) == contents(ground, [ledger_id])
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_entries_that_come_back_in_other_bytes_are_told(
+    ground: Ground, empty: Ground, lake: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another version of Arrow makes them; by itself, and together with neighbours."""
+    rows = pa.table({"first": [1, 2, 3]})
+    ledger_id = rows_ledger(ground, rows, entries=2)
+    save_in_table(ground.client(), lake)
+    before = open_rows(ground, ledger_id)
+    real = table_bookie.rebuilt_bytes
+
+    def other(*args: Any, **options: Any) -> bytes:
+        return real(*args, **options) + bytes(8)
+
+    monkeypatch.setattr(table_bookie, "rebuilt_bytes", other)
+    if is_alone:
+        monkeypatch.setattr(restoring_entries, "TOGETHER_ENTRIES", 0)
+
+    (row,) = put_back(empty, lake).rows
+
+    assert row.status is Outcome.RESTORED
+    assert "of 2 of its entries the table gave other bytes" in str(row.reason)
+    assert open_rows(empty, ledger_id) == before
+
+
+def open_rows(ground: Ground, ledger_id: LedgerId) -> list[Any]:
+    """The rows of each entry."""
+    context = ground.client()
+    ledger, found = context.ledger(ledger_id)
+    last = found.value.last_entry_id
+    assert last is not None
+    return [e.batch().to_pylist() for e in Fetcher(context, ledger).fetch(EntryId(0), last)]
 
 
 # Beside other uses of the table
@@ -599,9 +922,10 @@ def test_a_place_that_is_something_else_is_refused(
     )
     assert "without in_table (`--table`)" in told(plain)
     assert f"back up to {lake}" in told(beside(lake))
-    assert f"back up to {lake}" in refused(
-        lambda: backup(ground.context, LocalRunner(ground.context), str(beside(lake)))
-    )
+    for end in ("", "/", "//"):
+        assert f"back up to {lake}" in refused(
+            partial(backup, ground.context, LocalRunner(ground.context), f"{beside(lake)}{end}")
+        )
     assert "diary.txt" in told(home)
     assert "no column _ledger_id" in told(foreign)
     assert "its columns are id, name" in told(foreign)
@@ -610,6 +934,36 @@ def test_a_place_that_is_something_else_is_refused(
     assert "is of cluster" in told(lake, empty)
     assert str(home / "diary.txt") in told(home / "diary.txt")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_backup_in_whose_directory_a_table_was_made_takes_no_backup_in_the_table(
+    ground: Ground, lake: Path, dry_run: bool
+) -> None:
+    """A restore from there would take the other one."""
+    ledger_id = bytes_ledger(ground)
+    backup(ground.context, LocalRunner(ground.context), str(lake))
+    archive(ground.context, lake, [ledger_id])
+
+    said = refused(lambda: save_in_table(ground.client(), lake, dry_run=dry_run))
+
+    assert "is the directory of a backup without a table" in said
+    assert not beside(lake).exists()
+
+
+def test_no_table_is_made_in_the_directory_of_a_backup(ground: Ground, lake: Path) -> None:
+    bytes_ledger(ground)
+    plain = lake.with_name("plain")
+    backup(ground.context, LocalRunner(ground.context), str(plain))
+    save_in_table(ground.client(), lake)
+
+    for place in (plain, beside(lake)):
+        assert "is the directory of a backup" in refused(
+            partial(check_place, ground.context, str(place))
+        )
+    check_place(ground.context, str(lake))
+    check_place(ground.context, str(lake / "nothing"))
+    check_place(ground.context, "s3a://no-such-bucket/that/is/not/asked")
 
 
 def test_a_table_whose_backup_is_not_beside_it_is_no_backup(
@@ -629,7 +983,7 @@ def test_a_table_whose_backup_is_not_beside_it_is_no_backup(
         row.reason
     )
     shutil.move(tmp_path / "elsewhere", beside(lake))
-    assert put_back(empty, beside(lake)).is_complete  # whoever names the directory means both
+    assert put_back(empty, f"{beside(lake)}/").is_complete  # who names the directory means both
 
 
 def test_a_list_that_is_lost_is_named_and_made_again(

@@ -86,6 +86,14 @@ def test_another_engine_counts_the_same(bk: sbk.BookKeeper, tmp_path: Path) -> N
     assert found == [(500, 124_750, 500)]
 
 
+def test_no_table_is_made_in_the_directory_of_a_backup(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    ledger_id = ledger_of(bk, bk.spark.range(10))
+    bk.backup(str(tmp_path), [ledger_id])
+
+    with pytest.raises(sbk.InvalidArgumentError, match="is the directory of a backup"):
+        bk.archive_to_delta(str(tmp_path), [ledger_id])
+
+
 def test_archiving_again_adds_only_what_is_new(bk: sbk.BookKeeper, tmp_path: Path) -> None:
     path = tmp_path / "table"
     first = ledger_of(bk, bk.spark.range(10))

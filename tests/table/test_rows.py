@@ -103,6 +103,23 @@ def test_files_that_are_pinned_later_are_read_whatever_stood_for_earlier_ones(
     assert len(table.read(1, ONE, first, 0, 2)) == len(rows), "as long as those are there"
 
 
+def test_a_proof_reads_what_is_pinned_or_nothing(tmp_path: Path) -> None:
+    """Rows of other files prove nothing of those that a list names."""
+    rows = rows_of(random.Random(4), {1: ONE})
+    write_deltalake(str(tmp_path), rows)
+    table = opened(tmp_path)
+    pinned = table.files_of(1)
+    write_deltalake(str(tmp_path), rows, mode="overwrite")
+    DeltaTable(str(tmp_path)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+    assert len(table.read(1, ONE, pinned, 0, 2)) == len(rows)
+    with pytest.raises(MissingFileError):
+        table.read(1, ONE, pinned, 0, 2, is_exact=True)
+    assert len(table.read_many([LedgerRows(1, ONE, pinned)])[0]) == len(rows)
+    with pytest.raises(MissingFileError):
+        table.read_many([LedgerRows(1, ONE, pinned)], is_exact=True)
+
+
 def test_files_of_many_are_those_of_each(tmp_path: Path) -> None:
     dice = random.Random(2)
     for ids in ((1, 5), (2, 3), (8,), (4, 6)):

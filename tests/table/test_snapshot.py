@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -54,6 +56,52 @@ def test_after_every_kind_of_commit_the_same_files_are_there(tmp_path: Path) -> 
         assert set(found.paths) == theirs(path)
         assert found.version == DeltaTable(str(path)).version()
         assert found.columns["value"] == "Value"
+
+
+VECTOR = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+
+
+@pytest.mark.parametrize("is_removed_first", [True, False])
+def test_a_file_with_a_vector_of_deletions_is_there_and_not_untouched(
+    tmp_path: Path, is_removed_first: bool
+) -> None:
+    """The lines of a commit have no order."""
+    path = tmp_path / "lake"
+    write_deltalake(str(path), rows(7, range(5)))
+    write_deltalake(str(path), rows(7, range(5, 9)), mode="append")
+    before = ours(path, 7).paths
+    commits = path / "_delta_log"
+    told = [json.loads(line) for line in (commits / f"{1:020d}.json").read_text().splitlines()]
+    (add,) = (line["add"] for line in told if "add" in line)
+    lines = [{"remove": {"path": add["path"]}}, {"add": {**add, "deletionVector": VECTOR}}]
+    lines = lines if is_removed_first else lines[::-1]
+    (commits / f"{2:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+
+    found = ours(path, 7)
+
+    assert found.paths == before
+    assert found.partly_deleted == (unquote(add["path"]),)
+    assert set(found.untouched) == set(before) - {unquote(add["path"])}
+
+
+@pytest.mark.parametrize("vector", [VECTOR, None])
+def test_a_checkpoint_tells_of_vectors_of_deletions(
+    tmp_path: Path, vector: dict[str, Any] | None
+) -> None:
+    schema = {"fields": [{"name": "_ledger_id", "metadata": {}}]}
+    actions = [
+        {"metaData": {"schemaString": json.dumps(schema)}, "add": None},
+        {"metaData": None, "add": {"path": "a.parquet", "stats": None, "deletionVector": vector}},
+    ]
+    (tmp_path / "_delta_log").mkdir()
+    pq.write_table(
+        pa.Table.from_pylist(actions), tmp_path / "_delta_log" / f"{3:020d}.checkpoint.parquet"
+    )
+
+    found = ours(tmp_path, 7)
+
+    assert found.paths == ("a.parquet",)
+    assert found.partly_deleted == (("a.parquet",) if vector else ())
 
 
 def test_files_without_rows_of_a_ledger_are_passed_over(tmp_path: Path) -> None:
