@@ -82,7 +82,7 @@ def test_an_entry_out_of_range_is_refused_with_the_range(
 ) -> None:
     reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
 
-    with pytest.raises(NoSuchEntryError, match="last <= 9"):
+    with pytest.raises(NoSuchEntryError, match="entries 0 to 9 can be"):
         payloads(reader, first, last)
 
 

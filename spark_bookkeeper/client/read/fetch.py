@@ -421,9 +421,11 @@ def checked_range(
     if first < 0 or end > readable or (first > end and not is_empty):
         what = "last entry" if metadata.is_closed else "last add confirmed"
         there = f"entries 0 to {readable} can be" if readable >= 0 else "there is none to read"
+        asked = f"entry {first}" if last is None else f"entries {first} to {end}"
+        order = "the first is behind the last, and " if last is not None and first > end else ""
         raise NoSuchEntryError(
-            f"entries {first} to {end} of ledger {ledger_id} cannot be read: its {what} is "
-            f"{readable}, so {there}"
+            f"{asked} of ledger {ledger_id} cannot be read: {order}its {what} is {readable}, so "
+            f"{there}"
             + ("" if metadata.is_closed else "; refresh(), or open it with recovery, to read on"),
             ledger_id=ledger_id,
             entry_id=end if end > readable else first,
