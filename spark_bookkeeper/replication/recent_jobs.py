@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.replication.report import Outcome, Report, Row
@@ -145,7 +145,7 @@ def noted(
 ) -> ReportT:
     """Run a job, and note it: from its first second on, and when it ends.
 
-    One that is refused at once leaves no note; one that is interrupted always does.
+    One that is refused at once leaves no note. One that fails at its work, or is interrupted, does.
 
     Args:
         about: what it was told to do.
@@ -246,7 +246,9 @@ class _Keeper:
     def failed(self, error: BaseException) -> None:
         self._end()
         is_interrupted = isinstance(error, KeyboardInterrupt)
-        if not self._is_written and (self._is_tried or not is_interrupted):
+        is_refused = self._note.phase is None or isinstance(error, InvalidArgumentError)
+        has_begun = is_interrupted or not is_refused
+        if not self._is_written and (self._is_tried or not has_begun):
             return  # whoever interrupts is not kept waiting for a store that does not answer
         said = getattr(error, "message", None) or str(error) or type(error).__name__
         if is_interrupted:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.replication.recent_jobs import (
     JOBS,
@@ -109,6 +109,22 @@ def test_a_job_that_is_refused_at_once_leaves_no_note(ground: Ground) -> None:
         noted(ground.context, "recover_bookie", None, no_progress, run)
 
     assert notes(ground) == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "left"), [(BookKeeperError("was cancelled"), 1), (InvalidArgumentError("wrong"), 0)]
+)
+def test_a_job_that_fails_at_its_work_leaves_a_note_however_early(
+    ground: Ground, error: BookKeeperError, left: int
+) -> None:
+    def run(told: Progress) -> RecoveryReport:
+        told("archiving", 0, 2, 0)
+        raise error
+
+    with pytest.raises(type(error)):
+        noted(ground.context, "archive_to_delta", None, no_progress, run)
+
+    assert [note.phase for note in notes(ground)] == ["archiving"] * left
 
 
 def test_a_job_that_is_interrupted_at_once_leaves_a_note(ground: Ground) -> None:
