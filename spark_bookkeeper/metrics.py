@@ -23,6 +23,7 @@ from prometheus_client.samples import Sample
 from typing_extensions import override
 
 MILLISECONDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+LONG_MILLISECONDS: Final = (10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000)
 SECONDS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0)
 
 
@@ -303,6 +304,60 @@ class ClientMetrics(Metrics):
         self.published_ledgers = Counter(
             "auditor_ledgers_published",
             "Ledgers that audits published as under-replicated",
+            registry=registry,
+        )
+        self.underreplicated_ledgers = Gauge(
+            "auditor_NUM_UNDER_REPLICATED_LEDGERS",
+            "Ledgers that were published and are not yet made whole, as the auditor saw last",
+            registry=registry,
+        )
+        self.audits_delayed = Counter(
+            "auditor_NUM_BOOKIE_AUDITS_DELAYED",
+            "Times that a bookie was away and was given the delay to come back",
+            registry=registry,
+        )
+        self.delayed_audits_cancelled = Counter(
+            "auditor_NUM_DELAYED_BOOKIE_AUDITS_CANCELLED",
+            "Times that a bookie came back within its delay, or was not waited for any more",
+            registry=registry,
+        )
+        self.auditing = Histogram(
+            "auditor_AUDIT_BOOKIES_TIME",
+            "Milliseconds that looking for lost bookies in all ledgers took",
+            buckets=LONG_MILLISECONDS,
+            registry=registry,
+        )
+        self.checking = {
+            check: Histogram(
+                f"auditor_{name}_TIME",
+                f"Milliseconds that {what} took",
+                buckets=LONG_MILLISECONDS,
+                registry=registry,
+            )
+            for check, name, what in (
+                ("all_ledgers", "CHECK_ALL_LEDGERS", "a check of all ledgers"),
+                ("placement", "PLACEMENT_POLICY_CHECK", "a look at the racks of all ledgers"),
+                ("replicas", "REPLICAS_CHECK", "a count of the replicas of all ledgers"),
+            )
+        }
+        self.ledgers_without_replica = Gauge(
+            "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
+            "Closed ledgers with an entry of which no replica was there at the last count",
+            registry=registry,
+        )
+        self.ledgers_below_ack_quorum = Gauge(
+            "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
+            "The same with fewer than Qa replicas, and not none",
+            registry=registry,
+        )
+        self.ledgers_below_write_quorum = Gauge(
+            "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
+            "The same with fewer than Qw replicas, and not fewer than Qa",
+            registry=registry,
+        )
+        self.ledgers_misplaced = Gauge(
+            "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
+            "Closed ledgers with copies on fewer racks than there could be, at the last look",
             registry=registry,
         )
         self._silent_bookies = Gauge(

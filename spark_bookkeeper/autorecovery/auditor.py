@@ -12,7 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from spark_bookkeeper.autorecovery.check_results import show_results, write_result
 from spark_bookkeeper.autorecovery.checks import (
+    AuditorCheck,
+    EndedError,
     check_all_ledgers,
     check_placement,
     check_replicas,
@@ -20,9 +23,9 @@ from spark_bookkeeper.autorecovery.checks import (
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
-    AuditReport,
     DisabledError,
     audit_bookies,
+    check_enabled,
 )
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
@@ -34,6 +37,7 @@ from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import next_check_at
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +51,21 @@ class Auditor:
 
     They may be called by two tasks at once: a check may take hours, and a bookie that goes is
     news at once.
+
+    Args:
+        is_over: whether its time in office has ended, or its process ends: then a check that is
+            under way ends soon, and the next auditor begins it anew.
     """
 
-    def __init__(self, context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        runner: Runner,
+        config: AutorecoveryConfig,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_over = is_over
+        self._switch_seen_at = 0.0
         self._context = context
         self._runner = runner
         self._config = config
@@ -103,9 +119,10 @@ class Auditor:
         """Do the checks of ledgers that are due, if ``can_check``; otherwise as ``step``."""
         if not self._context.store.underreplication.is_enabled(changed) or not self.can_check:
             return _WAIT_MOST_SECONDS
+        self._show()
         try:
             self._check_ledgers()
-        except DisabledError:
+        except (DisabledError, EndedError):
             return _WAIT_MOST_SECONDS
         forget_what_is_done(self._context)
         if self._next_check_ms is None:
@@ -136,9 +153,12 @@ class Auditor:
         was_waiting = self._bookies.waiting
         self._bookies, lost = self._bookies.seen(available, delay, now)
         waiting = self._bookies.waiting
+        metrics = self._context.metrics
         if waiting is not None and waiting != was_waiting:
+            metrics.audits_delayed.inc()
             _log.info("bookie %s is away; it is lost in %d s unless it is back", waiting, delay)
         elif was_waiting is not None and waiting is None and was_waiting not in lost:
+            metrics.delayed_audits_cancelled.inc()
             _log.info("bookie %s is back, or is not waited for any more", was_waiting)
         if lost:
             try:
@@ -167,6 +187,7 @@ class Auditor:
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
         report = audit_bookies(self._context, lost)
+        self._context.metrics.auditing.observe(report.duration_ms)
         published = len({r.ledger_id for r in report.rows if r.status is Outcome.PUBLISHED})
         self._context.metrics.published_ledgers.inc(published)
         _log.info("%s: %d ledgers published", why, published)
@@ -176,23 +197,26 @@ class Auditor:
     # The checks
 
     def _check_ledgers(self) -> None:
-        config = self._config
+        config, context = self._config, self._context
         limit = config.check_bytes_per_second or None
-        checks: dict[Check, Callable[[], AuditReport]] = {
+        checks: dict[Check, Callable[[], AuditorCheck]] = {
             Check.ALL_LEDGERS: partial(
                 check_all_ledgers,
-                self._context,
+                context,
                 self._runner,
                 config.ledger_check_percentage,
                 bytes_per_second=limit,
+                heed=self._heed,
             ),
-            Check.PLACEMENT: partial(check_placement, self._context),
-            Check.REPLICAS: partial(check_replicas, self._context, self._runner),
+            Check.PLACEMENT: partial(check_placement, context, heed=self._heed),
+            Check.REPLICAS: partial(
+                check_replicas, context, self._runner, bytes_per_second=limit, heed=self._heed
+            ),
         }
-        tree = self._context.store.underreplication
+        tree = context.store.underreplication
         self._next_check_ms = None
         for check, run in checks.items():
-            interval_ms, now_ms = self._interval_ms(check), self._context.runtime.wall_ms()
+            interval_ms, now_ms = self._interval_ms(check), context.runtime.wall_ms()
             due = next_check_at(tree.checked_at_ms(check), interval_ms, now_ms)
             if due is None:
                 continue
@@ -201,8 +225,27 @@ class Auditor:
             if due > now_ms:
                 continue
             report = run()
-            tree.set_checked_at_ms(check, self._context.runtime.wall_ms())
+            tree.set_checked_at_ms(check, context.runtime.wall_ms())
+            if report.result is not None:
+                write_result(context.store.registers, report.result)
+            context.metrics.checking[check.name.lower()].observe(report.duration_ms)
+            self._show()
             _log.info("%s: %s", report.job, report.counts or "nothing was found")
+
+    def _heed(self) -> None:
+        """Raises when a check is to end. The switch is looked at every few seconds."""
+        if self._is_over():
+            raise EndedError
+        now = self._context.runtime.now()
+        if now - self._switch_seen_at >= LOOK_SECONDS:
+            check_enabled(self._context)
+            self._switch_seen_at = now  # not when it raises: whoever asks next is to hear it too
+
+    def _show(self) -> None:
+        """What is known, as gauges: also what was found by the auditor before this one."""
+        store, metrics = self._context.store, self._context.metrics
+        metrics.underreplicated_ledgers.set(sum(1 for _ in store.underreplication.ledger_ids()))
+        show_results(metrics, store.registers)
 
     def _interval_ms(self, check: Check) -> int:
         config = self._config

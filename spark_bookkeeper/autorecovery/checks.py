@@ -3,39 +3,52 @@
 None of them marks a healthy ledger because a bookie was slow: only a replica of which it is known
 that it is not there, or not as it was written, is published.
 
+A check of a large cluster takes hours. So it asks again and again whether to go on, and what it
+has found by then is published when it does not.
+
 Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``,
 ``AuditorReplicasCheckTask``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import (
-    LEDGERS_AT_ONCE,
-    AuditReport,
-    check_enabled,
-    chunks,
+from spark_bookkeeper.autorecovery.check_results import (
+    BELOW_ACK_QUORUM,
+    BELOW_WRITE_QUORUM,
+    NO_REPLICA,
+    CheckResult,
+    Found,
 )
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, check_enabled, chunks
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.replication.check_ledgers import check_step, check_works
+from spark_bookkeeper.replication.check_ledgers import CheckWork, check_step, check_works
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import Failure, Runner, Step
+from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
+from spark_bookkeeper.replication.runner import Failure, Runner, Step, limited
 from spark_bookkeeper.replication.shares import share_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.spool import Spool
+from spark_bookkeeper.runtime.throttle import Throttle
 
 CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
 """Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
@@ -44,6 +57,30 @@ could not be read in time may be there, and who is gone is found by the check of
 
 _NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
 
+LOT_SECONDS: Final = 30
+"""What a limit lets read in so long is given out at once, and then it is asked whether to go on:
+Spark's tasks cannot be asked in the middle."""
+
+REPLICA_BYTES: Final = 4096
+ENTRY_BYTES: Final = 16
+"""What a bookie reads to tell which entries it has is taken as so much for each replica, and for
+each entry of it."""
+
+Heed = Callable[[], None]
+"""Asked again and again by a check, and raises when it is to end: ``EndedError`` or
+``DisabledError``."""
+
+
+class EndedError(Exception):
+    """Whoever does a check is to end, or is not the auditor any more."""
+
+
+@dataclass(frozen=True)
+class AuditorCheck(Report):
+    """What one of the auditor's checks found, row by row; and what is kept of it."""
+
+    result: CheckResult | None = None
+
 
 def check_all_ledgers(
     context: ClientContext,
@@ -51,27 +88,78 @@ def check_all_ledgers(
     percentage: int = 0,
     *,
     bytes_per_second: int | None = None,
-) -> AuditReport:
+    heed: Heed | None = None,
+) -> AuditorCheck:
     """Read from every replica of every ledger, and publish those with missing or damaged ones.
+
+    Args:
+        heed: asked between ledgers, and in a ledger between replicas where they are read by this
+            process.
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.
+        EndedError: ``heed`` raised it. What had been found is published.
     """
+    heed = heed or partial(check_enabled, context)
+    step = check_step(None if runner.is_elsewhere else partial(_is_over, heed))
 
-    def check(chunk: list[LedgerId]) -> Iterator[Row]:
-        job = Job("check_all_ledgers", context, runner, bytes_per_second=bytes_per_second)
+    def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         missing: dict[LedgerId, set[str]] = {}
-        for finding in job.run(check_step(), check_works(context, chunk, percentage)):
-            is_table_bad = finding.source is not None and is_table(finding.source)  # doctor tells
-            if finding.status in CERTAIN and finding.source is not None and not is_table_bad:
-                missing.setdefault(finding.ledger_id, set()).add(finding.source)
-                yield replace(finding.row(), status=Outcome.PUBLISHED)
-            elif finding.status not in _NOTHING:
-                yield finding.row()
-        for ledger_id, bookies in missing.items():
-            publish_finding(context, ledger_id, sorted(bookies), percentage)
+        works = check_works(context, chunk, percentage)
+        most_bytes = None if bytes_per_second is None else bytes_per_second * LOT_SECONDS
+        try:
+            for lot in _lots(works, most_bytes):
+                job = Job("check_all_ledgers", context, runner, bytes_per_second=bytes_per_second)
+                for finding in job.run(step, lot):
+                    heed()
+                    # Of a table that lacks what it stands for, doctor tells.
+                    is_tables = finding.source is not None and is_table(finding.source)
+                    if finding.status in _NOTHING:
+                        continue
+                    found.add(finding.status.value, finding.ledger_id)
+                    row = finding.row()
+                    if finding.status in CERTAIN and finding.source is not None and not is_tables:
+                        missing.setdefault(finding.ledger_id, set()).add(finding.source)
+                        row = replace(row, status=Outcome.PUBLISHED)
+                    yield row
+        except EndedError:
+            _publish(context, missing, percentage)
+            raise
+        _publish(context, missing, percentage)
 
-    return _checked(context, "check_all_ledgers", check)
+    return _checked(context, Check.ALL_LEDGERS, check, heed)
+
+
+def _is_over(heed: Heed) -> bool:
+    """Whether ``heed`` raises, for those who can only be told yes or no: they leave what they are
+    at, and whoever asks next hears why.
+    """
+    try:
+        heed()
+    except (EndedError, BookKeeperError):
+        return True
+    return False
+
+
+def _lots(works: Iterable[CheckWork], most_bytes: int | None) -> Iterator[list[CheckWork]]:
+    """Works that are given out together."""
+    lot: list[CheckWork] = []
+    size = 0
+    for work in works:
+        if lot and most_bytes is not None and size + work.size_bytes > most_bytes:
+            yield lot
+            lot, size = [], 0
+        lot.append(work)
+        size += work.size_bytes
+    if lot:
+        yield lot
+
+
+def _publish(
+    context: ClientContext, missing: Mapping[LedgerId, Collection[str]], percentage: int
+) -> None:
+    for ledger_id, bookies in missing.items():
+        publish_finding(context, ledger_id, sorted(bookies), percentage)
 
 
 def publish_finding(
@@ -87,25 +175,26 @@ def publish_finding(
     context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
 
 
-def check_placement(context: ClientContext) -> AuditReport:
+def check_placement(context: ClientContext, *, heed: Heed | None = None) -> AuditorCheck:
     """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
 
     A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.
+        EndedError: ``heed`` raised it.
     """
 
-    def check(chunk: list[LedgerId]) -> Iterator[Row]:
+    def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         alive = context.bookies.registrations()
         offered = [each.rack for each in alive.values() if not each.is_readonly]
         most: dict[Quorum, int] = {}
-        for ledger_id, found in context.store.read_ledgers(chunk):
-            if not isinstance(found, Versioned) or not found.value.is_closed:
+        for ledger_id, known in context.store.read_ledgers(chunk):
+            if not isinstance(known, Versioned) or not known.value.is_closed:
                 continue
-            quorum = found.value.quorum
+            quorum = known.value.quorum
             wanted = most.setdefault(quorum, most_racks(quorum, offered))
-            for fragment in found.value.fragment_ranges():
+            for fragment in known.value.fragment_ranges():
                 if any(map(is_table, fragment.ensemble)):
                     continue  # how few copies stay was somebody's decision
                 if not alive.keys() >= set(fragment.ensemble):
@@ -114,9 +203,10 @@ def check_placement(context: ClientContext) -> AuditReport:
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id
                     reason = f"copies on {count} racks, and {wanted} could be used"
+                    found.add(Outcome.MISPLACED.value, ledger_id)
                     yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
 
-    return _checked(context, "check_placement", check)
+    return _checked(context, Check.PLACEMENT, check, heed or partial(check_enabled, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +215,35 @@ class CountWork:
 
     ledger_id: LedgerId
     size_bytes: int = 0
+    bytes_per_second: int | None = None
+    """Limit on what bookies read to answer, about."""
 
     def name(self) -> str:
         """For people."""
         return name_of(self.ledger_id)
 
 
-def check_replicas(context: ClientContext, runner: Runner) -> AuditReport:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of one fragment, of which something is not as it should be."""
+
+    row: Row
+    few: str | None = None
+    """How few replicas there are of some entry; ``None`` where not all bookies could be asked."""
+
+    @property
+    def bytes(self) -> int:
+        """Nothing was read."""
+        return self.row.bytes
+
+
+def check_replicas(
+    context: ClientContext,
+    runner: Runner,
+    *,
+    bytes_per_second: int | None = None,
+    heed: Heed | None = None,
+) -> AuditorCheck:
     """Closed ledgers with entries of which too few replicas are there; nothing is published.
 
     Bookies are asked which entries they have, and no entry is read. Ledgers that have a task are
@@ -139,34 +251,41 @@ def check_replicas(context: ClientContext, runner: Runner) -> AuditReport:
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.
+        EndedError: ``heed`` raised it.
     """
+    heed = heed or partial(check_enabled, context)
+    step = Step("counting replicas", count_replicas, _not_counted, limited)
 
-    def check(chunk: list[LedgerId]) -> Iterator[Row]:
+    def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        job = Job("check_replicas", context, runner)
-        rows = job.run(Step("counting replicas", count_replicas, _not_counted), works)
-        yield from (row for row in rows if row.status is not Outcome.HEALTHY)
+        job = Job("check_replicas", context, runner, bytes_per_second=bytes_per_second)
+        for counted in job.run(step, works):
+            heed()
+            found.add(counted.few or counted.row.status.value, LedgerId(counted.row.ledger_id))
+            yield counted.row
 
-    return _checked(context, "check_replicas", check)
-
-
-def _not_counted(work: CountWork, failure: Failure) -> Row:
-    return Row(work.ledger_id, "count", Outcome.LEFT, failure.reason)
+    return _checked(context, Check.REPLICAS, check, heed)
 
 
-def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
-    """One row for each fragment of a closed ledger: ``healthy``, or the fewest replicas there.
+def _not_counted(work: CountWork, failure: Failure) -> Counted:
+    return Counted(Row(work.ledger_id, "count", Outcome.LEFT, failure.reason))
+
+
+def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]:
+    """The fragments of a closed ledger that lack replicas, each with the fewest that are there.
 
     A bookie that cannot be asked is ``unavailable``, and nothing is said of what it holds.
     """
+    throttle = Throttle(context.runtime, work.bytes_per_second)
     try:
         ledger, found = context.ledger(work.ledger_id)
     except (NoSuchLedgerError, MetadataFormatError):
         return []
     if not found.value.is_closed:
         return []
-    rows: list[Row] = []
+    counted: list[Counted] = []
+    quorum = found.value.quorum
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
         assert last is not None
@@ -181,35 +300,41 @@ def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
                 missing = list(entries)
             for entry in missing:
                 lacking[entry] = lacking.get(entry, 0) + 1
-        row = Row(work.ledger_id, "count", Outcome.HEALTHY, None, first, last)
-        if lacking:
-            quorum = found.value.quorum
-            copies = quorum.write_quorum_size - max(lacking.values())
-            how = (
-                "no replica"
-                if copies == 0
-                else f"{copies} replicas, fewer than Qa"
-                if copies < quorum.ack_quorum_size
-                else f"{copies} replicas, fewer than Qw"
-            )
-            not_asked = f"; {', '.join(silent)} could not be asked" if silent else ""
-            status = Outcome.UNAVAILABLE if silent else Outcome.MISSING
-            reason = f"{len(lacking)} entries have {how} at the least{not_asked}"
-            row = replace(row, status=status, reason=reason)
-        rows.append(row)
-    return rows
+            throttle(REPLICA_BYTES + ENTRY_BYTES * len(entries))
+        if not lacking:
+            continue
+        copies = quorum.write_quorum_size - max(lacking.values())
+        if copies == 0:
+            few, how = NO_REPLICA, "no replica"
+        elif copies < quorum.ack_quorum_size:
+            few, how = BELOW_ACK_QUORUM, f"{copies} replicas, fewer than Qa"
+        else:
+            few, how = BELOW_WRITE_QUORUM, f"{copies} replicas, fewer than Qw"
+        not_asked = f"; {', '.join(silent)} could not be asked" if silent else ""
+        reason = f"{len(lacking)} entries have {how} at the least{not_asked}"
+        status = Outcome.UNAVAILABLE if silent else Outcome.MISSING
+        row = Row(work.ledger_id, "count", status, reason, first, last)
+        counted.append(Counted(row, None if silent else few))
+    return counted
 
 
 def _checked(
-    context: ClientContext, job: str, check: Callable[[list[LedgerId]], Iterator[Row]]
-) -> AuditReport:
+    context: ClientContext,
+    which: Check,
+    check: Callable[[list[LedgerId], Found], Iterator[Row]],
+    heed: Heed,
+) -> AuditorCheck:
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
+    found = Found()
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
-        check_enabled(context)
-        rows.extend(check(chunk))
+        heed()
+        rows.extend(check(chunk, found))
+        found.ledgers += len(chunk)
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return AuditReport(job, report_rows(rows), duration_ms=duration_ms)
+    result = found.result(which, context.runtime.wall_ms(), duration_ms)
+    job = f"check_{result.check}"
+    return AuditorCheck(job, report_rows(rows), duration_ms=duration_ms, result=result)
 
 
 def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from spark_bookkeeper.autorecovery.check_results import CheckResult, read_results
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.limit import read_limit, write_limit
 from spark_bookkeeper.autorecovery.names import (
@@ -22,7 +23,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.metadata.underreplication import Underreplication
+from spark_bookkeeper.metadata.underreplication import Check, Underreplication
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.runner import Runner
@@ -149,14 +150,37 @@ class AutorecoveryControl:
         Raises:
             InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.
         """
+        self._check_auditor(
+            "`spark-bookkeeper autorecovery audit`, or bk.audit(), does one audit by itself"
+        )
+        self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
+
+    def checks(self) -> tuple[CheckResult, ...]:
+        """What each of the auditor's checks of all ledgers found when it was done last."""
+        return read_results(self._context.store.registers)
+
+    def trigger_checks(self) -> None:
+        """Have the auditor do its checks of all ledgers now, those whose interval is not 0.
+
+        As BookKeeper's ``forceauditchecks`` does it: when they were done last is forgotten, and the
+        auditor looks within a minute.
+
+        Raises:
+            InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.
+        """
+        self._check_auditor(
+            "`spark-bookkeeper ledger check`, or bk.check_ledgers(), checks all ledgers by itself"
+        )
+        for check in Check:
+            self._tree.set_checked_at_ms(check, None)
+
+    def _check_auditor(self, instead: str) -> None:
         check_enabled(self._context)
         if self._tree.auditor() is None:
             raise InvalidArgumentError(
                 "there is no auditor to ask; nothing was done. `spark-bookkeeper autorecovery "
-                "start` runs one; `spark-bookkeeper autorecovery audit`, or bk.audit(), does one "
-                "audit by itself"
+                f"start` runs one; {instead}"
             )
-        self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
 
     def start(
         self, *, bookie_id: str | None = None, config: AutorecoveryConfig | None = None

@@ -127,12 +127,21 @@ class Autorecovery:
         if self._auditor is None:
             _log.info("%s is the auditor", self._name)
             self._foreign = None
-            self._auditor = Auditor(self._context, self._runner, self._config)
+            self._auditor = self._elected()
         could_check = self._auditor.can_check
         wait = self._auditor.step(self._audit_bell.ring)
         if self._auditor.can_check and not could_check:
             self._check_bell.ring()
         return wait
+
+    def _elected(self) -> Auditor:
+        auditor = Auditor(
+            self._context,
+            self._runner,
+            self._config,
+            lambda: self._is_stopping or self._auditor is not auditor,
+        )
+        return auditor
 
     def check_once(self) -> float:
         """Do the checks of ledgers that are due, as the auditor; seconds until the next."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
+from spark_bookkeeper.autorecovery.check_results import (
+    BELOW_ACK_QUORUM,
+    BELOW_WRITE_QUORUM,
+    NO_REPLICA,
+    read_results,
+)
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.absent import absent_bookie
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.cluster.endangered import (
     LedgersSeen,
     endangered_ledgers,
@@ -28,10 +35,19 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.report import Outcome, counted, some_of
 from spark_bookkeeper.replication.runner import LocalRunner
 
 CLOCK_SECONDS: Final = 60
 """Two clocks that are apart by no more are the same."""
+
+_SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
+    NO_REPLICA: ("problem", "had an entry without any replica"),
+    BELOW_ACK_QUORUM: ("problem", "had an entry with fewer than Qa replicas"),
+    BELOW_WRITE_QUORUM: ("warning", "had an entry with fewer than Qw replicas"),
+    Outcome.UNREADABLE.value: ("warning", "had replicas that could not be read"),
+}
+"""What checks find and autorecovery does not mend by itself."""
 
 
 def cluster_diagnoses(
@@ -84,6 +100,7 @@ def cluster_diagnoses(
         yield from table_diagnoses(context, ledgers.readable)
     lost = set(known) - alive.keys()
     yield _autorecovery(context, ledgers, lost)
+    yield from _checked(context)
     yield from restore_diagnoses(context)
     yield from _scrubbed(context, sorted(set(known) & alive.keys()))
     yield from endangered_ledgers(ledgers.readable, lost, alive)
@@ -153,6 +170,25 @@ def _autorecovery(context: ClientContext, ledgers: LedgersSeen, lost: Set[Bookie
     if found.warning is not None:
         return Diagnosis("autorecovery", "warning", f"{counts}; {found.warning}", "see there")
     return Diagnosis("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
+
+
+def _checked(context: ClientContext) -> Iterator[Diagnosis]:
+    """What the auditor's checks found when they were done last."""
+    now_ms = context.runtime.wall_ms()
+    for result in read_results(context.store.registers):
+        for what, count in sorted(result.found.items()):
+            if what not in _SERIOUS:
+                continue
+            verdict, means = _SERIOUS[what]
+            named = result.named.get(what, ())
+            yield Diagnosis(
+                "checks of the auditor",
+                verdict,
+                f"{age(result.ended_at_ms, now_ms)}, {counted(count, 'ledger')} {means}: "
+                f"{some_of(named)}",
+                f"spark-bookkeeper ledger check {' '.join(map(str, named[:3]))} says how it is "
+                "now and what to do; spark-bookkeeper autorecovery trigger-checks looks at all",
+            )
 
 
 def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:

@@ -144,9 +144,14 @@ def check_ledgers(
     return job.report(CheckReport, job.run(check_step(), works, len(wanted)))
 
 
-def check_step() -> Step[CheckWork, Finding]:
-    """The checking of many ledgers, with a limit on what is read."""
-    return Step("checking ledgers", check_one, _failed, limited)
+def check_step(is_stopping: Callable[[], bool] | None = None) -> Step[CheckWork, Finding]:
+    """The checking of many ledgers, with a limit on what is read.
+
+    Args:
+        is_stopping: see ``check_one``. It cannot be pickled, so it is for this process only.
+    """
+    do = check_one if is_stopping is None else partial(check_one, is_stopping=is_stopping)
+    return Step("checking ledgers", do, _failed, limited)
 
 
 def check_works(

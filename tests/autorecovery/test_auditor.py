@@ -12,7 +12,6 @@ import pytest
 from spark_bookkeeper.autorecovery.checks import (
     check_all_ledgers,
     check_placement,
-    check_replicas,
 )
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
@@ -23,8 +22,6 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
-from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
@@ -356,38 +353,6 @@ def damage(ground: Ground, bookie: str) -> None:
         path.write_bytes(data)
 
 
-def test_checks_are_done_after_their_intervals_and_remembered(ground: Ground) -> None:
-    written(ground)
-    config = replace(
-        CONFIG,
-        ledger_check_interval_s=100,
-        placement_check_interval_s=0,
-        replicas_check_interval_s=7,
-    )
-    process = Process(ground, config=config)
-    tree = ground.context.store.underreplication
-    assert tree.checked_at_ms(Check.ALL_LEDGERS) is None
-
-    process.audit()
-    first = [tree.checked_at_ms(check) for check in Check]
-    process.runtime.sleep(50)
-    process.audit()
-    second = [tree.checked_at_ms(check) for check in Check]
-    process.runtime.sleep(60)
-    Process(ground, "next", config=config, runtime=process.runtime)
-    process.audit()
-    third = [tree.checked_at_ms(check) for check in Check]
-
-    assert first[0] == second[0]
-    assert first[1] is None
-    assert second[2] is not None
-    assert first[2] is not None
-    assert first[2] < second[2]
-    assert third[0] is not None
-    assert first[0] is not None
-    assert third[0] > first[0]
-
-
 def test_the_next_check_is_announced(ground: Ground) -> None:
     config = replace(CONFIG, ledger_check_interval_s=20)
     process = Process(ground, config=config)
@@ -418,51 +383,6 @@ def test_a_note_that_came_after_its_task_had_gone_is_forgotten(ground: Ground) -
     Process(ground).audit()
 
     assert list(notes.ledger_ids()) == []
-
-
-def test_a_check_is_limited_in_bytes(ground: Ground) -> None:
-    for _ in range(3):
-        written(ground, count=20)
-    runtime = InlineRuntime()
-    client = ground.client(runtime)
-    check_all_ledgers(client, LocalRunner(client, width=1), 100)
-    assert runtime.slept == 0
-
-    check_all_ledgers(client, LocalRunner(client, width=1), 100, bytes_per_second=10)
-
-    assert runtime.slept > 5
-
-
-def test_replicas_are_counted_and_nothing_is_marked(ground: Ground) -> None:
-    whole, lacking = written(ground), written(ground)
-    lost = lacking.metadata.last_fragment.ensemble[0]
-    client = ground.client(InlineRuntime())
-    assert check_replicas(client, LocalRunner(client)).rows == ()
-    ground.stop(lost)
-
-    rows = check_replicas(client, LocalRunner(client)).rows
-
-    affected = [w.ledger_id for w in (whole, lacking) if lost in w.metadata.bookies()]
-    assert [row.ledger_id for row in rows] == affected
-    assert all("2 replicas, fewer than Qw" in (row.reason or "") for row in rows)
-    assert task_ids(ground) == []
-
-
-def test_copies_in_one_rack_are_told(ground: Ground) -> None:
-    writer = written(ground)
-    outside = [b for b in ground.bookie_ids if b not in writer.metadata.bookies()]
-    registered = {r.bookie_id: r for r in ground.context.store.registrations()}
-    assert check_placement(ground.context).rows == ()
-
-    def move(bookie: BookieId, rack: str) -> Registration:
-        return replace(registered[bookie], rack=rack)
-
-    ground._agent.register(move(outside[0], "/other"))
-    (row,) = check_placement(ground.context).rows
-
-    assert row.status is Outcome.MISPLACED
-    assert "copies on 1 racks, and 2 could be used" in (row.reason or "")
-    assert task_ids(ground) == []
 
 
 # What would be lost

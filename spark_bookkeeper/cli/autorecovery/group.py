@@ -9,6 +9,7 @@ import click
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
+from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.logs import start_logging
@@ -30,6 +31,8 @@ def autorecovery() -> None:
 
 autorecovery.add_command(audit)
 autorecovery.add_command(rereplicate)
+autorecovery.add_command(checks)
+autorecovery.add_command(trigger_checks)
 
 
 @autorecovery.command(

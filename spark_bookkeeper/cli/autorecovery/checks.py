@@ -1,0 +1,71 @@
+"""``spark-bookkeeper autorecovery checks | trigger-checks``: what the auditor's checks found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from spark_bookkeeper.autorecovery.check_results import CheckResult
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.presence import age
+from spark_bookkeeper.replication.report import some_of
+
+
+@click.command(epilog="Example: spark-bookkeeper autorecovery checks")
+@access_options
+@click.pass_obj
+def checks(settings: Settings, access: Access) -> int:
+    """What the auditor's checks of all ledgers found when each was done last, and in which."""
+    with looking(settings, access) as bk:
+        results = bk.autorecovery.checks()
+        now_ms = bk.context.runtime.wall_ms()
+
+    def show() -> None:
+        if not results:
+            settings.output.say(
+                "no check has come to its end yet; the configuration of autorecovery says how "
+                "often each is done (ledger_check_interval_s and others)"
+            )
+            return
+        settings.output.table(
+            ["check", "ended", "took", "ledgers looked at", "found", "of them", "ledgers"],
+            [row for result in results for row in _rows(result, now_ms)],
+        )
+
+    settings.output.result({"checks": [asdict(result) for result in results]}, show)
+    return EXIT_DONE
+
+
+def _rows(result: CheckResult, now_ms: int) -> list[list[Any]]:
+    """One for each kind of finding; one that says so where nothing was found."""
+    took = f"{result.duration_ms / 1000:,.1f} s"
+    about = [result.check.replace("_", " "), age(result.ended_at_ms, now_ms), took, result.ledgers]
+    if not result.found:
+        return [[*about, "nothing", None, None]]
+    return [
+        [*about, what, count, some_of(result.named.get(what, ())) if count else None]
+        for what, count in sorted(result.found.items())
+    ]
+
+
+@click.command(
+    name="trigger-checks", epilog="Example: spark-bookkeeper autorecovery trigger-checks"
+)
+@access_options
+@click.pass_obj
+def trigger_checks(settings: Settings, access: Access) -> int:
+    """Have the auditor do its checks of all ledgers now, as if none had ever been done.
+
+    It begins within a minute. A check whose interval is 0 in the auditor's configuration is not
+    done. `autorecovery checks` shows what was found when they have ended.
+    """
+    with connected(settings, access) as bk:
+        bk.autorecovery.trigger_checks()
+        name = bk.autorecovery.who_is_auditor()
+    settings.output.result(
+        {"auditor": name}, lambda: settings.output.say(f"{name} was asked for its checks")
+    )
+    return EXIT_DONE

@@ -1,0 +1,358 @@
+"""The auditor's checks of all ledgers: when they are done, when they end, what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.autorecovery import checks
+from spark_bookkeeper.autorecovery.check_results import (
+    BELOW_ACK_QUORUM,
+    BELOW_WRITE_QUORUM,
+    MOST_NAMED,
+    NO_REPLICA,
+    CheckResult,
+    Found,
+    read_results,
+)
+from spark_bookkeeper.autorecovery.checks import (
+    LOT_SECONDS,
+    check_all_ledgers,
+    check_placement,
+    check_replicas,
+)
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.underreplication import Check
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from tests.autorecovery.test_auditor import control, damage, task_ids
+
+INTERVALS = {
+    Check.ALL_LEDGERS: "ledger_check_interval_s",
+    Check.PLACEMENT: "placement_check_interval_s",
+    Check.REPLICAS: "replicas_check_interval_s",
+}
+NEVER = replace(CONFIG, **dict.fromkeys(INTERVALS.values(), 0))
+
+
+def only(check: Check, interval_s: int, **others: int) -> AutorecoveryConfig:
+    return replace(NEVER, **{INTERVALS[check]: interval_s}, **others)
+
+
+# When
+
+
+@pytest.mark.parametrize("check", Check)
+def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
+    ground: Ground, check: Check
+) -> None:
+    written(ground)
+    tree = ground.context.store.underreplication
+    config = only(check, 100)
+    one = Process(ground, config=config)
+    one.audit()
+    first = tree.checked_at_ms(check)
+    assert first is not None
+    assert all(tree.checked_at_ms(other) is None for other in Check if other is not check)
+
+    one.runtime.sleep(50)
+    one.die()
+    two = Process(ground, "two", config=config, runtime=one.runtime)
+    assert two.audit() <= 51, "it knows when the check is due, and looks again then"
+    assert two.daemon.is_auditor
+    assert tree.checked_at_ms(check) == first
+    two.runtime.sleep(51)
+    two.audit()
+    again = tree.checked_at_ms(check)
+
+    assert again is not None
+    assert again >= first + 100_000
+
+
+def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_auditor(
+    ground: Ground,
+) -> None:
+    """A ledger that came to name a lost bookie by another way than its loss."""
+    writer = written(ground)
+    one = Process(ground, config=replace(NEVER, bookie_check_interval_s=100))
+    one.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    one.audit()
+    tree = ground.context.store.underreplication
+
+    def lose_the_task() -> None:
+        task = tree.read(LedgerId(writer.ledger_id))
+        assert task is not None
+        assert tree.remove(task)
+
+    lose_the_task()
+    one.runtime.sleep(90)
+    one.audit()
+    assert task_ids(ground) == []
+    one.runtime.sleep(11)
+    one.audit()
+    assert task_ids(ground) == [writer.ledger_id]
+
+    lose_the_task()
+    one.die()
+    Process(ground, "two", config=replace(NEVER, bookie_check_interval_s=0)).audit()
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) -> None:
+    written(ground)
+    asked = control(ground)
+    with pytest.raises(InvalidArgumentError, match="no auditor to ask"):
+        asked.trigger_checks()
+    process = Process(ground, config=only(Check.REPLICAS, 1000))
+    process.audit()
+    tree = ground.context.store.underreplication
+    first = tree.checked_at_ms(Check.REPLICAS)
+    assert first is not None
+    process.runtime.sleep(5)
+
+    asked.trigger_checks()
+    process.audit()
+
+    again = tree.checked_at_ms(Check.REPLICAS)
+    assert again is not None
+    assert again >= first + 5000
+    assert tree.checked_at_ms(Check.PLACEMENT) is None, "it is never done here"
+
+
+def test_nobody_is_asked_for_checks_while_autorecovery_is_disabled(ground: Ground) -> None:
+    Process(ground).audit()
+    control(ground).disable()
+
+    with pytest.raises(InvalidArgumentError, match="disabled"):
+        control(ground).trigger_checks()
+
+
+# How much
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+def test_a_check_is_limited_in_bytes_by_the_configuration(ground: Ground, check: Check) -> None:
+    for _ in range(3):
+        written(ground, count=20)
+
+    def slept(limit: int) -> float:
+        config = only(check, 100, check_bytes_per_second=limit, ledger_check_percentage=100)
+        process = Process(ground, f"limit-{limit}", config=config)
+        process.audit()
+        assert ground.context.store.underreplication.checked_at_ms(check) is not None
+        slept = process.runtime.slept
+        ground.context.store.underreplication.set_checked_at_ms(check, None)
+        process.die()
+        return slept
+
+    assert slept(0) == 0
+    assert slept(10) > 5
+
+
+def test_what_a_limit_lets_read_in_half_a_minute_is_given_out_at_once(ground: Ground) -> None:
+    """So a Spark job of a check ends soon, and whether to go on is asked before the next."""
+    for _ in range(6):
+        written(ground, count=20)
+    lots: list[int] = []
+
+    class Counting(LocalRunner):
+        def run(self, step, items, progress):  # type: ignore[no-untyped-def, override]  # as it is
+            lots.append(sum(item.size_bytes for item in items))
+            return super().run(step, items, progress)
+
+    client = ground.client(InlineRuntime())
+    limit = 6  # bytes per second; a ledger has 90 in its replicas
+    check_all_ledgers(client, Counting(client), 100, bytes_per_second=limit)
+
+    assert sum(lots) == 6 * 90
+    assert len(lots) == 3
+    assert all(lot <= limit * LOT_SECONDS for lot in lots)
+
+
+# Its end
+
+
+def stop(process: Process, _: Process) -> None:
+    process.daemon._is_stopping = True
+
+
+def lose_office(process: Process, other: Process) -> None:
+    process.context.store.underreplication.stand_down()
+    other.audit()
+    process.daemon.audit_once()
+    assert not process.daemon.is_auditor
+
+
+@pytest.mark.parametrize("happens", [stop, lose_office])
+@pytest.mark.parametrize("check", Check)
+def test_a_check_ends_soon_when_its_auditor_is_to_end(
+    ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    check: Check,
+    happens: Callable[[Process, Process], None],
+) -> None:
+    """Then it is not remembered as done, and what it had found is published."""
+    monkeypatch.setattr(checks, "LEDGERS_AT_ONCE", 1)
+    ledgers = [written(ground, count=8).ledger_id for _ in range(5)]
+    for bookie in ground.bookie_ids:
+        damage(ground, bookie)
+    other = Process(ground, "other", config=NEVER)
+    looked_at: list[int] = []
+    is_armed = False
+
+    def tell(place: str, operation: str, path: str) -> None:
+        if operation != "read_ledger" or not is_armed:
+            return
+        looked_at.append(int(path))
+        if int(path) == ledgers[1] and looked_at.count(ledgers[1]) == 1:
+            happens(process, other)
+
+    process = Process(ground, "one", tell, config=only(check, 100, ledger_check_percentage=100))
+    process.daemon.audit_once()
+    other.audit()
+    is_armed = True
+
+    process.daemon.check_once()
+
+    tree = ground.context.store.underreplication
+    assert tree.checked_at_ms(check) is None
+    assert read_results(ground.context.store.registers) == ()
+    assert set(looked_at) == set(ledgers[:2])
+    assert task_ids(ground) == (ledgers[:1] if check is Check.ALL_LEDGERS else [])
+
+
+def test_a_check_that_is_disabled_in_the_middle_publishes_nothing_more(ground: Ground) -> None:
+    written(ground, count=8)
+    for bookie in ground.bookie_ids:
+        damage(ground, bookie)
+    is_armed = False
+
+    def disable(place: str, operation: str, path: str) -> None:
+        if is_armed and place != METADATA and control(ground).disable():
+            process.runtime.sleep(10)  # the switch is looked at every few seconds
+
+    config = only(Check.ALL_LEDGERS, 100, ledger_check_percentage=100)
+    process = Process(ground, "one", disable, config=config)
+    process.daemon.audit_once()
+    is_armed = True
+
+    process.daemon.check_once()
+
+    assert ground.context.store.underreplication.checked_at_ms(Check.ALL_LEDGERS) is None
+    assert task_ids(ground) == []
+
+
+# What is kept
+
+
+def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: Ground) -> None:
+    """Of the replicas of one entry all are gone, of another's two, of a third's one."""
+    quorum = Quorum(3, 3, 2)
+    writers = [written(ground, quorum) for _ in range(4)]
+    for lost, writer in enumerate(writers):
+        for bookie in writer.metadata.last_fragment.ensemble[:lost]:
+            forget_entries(ground, bookie, writer)
+    one = Process(ground, config=only(Check.REPLICAS, 1000))
+    one.audit()
+
+    (kept,) = control(ground).checks()
+
+    assert kept == CheckResult(
+        "replicas",
+        kept.ended_at_ms,
+        kept.duration_ms,
+        4,
+        {BELOW_WRITE_QUORUM: 1, BELOW_ACK_QUORUM: 1, NO_REPLICA: 1},
+        {
+            BELOW_WRITE_QUORUM: (writers[1].ledger_id,),
+            BELOW_ACK_QUORUM: (writers[2].ledger_id,),
+            NO_REPLICA: (writers[3].ledger_id,),
+        },
+    )
+    one.die()
+    two = Process(ground, "two", config=NEVER)
+    two.audit()
+    shown = two.context.metrics.as_dict()
+    for few in ("NO_REPLICA", "LESS_THAN_AQ_REPLICAS", "LESS_THAN_WQ_REPLICAS"):
+        assert shown[f"auditor_NUM_LEDGERS_HAVING_{few}_OF_AN_ENTRY"] == 1
+    told = {d.detail: d for d in cluster_diagnoses(ground.context) if "checks" in d.check}
+    assert [d.verdict for d in told.values()] == ["problem", "warning", "problem"]
+    worst = next(d for d in told.values() if "without any replica" in d.detail)
+    assert f": {writers[3].ledger_id}" in worst.detail
+    assert f"spark-bookkeeper ledger check {writers[3].ledger_id} " in (worst.remedy or "")
+
+
+def forget_entries(ground: Ground, bookie: BookieId, writer: LedgerWriter) -> None:
+    """A bookie has nothing of a ledger any more, and does not know it."""
+    ref = writer._adds.ledger.key
+    gone = [path for path in ground.files(bookie, "slots") if str(ref) in str(path)]
+    assert gone
+    for path in gone:
+        path.unlink()
+
+
+def test_what_is_kept_of_a_check_is_bounded(ground: Ground) -> None:
+    found = Found()
+    for ledger_id in range(100):
+        for _ in range(3):
+            found.add("missing", LedgerId(ledger_id))
+    result = found.result(Check.ALL_LEDGERS, 1, 2)
+
+    assert result.found == {"missing": 100}
+    assert result.named == {"missing": tuple(range(MOST_NAMED))}
+
+
+def test_a_result_that_cannot_be_read_is_as_none_and_written_again(ground: Ground) -> None:
+    registers = ground.context.store.registers
+    registers.create("autorecovery/checks/placement", b"[junk")
+    assert read_results(registers) == ()
+
+    Process(ground, config=only(Check.PLACEMENT, 10)).audit()
+
+    assert [result.check for result in read_results(registers)] == ["placement"]
+
+
+# What they find
+
+
+def test_replicas_are_counted_and_nothing_is_marked(ground: Ground) -> None:
+    whole, lacking = written(ground), written(ground)
+    lost = lacking.metadata.last_fragment.ensemble[0]
+    client = ground.client(InlineRuntime())
+    assert check_replicas(client, LocalRunner(client)).rows == ()
+    ground.stop(lost)
+
+    rows = check_replicas(client, LocalRunner(client)).rows
+
+    affected = [w.ledger_id for w in (whole, lacking) if lost in w.metadata.bookies()]
+    assert [row.ledger_id for row in rows] == affected
+    assert all("2 replicas, fewer than Qw" in (row.reason or "") for row in rows)
+    assert task_ids(ground) == []
+
+
+def test_copies_in_one_rack_are_told(ground: Ground) -> None:
+    writer = written(ground)
+    outside = [b for b in ground.bookie_ids if b not in writer.metadata.bookies()]
+    registered = {r.bookie_id: r for r in ground.context.store.registrations()}
+    assert check_placement(ground.context).rows == ()
+
+    def move(bookie: BookieId, rack: str) -> Registration:
+        return replace(registered[bookie], rack=rack)
+
+    ground._agent.register(move(outside[0], "/other"))
+    (row,) = check_placement(ground.context).rows
+
+    assert row.status is Outcome.MISPLACED
+    assert "copies on 1 racks, and 2 could be used" in (row.reason or "")
+    assert task_ids(ground) == []
