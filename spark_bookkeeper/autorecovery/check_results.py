@@ -100,6 +100,18 @@ def show_results(metrics: ClientMetrics, registers: Registers) -> None:
             metrics.ledgers_misplaced.set(sum(result.found.values()))
 
 
+def show_nothing(metrics: ClientMetrics) -> None:
+    """Who is not the auditor any more shows none of it: what it knew grows old."""
+    for gauge in (
+        metrics.underreplicated_ledgers,
+        metrics.ledgers_without_replica,
+        metrics.ledgers_below_ack_quorum,
+        metrics.ledgers_below_write_quorum,
+        metrics.ledgers_misplaced,
+    ):
+        gauge.set(0)
+
+
 def _name(check: str) -> str:
     return f"autorecovery/checks/{check}"
 

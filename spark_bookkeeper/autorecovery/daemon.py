@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_bookkeeper.autorecovery.auditor import Auditor
+from spark_bookkeeper.autorecovery.check_results import show_nothing
 from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker
@@ -121,7 +122,9 @@ class Autorecovery:
         """Stand for election, and do an auditor's work when elected; seconds until the next."""
         tree = self._context.store.underreplication
         if not tree.stand(self._name, self._audit_bell.ring):
-            self._auditor = None
+            if self._auditor is not None:
+                self._auditor = None
+                show_nothing(self._context.metrics)
             self._say_who(tree.auditor())
             return _LOOK_SECONDS
         if self._auditor is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.autorecovery.test_auditor import control, damage, task_ids
@@ -167,7 +168,9 @@ def test_what_a_limit_lets_read_in_half_a_minute_is_given_out_at_once(ground: Gr
     lots: list[int] = []
 
     class Counting(LocalRunner):
-        def run(self, step, items, progress):  # type: ignore[no-untyped-def, override]  # as it is
+        def run(
+            self, step: Step[Any, Any], items: Sequence[Any], progress: Progress
+        ) -> Iterator[Any]:
             lots.append(sum(item.size_bytes for item in items))
             return super().run(step, items, progress)
 
@@ -280,12 +283,14 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
             NO_REPLICA: (writers[3].ledger_id,),
         },
     )
-    one.die()
     two = Process(ground, "two", config=NEVER)
     two.audit()
-    shown = two.context.metrics.as_dict()
+    lose_office(one, two)
+    two.audit()
     for few in ("NO_REPLICA", "LESS_THAN_AQ_REPLICAS", "LESS_THAN_WQ_REPLICAS"):
-        assert shown[f"auditor_NUM_LEDGERS_HAVING_{few}_OF_AN_ENTRY"] == 1
+        name = f"auditor_NUM_LEDGERS_HAVING_{few}_OF_AN_ENTRY"
+        shown = [each.context.metrics.as_dict()[name] for each in (one, two)]
+        assert shown == [0, 1], "whoever is the auditor shows it"
     told = {d.detail: d for d in cluster_diagnoses(ground.context) if "checks" in d.check}
     assert [d.verdict for d in told.values()] == ["problem", "warning", "problem"]
     worst = next(d for d in told.values() if "without any replica" in d.detail)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.rows import numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -135,3 +137,28 @@ def test_the_commands_show_and_set_what_the_cluster_does(
         drained = said("bookie", "decommission", alive, "--drain", "--yes", "--no-spark", code=1)
         assert drained["remaining"] == []
         assert "alive" in str(drained["blocked_by"])
+
+
+def test_the_commands_show_what_the_auditors_checks_found_and_ask_for_them(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        capsys.readouterr()
+        assert run([*arguments, "--metadata-uri", cluster.metadata_uri]) == 0
+        return capsys.readouterr().out
+
+    assert "no check has come to its end yet" in said("autorecovery", "checks")
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        bk.create_ledger().close()
+        config = replace(CONFIG, ledger_check_interval_s=0, replicas_check_interval_s=86_400)
+        running = bk.autorecovery.start(config=config)
+        until(lambda: bool(bk.autorecovery.checks()), "counted")
+        (found,) = json.loads(said("autorecovery", "checks", "--json"))["checks"]
+        assert (found["check"], found["ledgers"], found["found"]) == ("replicas", 1, {})
+        assert "nothing" in said("autorecovery", "checks")
+
+        said("autorecovery", "trigger-checks")
+
+        tree = bk.context.store.underreplication
+        assert tree.checked_at_ms(Check.REPLICAS) is None
+        running.stop()
