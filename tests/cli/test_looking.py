@@ -37,6 +37,26 @@ def test_space_and_orphans_and_history_of_a_ledger(
     assert f"ledger delete {made}" in call_own("ledger", "orphans").out
 
 
+def test_orphans_are_deleted_when_somebody_says_yes(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    kept = call_own("ledger", "create", "--name", "mine", "--json").json["ledger_id"]
+    made = call_own("ledger", "create", "--json").json["ledger_id"]
+
+    assert call_own("ledger", "delete-orphans").code == 2, "how old they are is to be said"
+    young = call_own("ledger", "delete-orphans", "--older-than", "7d", "--yes", "--json")
+    assert (young.code, young.json["rows"]) == (0, [])
+    planned = call_own("ledger", "delete-orphans", "--older-than", "0s", "--dry-run", "--json")
+    assert [row["ledger_id"] for row in planned.json["rows"]] == [made]
+    unasked = call_own("ledger", "delete-orphans", "--older-than", "0s")
+    assert (unasked.code, f"to go: {made}" in unasked.err) == (1, True)
+    done = call_own("ledger", "delete-orphans", "--older-than", "0s", "--yes", "--json")
+
+    assert [(r["ledger_id"], r["status"]) for r in done.json["rows"]] == [(made, "deleted")]
+    left = call_own("ledger", "list", "--json").json["ledgers"]
+    assert [row["ledger_id"] for row in left] == [kept]
+
+
 def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
     own_cluster: LocalCluster, call_own: Call
 ) -> None:
