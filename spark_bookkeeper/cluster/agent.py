@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cluster.cookies import has_cookie
+from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
 from spark_bookkeeper.cluster.health import (
     Observation,
@@ -375,6 +375,8 @@ class BookieAgent:
             if sessions_lost == self._sessions_lost:  # else it went with its session already
                 self._published = state
         self._is_unsure = False
+        if before is None:
+            touch_cookie(self._store, self.bookie_id)
         if before is None or before.is_readonly != state.is_readonly:
             log.info(
                 "bookie %s is registered as %s",

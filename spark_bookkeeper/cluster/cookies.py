@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from spark_bookkeeper.bookie.marker import Marker
@@ -27,6 +28,7 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     InvalidArgumentError,
     MetadataFormatError,
+    VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -116,9 +118,11 @@ def forget_bookie(
 
     Raises:
         InvalidArgumentError: see ``check_forgotten_by_all``.
-        VersionConflictError: its cookie was written again meanwhile, and stays.
+        VersionConflictError: its cookie was written again meanwhile, as by an agent that started
+            (``touch_cookie``), and stays.
     """
     version = check_forgotten_by_all(store, bookie_id, even_if_unreadable=even_if_unreadable)
+    check_forgettable(store, [bookie_id])  # reading all ledgers may have taken minutes
     store.delete_cookie(bookie_id, version)
     forget_order(store, bookie_id)
 
@@ -179,6 +183,21 @@ def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> N
                 "is down; nothing was changed. Stop its agent, and repeat. To copy its data "
                 f"elsewhere before: `spark-bookkeeper bookie recover {bookie_id} --even-if-alive`"
             )
+
+
+def touch_cookie(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Write a bookie's cookie again as it is, when the bookie has registered.
+
+    Whoever has begun before to forget the bookie, and has found it down and no ledger that counts
+    on it, is refused then: meanwhile there may be ledgers that do.
+
+    Raises:
+        MetadataUnavailableError: no answer.
+    """
+    known = store.read_cookie(bookie_id)
+    if known is not None:  # else ``has_cookie`` tells
+        with suppress(VersionConflictError):  # somebody else wrote it, or it is gone
+            store.write_cookie(known.value, known.version)
 
 
 def has_cookie(store: MetadataStore, marker: Marker) -> bool:

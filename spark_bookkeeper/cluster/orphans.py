@@ -3,12 +3,13 @@
 A ledger is somebody's while its writer lives or may live, while a log names it, or when it has a
 label of a user: a name, an owner, or any other. Those of a log have the label ``log``; when that
 log does not name them (its writer died between making the ledger and entering it, or the log was
-deleted and they were not), they are nobody's as well.
+deleted and they were not), they are nobody's as well. But one that a write has staged and closed
+may be entered as long as its log has no later ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import WriterState, ledgers_with_writers, writer_of
+from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.client.views import UNREADABLE, moment
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.logs.logs import logs_table
@@ -52,18 +54,26 @@ class OwnedLedger:
     """Why nobody owns it; ``None``: somebody does, or it cannot be told."""
 
 
-def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger]:
+def ledgers_with_owners(
+    context: ClientContext, ledger_ids: Iterable[LedgerId] | None = None
+) -> Mapping[LedgerId, OwnedLedger]:
     """Every ledger there is, and whether somebody owns it.
+
+    Args:
+        ledger_ids: only those of them that there are; ``None`` is all.
 
     Logs are read after the ledgers: of a ledger that was entered into its log meanwhile the log
     tells, and of one that is about to be, its writer.
     """
-    found = list(ledgers_with_writers(context))
+    found = list(ledgers_with_writers(context, ledger_ids))
     in_logs: set[LedgerId] = set()
+    newest: dict[str, int] = {}
     unreadable: set[str] = set()
     for row in logs_table(context).to_pylist():
+        newest.setdefault(row["log"], -1)
         if row["ledger_id"] is not None:
             in_logs.add(row["ledger_id"])
+            newest[row["log"]] = max(newest[row["log"]], row["ledger_id"])
         elif row["state"] == UNREADABLE:
             unreadable.add(row["log"])
     known: dict[LedgerId, OwnedLedger] = {}
@@ -73,7 +83,9 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger
             continue
         log = _log_of(metadata)
         unowned = None
-        if ledger_id not in in_logs and log not in unreadable:
+        is_staged = metadata.is_closed and STAGED in metadata.custom_metadata
+        may_be_entered = is_staged and log in newest and newest[log] < ledger_id
+        if ledger_id not in in_logs and log not in unreadable and not may_be_entered:
             unowned = _unowned(metadata, log, writer)
         known[ledger_id] = OwnedLedger(metadata, log, unowned)
     return known

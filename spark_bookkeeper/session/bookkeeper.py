@@ -172,6 +172,7 @@ class BookKeeper(ClusterHandle):
     drain_bookie = _upkeep.drain_bookie
     rebalance = _upkeep.rebalance
     collect_garbage = _upkeep.collect_garbage
+    delete_orphans = _upkeep.delete_orphans
     compact = _upkeep.compact
     scrub = _upkeep.scrub
 

@@ -114,7 +114,7 @@ def orphans(self: ClusterHandle) -> Any:
     """Ledgers that nobody owns, and why it seems so, as a DataFrame (``docs/tables.md``).
 
     Those that nobody writes, no log names, and that have no label of a user. Whether somebody
-    misses them only people know: ``delete_ledger`` is theirs to call.
+    misses them only people know: ``delete_orphans`` is theirs to call.
     """
     return self.frames.from_arrow(self.calls.orphans_arrow())
 

@@ -6,6 +6,7 @@ Each call imports its job itself: every program and command imports this file, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from spark_bookkeeper.cluster.collection import GarbageReport
     from spark_bookkeeper.cluster.compaction import CompactReport
     from spark_bookkeeper.cluster.decommission import DecommissionReport
+    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
     from spark_bookkeeper.cluster.scrubbing import ScrubReport
     from spark_bookkeeper.replication.rebalance import RebalanceReport
     from spark_bookkeeper.replication.runner import Progress
@@ -195,6 +197,39 @@ def collect_garbage(
         dry_run,
         progress,
         lambda _, tell: collect_garbage_job(self.context, wanted, wish, progress=tell),
+    )
+
+
+def delete_orphans(
+    self: ClusterHandle,
+    created_before: datetime,
+    dry_run: bool = True,
+    *,
+    progress: Progress | None = None,
+) -> OrphansReport:
+    """Delete the ledgers of ``orphans()`` that were created before a time.
+
+    A closed ledger without a name, an owner or another label is among them, also when somebody
+    knows its id by heart: look at the plan. Whose each is, is asked again just before it goes. Its
+    bytes come back when garbage is collected.
+
+    Args:
+        created_before: a ledger of which it is not known when it was created stays.
+        dry_run: only say what would go; the default.
+
+    Raises:
+        InvalidArgumentError: it is no time. Nothing was deleted.
+    """
+    from spark_bookkeeper.client.read.times import to_ms
+    from spark_bookkeeper.cluster.orphan_deletion import delete_orphans as delete_orphans_job
+
+    at_ms = to_ms(created_before)
+    return self.reported(
+        "delete_orphans",
+        f"created before {created_before}",
+        dry_run,
+        progress,
+        lambda _, tell: delete_orphans_job(self.context, at_ms, dry_run=dry_run, progress=tell),
     )
 
 

@@ -37,6 +37,42 @@ def test_space_and_orphans_and_history_of_a_ledger(
     assert f"ledger delete {made}" in call_own("ledger", "orphans").out
 
 
+def test_space_is_summed_by_log(own_cluster: LocalCluster, call_own: Call, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("x" * 1000 + "\n")
+    call_own("log", "create", "orders")
+    for _ in range(2):
+        assert call_own("log", "append", "orders", str(tmp_path / "lines")).code == 0
+
+    told = call_own("bookie", "space", "--logs", "--json").json
+
+    by_log = {each["log"]: each for each in told["logs"]}
+    assert set(by_log) == {"orders"}
+    assert by_log["orders"]["ledgers"] == 2
+    assert by_log["orders"]["live_bytes"] == sum(each["live_bytes"] for each in told["bookies"])
+    assert by_log["orders"]["live_bytes"] >= 2 * 3 * 1000
+    assert "orders" in call_own("bookie", "space", "--logs").out
+
+
+def test_orphans_are_deleted_when_somebody_says_yes(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    kept = call_own("ledger", "create", "--name", "mine", "--json").json["ledger_id"]
+    made = call_own("ledger", "create", "--json").json["ledger_id"]
+
+    assert call_own("ledger", "delete-orphans").code == 2, "how old they are is to be said"
+    young = call_own("ledger", "delete-orphans", "--older-than", "7d", "--yes", "--json")
+    assert (young.code, young.json["rows"]) == (0, [])
+    planned = call_own("ledger", "delete-orphans", "--older-than", "0s", "--dry-run", "--json")
+    assert [row["ledger_id"] for row in planned.json["rows"]] == [made]
+    unasked = call_own("ledger", "delete-orphans", "--older-than", "0s")
+    assert (unasked.code, f"to go: {made}" in unasked.err) == (1, True)
+    done = call_own("ledger", "delete-orphans", "--older-than", "0s", "--yes", "--json")
+
+    assert [(r["ledger_id"], r["status"]) for r in done.json["rows"]] == [(made, "deleted")]
+    left = call_own("ledger", "list", "--json").json["ledgers"]
+    assert [row["ledger_id"] for row in left] == [kept]
+
+
 def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
     own_cluster: LocalCluster, call_own: Call
 ) -> None:

@@ -133,6 +133,22 @@ def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(worl
     assert not [name for name in world.disk.files if name.startswith(AGENT_PROBE_PREFIX)]
 
 
+def test_a_bookie_writes_its_cookie_again_whenever_it_has_registered(world: World) -> None:
+    """Who is about to forget it, and found it down before, is refused then."""
+    world.agent.start()
+    first = world.store.cookie_version(BOOKIE)
+    world.agent.step()
+    assert world.store.cookie_version(BOOKIE) == first, "it was registered already"
+
+    world.store.expire()
+    world.agent.step()
+
+    again = world.store.cookie_version(BOOKIE)
+    assert world.state == "writable"
+    assert first is not None
+    assert again == first + 1
+
+
 def test_a_stopped_bookie_is_unregistered(world: World) -> None:
     world.agent.start()
 

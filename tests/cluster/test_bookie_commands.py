@@ -251,6 +251,30 @@ def test_formatting_says_what_the_new_bookie_shares_with_others(
     assert "10.0.0.1:3181 and 10.0.0.2:3181 share the disk" in capsys.readouterr().err
 
 
+def test_an_agent_says_once_what_its_bookies_share(store: ZooKeeperStore, tmp_path: Path) -> None:
+    """A new partition is formatted by the start, where nobody has said `bookie format`."""
+    partitions = []
+    for number in range(2):
+        (tmp_path / f"{number}").mkdir()
+        partitions.append(f"node{number}:3181={tmp_path / str(number)}")
+    agent = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", str(store.uri)),
+            *("bookie", "start", *partitions),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert agent.stderr is not None
+    told = next(line for line in agent.stderr if "share the disk" in line)
+    agent.send_signal(signal.SIGTERM)
+    _, rest = agent.communicate(timeout=60)
+
+    assert "node0:3181 and node1:3181 share the disk" in told
+    assert "give each bookie its own disk" in told
+    assert "share the disk" not in rest
+
+
 def test_a_lost_cookie_is_made_again_from_the_partition_and_shown_before_it_is_written(
     store: ZooKeeperStore, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

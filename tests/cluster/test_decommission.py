@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import (
+    ROUNDS_MAX,
     DecommissionReport,
     decommission_bookie,
     drain_bookie,
@@ -156,6 +158,55 @@ def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(tmp_path: Path)
     assert not report.is_complete
     assert "garbage" in (report.blocked_by or "")
     assert ground.client().store.read_cookie(bookie) is not None
+
+
+@pytest.mark.parametrize("job", [drain_bookie, decommission_bookie])
+def test_the_limit_of_bytes_per_second_holds(
+    tmp_path: Path, job: Callable[..., DecommissionReport]
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writers = [written(ground, Quorum(3, 3, 2)) for _ in range(4)]
+    bookie = writers[0].metadata.last_fragment.ensemble[0]
+    ground.stop(bookie)
+    runtime = InlineRuntime()
+    client = ground.client(runtime)
+
+    report = job(client, LocalRunner(client), bookie, bytes_per_second=1)
+
+    copied = sum(row.bytes for row in report.rows)
+    assert report.is_complete
+    assert copied >= 3
+    assert runtime.slept >= copied * 0.9
+
+
+def test_a_bookie_that_goes_on_taking_data_is_left_after_some_rounds(tmp_path: Path) -> None:
+    """Its agent does not obey, and a ledger is made on it after each round."""
+    ground = Ground(tmp_path, bookies=4)
+    every = Quorum(4, 4, 2)
+    bookie = written(ground, every).metadata.last_fragment.ensemble[0]
+    ground.add_bookie()
+    rounds = 0
+
+    def take(place: str, operation: str, path: str) -> None:
+        """What names it is counted again at the end of every round."""
+        nonlocal rounds
+        if operation == "ledger_ids" and is_begun:
+            rounds += 1
+            if rounds % 2 == 0:
+                ground.before.remove(take)
+                while bookie not in written(ground, every).metadata.bookies():
+                    pass
+                ground.before.append(take)
+
+    is_begun = False
+    ground.before.append(take)
+    is_begun = True
+
+    report = drained(ground, bookie)
+
+    assert rounds == 2 * (1 + ROUNDS_MAX)
+    assert report.remaining
+    assert report.blocked_by == "it got new data meanwhile"
 
 
 def test_a_bookie_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,12 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
-from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie
+from spark_bookkeeper.cluster.cookies import (
+    forget_bookie,
+    has_cookie,
+    restore_cookie,
+    touch_cookie,
+)
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
 from spark_bookkeeper.config import ClientConfig
@@ -29,6 +34,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
     MetadataUnavailableError,
+    VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -426,6 +432,34 @@ def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(
     forget_bookie(store, BOOKIE)
 
     assert not has_cookie(store, marker)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["and stays", "and goes again"])
+def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], stays: bool
+) -> None:
+    """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    add_ledger(store, BookieId("10.0.0.9:3181"))
+    agent = metadata.session()
+    happened: list[str] = []
+
+    def start(moment: str, operation: str, subject: str) -> None:
+        if (moment, operation) == ("before", "read_ledger") and not happened:
+            happened.append(subject)
+            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+            touch_cookie(agent, BOOKIE)
+            add_ledger(agent, BOOKIE, incarnation=marker.incarnation)
+            if not stays:
+                agent.unregister(BOOKIE)
+
+    refusal = InvalidArgumentError if stays else VersionConflictError
+    with pytest.raises(refusal):
+        forget_bookie(metadata.session(start), BOOKIE)
+
+    assert happened
+    assert has_cookie(store, marker)
 
 
 def test_a_bookie_that_nobody_can_say_who_counts_on_is_neither_forgotten_nor_formatted(

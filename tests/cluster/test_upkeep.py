@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
@@ -151,6 +152,29 @@ def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
     assert tree.read(bad.ledger_id) is None
     assert scrub(ground.context, bookie).rows == ()
     assert scrub_problems(ground.context, ground.bookie_ids) == []
+
+
+def test_what_is_damaged_is_published_while_autorecovery_is_disabled_and_made_again_later(
+    ground: Ground,
+) -> None:
+    """A round may take weeks, and nothing is copied before autorecovery is enabled."""
+    bad = written(ground, 3)
+    bookie = ground.bookie_ids[0]
+    spoil(ground, bookie, bad.ledger_id)
+    tree = ground.context.store.underreplication
+    tree.disable()
+
+    scrub(ground.context, bookie)
+
+    assert tree.read(bad.ledger_id) is not None
+    worker = ReplicationWorker(
+        ground.context, LocalRunner(ground.context), AutorecoveryConfig(), "test"
+    )
+    with pytest.raises(DisabledError):
+        rereplicate(ground.context, worker)
+    tree.enable()
+    rereplicate(ground.context, worker)
+    assert tree.read(bad.ledger_id) is None
 
 
 def test_a_missing_entry_is_published_and_one_on_its_way_is_not(ground: Ground) -> None:

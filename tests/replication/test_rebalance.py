@@ -88,6 +88,20 @@ def test_the_limit_of_bytes_holds(tmp_path: Path) -> None:
     assert shares(ground)[ground.bookie_ids[2]] == 3
 
 
+def test_the_limit_of_bytes_per_second_holds(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=2)
+    written(ground, 6)
+    ground.add_bookie()
+    runtime = InlineRuntime()
+    client = ground.client(runtime)
+
+    report = rebalance(client, LocalRunner(client), Rebalance(bytes_per_second=100))
+
+    moved = sum(row.bytes for row in report.rows)
+    assert moved > 0
+    assert runtime.slept >= moved / 100 * 0.9
+
+
 def test_a_dry_run_is_a_table_of_what_the_run_then_moves(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
     written(ground, 9, Quorum(3, 2, 2))

@@ -20,6 +20,7 @@ from spark_bookkeeper.cli.bookie.partition import (
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
+from spark_bookkeeper.cli.bookie.shared import what_is_shared
 from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.bookie.start import start
 from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
@@ -32,8 +33,8 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
-from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
-from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
+from spark_bookkeeper.cluster.sharing import place_of
+from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -94,7 +95,10 @@ def format_(
             if not yes:  # nobody is asked about what is refused
                 check_formattable(store, storage, name, is_replaced=replaced)
             _show_what_goes(settings, store, storage, name)
-            _show_what_is_shared(settings, access, store, storage, name)
+            for warning in what_is_shared(
+                access, store, place_of(storage, name, is_new=True), name
+            ):
+                settings.output.note(warning)
             if replaced and not yes:
                 settings.output.note(
                     f"from now on nothing believes the disk that bookie {name} had, also if it is "
@@ -139,32 +143,6 @@ def _show_what_goes(
         + f", {directories} ledger directories; {len(ledgers_that_name(store, name))} ledgers of "
         f"the cluster count on bookie {name}"
     )
-
-
-def _show_what_is_shared(
-    settings: Settings, access: Access, store: MetadataStore, storage: Storage, name: BookieId
-) -> None:
-    runtime = ThreadRuntime()
-    roots = {known.value.bookie_id: known.value.root_uri for known in store.cookies()}
-    roots |= {live.bookie_id: live.root_uri for live in store.registrations()}
-    roots.pop(name, None)
-    others = dict(runtime.map(lambda item: (item[0], _place(access, *item)), list(roots.items())))
-    for found in shared_with(name, {**others, name: place_of(storage, name, is_new=True)}):
-        settings.output.note(
-            f"{found}: what loses one loses the others, and perhaps every copy of an entry. For "
-            f"data that matters, give each bookie its own {found.what}"
-        )
-
-
-def _place(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
-    try:
-        storage = access.open_root(root_uri, ThreadRuntime())
-    except BookKeeperError:
-        return Place(root_uri)
-    try:
-        return place_of(storage, bookie_id)
-    finally:
-        storage.close()
 
 
 @bookie.command(epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3")

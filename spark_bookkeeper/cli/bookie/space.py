@@ -20,9 +20,12 @@ _KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes")
 @click.command(epilog="Example: spark-bookkeeper bookie space 10.0.0.3:3181 --ledgers")
 @click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
 @click.option("--ledgers", "by_ledger", is_flag=True, help="Also each ledger on each bookie.")
+@click.option("--logs", "by_log", is_flag=True, help="Also each log, over all of its bookies.")
 @access_options
 @click.pass_obj
-def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledger: bool) -> int:
+def space(
+    settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledger: bool, by_log: bool
+) -> int:
     """Show live, garbage and orphan bytes per bookie; nothing is changed.
 
     Orphan bytes are those of `ledger orphans`; garbage is what was deleted, or copies that no
@@ -40,6 +43,8 @@ def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledg
     # One that holds nothing has no rows, and is told all the same.
     bookies = [_sum(bookie, shown) for bookie in sorted(wanted or known)]
 
+    logs = _by_log(shown) if by_log else []
+
     def show() -> None:
         settings.output.table(
             ["bookie", "ledgers", "live bytes", "garbage", "orphan", "not asked because"],
@@ -48,6 +53,14 @@ def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledg
                 for b in bookies
             ],
         )
+        if by_log:
+            settings.output.table(
+                ["log", "ledgers", "live bytes", "garbage", "orphan"],
+                [
+                    [each["log"], each["ledgers"], *(_number(each[k]) for k in _KINDS)]
+                    for each in logs
+                ],
+            )
         if not by_ledger:
             return
         held = [row for row in shown if row["ledger_id"] is not None]
@@ -66,7 +79,9 @@ def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledg
         if len(held) > MOST_ROWS:
             settings.output.say(f"the {MOST_ROWS} largest of {len(held):,}; --json has all")
 
-    settings.output.result({"bookies": bookies, "ledgers": shown if by_ledger else []}, show)
+    settings.output.result(
+        {"bookies": bookies, "ledgers": shown if by_ledger else [], "logs": logs}, show
+    )
     return EXIT_LEFT_UNDONE if any(bookie["reason"] for bookie in bookies) else EXIT_DONE
 
 
@@ -81,6 +96,23 @@ def _sum(bookie: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **sizes,
         "reason": reasons[0] if reasons else None,
     }
+
+
+def _by_log(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The sums of each log, the largest first; ``None`` as the log: of ledgers without one."""
+    logs: dict[str | None, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["ledger_id"] is not None:
+            logs.setdefault(row["log"], []).append(row)
+    sums: list[dict[str, Any]] = [
+        {
+            "log": log,
+            "ledgers": len({row["ledger_id"] for row in held}),
+            **{kind: sum(row[kind] for row in held) for kind in _KINDS},
+        }
+        for log, held in logs.items()
+    ]
+    return sorted(sums, key=lambda each: -sum(each[kind] for kind in _KINDS))
 
 
 def _number(size_bytes: int | None) -> str | None:

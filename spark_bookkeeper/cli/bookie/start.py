@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import click
 
 from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.partition import open_partition, wanted_partitions
+from spark_bookkeeper.cli.bookie.shared import place_at, what_is_shared
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
@@ -24,6 +25,7 @@ from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import PartitionConf
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
@@ -161,6 +163,8 @@ def _serve(
             )
     if server.address is not None:
         settings.output.note("its /health and /metrics are at http://{}:{}".format(*server.address))
+    for warning in dict.fromkeys(_shared(access, bk, served)):
+        settings.output.note(warning)
     names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
     if names:
         note_warning(settings, bk)
@@ -171,6 +175,17 @@ def _serve(
         while not stopping.wait(1.0):
             pass  # a signal just before an endless wait would be heard only at its end
         settings.output.note(STOPPING)
+
+
+def _shared(access: Access, bk: BookKeeper, served: Partitions) -> Iterator[str]:
+    """What the bookies that are served share with others, each of them and all that are known."""
+    for each in served.partitions:
+        if each.is_started:
+            with suppress(BookKeeperError):  # it serves all the same
+                place = place_at(access, each.bookie_id, each.status.root_uri)
+                yield from what_is_shared(
+                    access, bk.context.store, place, each.bookie_id, with_trying=False
+                )
 
 
 @contextmanager

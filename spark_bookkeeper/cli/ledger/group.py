@@ -13,7 +13,7 @@ from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.ledger.data import append, read, schema_of_file
 from spark_bookkeeper.cli.ledger.deletion import delete
-from spark_bookkeeper.cli.ledger.owners import history, orphans
+from spark_bookkeeper.cli.ledger.owners import delete_orphans, history, orphans
 from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
@@ -46,6 +46,7 @@ ledger.add_command(check)
 ledger.add_command(diff)
 ledger.add_command(history)
 ledger.add_command(orphans)
+ledger.add_command(delete_orphans)
 ledger.add_command(repair)
 ledger.add_command(archive)
 

@@ -1,13 +1,25 @@
-"""``spark-bookkeeper ledger history | orphans``: what became of a ledger, and whose it is."""
+"""``spark-bookkeeper ledger history | orphans | delete-orphans``: what became of ledgers, and whose
+they are.
+"""
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import TYPE_CHECKING
+
 import click
 
+from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, Time, TimeType, time_of
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, YES, Work, work_options
+from spark_bookkeeper.replication.report import counted, some_of
+from spark_bookkeeper.replication.runner import Progress
+from spark_bookkeeper.session import BookKeeper
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger history 7")
@@ -74,8 +86,45 @@ def orphans(settings: Settings, access: Access) -> int:
         more = f", of which {MOST_ROWS} are shown; --json has all" if len(rows) > MOST_ROWS else ""
         settings.output.say(
             f"{len(rows):,} ledgers{more}. If nobody misses one: spark-bookkeeper ledger delete "
-            f"{rows[0]['ledger_id']}"
+            f"{rows[0]['ledger_id']}; if nobody misses any: spark-bookkeeper ledger "
+            "delete-orphans --older-than 7d --dry-run"
         )
 
     settings.output.result({"orphans": rows}, show)
     return EXIT_DONE
+
+
+@click.command(
+    name="delete-orphans",
+    epilog="Example: spark-bookkeeper ledger delete-orphans --older-than 30d --dry-run",
+)
+@click.option(
+    "--created-before",
+    "--older-than",
+    "created_before",
+    type=TimeType(),
+    required=True,
+    help="Those created by then: 2026-11-22T06:30, or 90m (minutes), 12h, 7d, 2w ago.",
+)
+@work_options(dry_run=PLAN, yes=YES)
+def delete_orphans(work: Work, created_before: Time) -> int:
+    """Delete the ledgers that `ledger orphans` lists and that are old enough.
+
+    A closed ledger without a name, an owner or another label is among them, also when somebody
+    knows its id. Whose each is, is asked again just before it goes.
+    """
+
+    def ask(plan: OrphansReport) -> None:
+        if plan.rows:
+            size = counted(sum(row.bytes for row in plan.rows), "byte")
+            ids = some_of([row.ledger_id for row in islice(plan.rows, MOST_ROWS)])
+            of = counted(len(plan.rows), "ledger")
+            work.settings.output.note(f"{of} with {size} to go: {ids}")
+            confirm("Delete them for ever?")
+
+    def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> OrphansReport:
+        time = time_of(created_before, bk.context.runtime.wall_ms())
+        assert time is not None
+        return bk.delete_orphans(time, dry_run, progress=progress)
+
+    return work.show(work.run("reading ledger metadata", job, ask=ask))
