@@ -27,18 +27,22 @@ from spark_bookkeeper.autorecovery.publishing import (
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import next_check_at
-from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.replication.runner import Runner, reason_of
 
 _log = logging.getLogger(__name__)
 
 _WAIT_MOST_SECONDS: Final = 60.0
 """Looked at again after so long, whatever is told or not told."""
+
+
+class UnfinishedScanError(BookKeeperError):
+    """Not all ledgers were looked at. What was published stays, and the scan is to be repeated."""
 
 
 class Auditor:
@@ -166,12 +170,29 @@ class Auditor:
         self._bookies_checked_ms = now_ms
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
-        report = audit_bookies(self._context, lost)
-        published = len({r.ledger_id for r in report.rows if r.status is Outcome.PUBLISHED})
+        report = self._scanned(partial(audit_bookies, self._context, lost))
+        published = report.marked_ledgers
         self._context.metrics.published_ledgers.inc(published)
         _log.info("%s: %d ledgers published", why, published)
         if report.is_cut_short:  # those that are left are not forgotten
             raise DisabledError(DISABLED)
+        _check_whole(report)
+
+    def _scanned(self, scan: Callable[..., AuditReport]) -> AuditReport:
+        """A scan. What Spark does not do is done here, for nobody else holds the office."""
+        if not self._runner.is_elsewhere:
+            return scan()
+        try:
+            report = scan(runner=self._runner)
+            if report.failure is None:
+                return report
+            reason = report.failure
+        except DisabledError:
+            raise
+        except Exception as error:  # noqa: BLE001  (also when the JVM of Spark has ended)
+            reason = reason_of(error, "a scan")
+        _log.warning("the scan was not all done by Spark, and is done here: %s", reason)
+        return scan()
 
     # The checks
 
@@ -186,7 +207,7 @@ class Auditor:
                 config.ledger_check_percentage,
                 bytes_per_second=limit,
             ),
-            Check.PLACEMENT: partial(check_placement, self._context),
+            Check.PLACEMENT: partial(self._scanned, partial(check_placement, self._context)),
             Check.REPLICAS: partial(check_replicas, self._context, self._runner),
         }
         tree = self._context.store.underreplication
@@ -201,6 +222,7 @@ class Auditor:
             if due > now_ms:
                 continue
             report = run()
+            _check_whole(report)
             tree.set_checked_at_ms(check, self._context.runtime.wall_ms())
             _log.info("%s: %s", report.job, report.counts or "nothing was found")
 
@@ -214,3 +236,8 @@ class Auditor:
                 Check.REPLICAS: config.replicas_check_interval_s,
             }[check]
         )
+
+
+def _check_whole(report: AuditReport) -> None:
+    if report.failure is not None:
+        raise UnfinishedScanError(report.failure)

@@ -15,10 +15,13 @@ from typing import Final
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
+    DISABLED,
     LEDGERS_AT_ONCE,
     AuditReport,
+    DisabledError,
     check_enabled,
     chunks,
+    report_of_scan,
 )
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
@@ -87,20 +90,20 @@ def publish_finding(
     context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
 
 
-def check_placement(context: ClientContext) -> AuditReport:
-    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+@dataclass(frozen=True, slots=True)
+class _Misplaced:
+    """Finds copies that are on too few racks. Picklable."""
 
-    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
+    action: str = "placement"
 
-    Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
-    """
+    def __call__(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Sequence[Row]:
+        return list(self._rows(context, ledger_ids))
 
-    def check(chunk: list[LedgerId]) -> Iterator[Row]:
+    def _rows(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
         alive = context.bookies.registrations()
         offered = [each.rack for each in alive.values() if not each.is_readonly]
         most: dict[Quorum, int] = {}
-        for ledger_id, found in context.store.read_ledgers(chunk):
+        for ledger_id, found in context.store.read_ledgers(ledger_ids):
             if not isinstance(found, Versioned) or not found.value.is_closed:
                 continue
             quorum = found.value.quorum
@@ -114,9 +117,24 @@ def check_placement(context: ClientContext) -> AuditReport:
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id
                     reason = f"copies on {count} racks, and {wanted} could be used"
-                    yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
+                    yield Row(ledger_id, self.action, Outcome.MISPLACED, reason, first, last)
 
-    return _checked(context, "check_placement", check)
+
+def check_placement(context: ClientContext, runner: Runner | None = None) -> AuditReport:
+    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+
+    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
+
+    Args:
+        runner: does the work where there are many ledgers; ``None`` is this process.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+    """
+    report = report_of_scan(context, runner, "check_placement", _Misplaced())
+    if report.is_cut_short:
+        raise DisabledError(DISABLED)
+    return report
 
 
 @dataclass(frozen=True, slots=True)
