@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from spark_bookkeeper.autorecovery.check_results import show_results, write_result
 from spark_bookkeeper.autorecovery.checks import (
     AuditorCheck,
-    EndedError,
     check_all_ledgers,
     check_placement,
     check_replicas,
@@ -23,26 +22,34 @@ from spark_bookkeeper.autorecovery.checks import (
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
+    AuditReport,
     DisabledError,
+    EndedError,
     audit_bookies,
     check_enabled,
 )
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import next_check_at
-from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.replication.runner import Runner, reason_of
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 
 _log = logging.getLogger(__name__)
 
+ReportT = TypeVar("ReportT", bound=AuditReport)
+
 _WAIT_MOST_SECONDS: Final = 60.0
 """Looked at again after so long, whatever is told or not told."""
+
+
+class UnfinishedScanError(BookKeeperError):
+    """Not all ledgers were looked at. What was published stays, and the scan is to be repeated."""
 
 
 class Auditor:
@@ -108,7 +115,7 @@ class Auditor:
             assert self._bookies is not None
             if self.can_check:
                 self._check_bookies()
-        except DisabledError:
+        except (DisabledError, EndedError):
             return _WAIT_MOST_SECONDS
         if self._bookies.due_at is None:
             return _WAIT_MOST_SECONDS
@@ -186,13 +193,30 @@ class Auditor:
         self._bookies_checked_ms = now_ms
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
-        report = audit_bookies(self._context, lost)
+        report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
         self._context.metrics.auditing.observe(report.duration_ms)
-        published = len({r.ledger_id for r in report.rows if r.status is Outcome.PUBLISHED})
+        published = report.marked_ledgers
         self._context.metrics.published_ledgers.inc(published)
         _log.info("%s: %d ledgers published", why, published)
         if report.is_cut_short:  # those that are left are not forgotten
             raise DisabledError(DISABLED)
+        _check_whole(report)
+
+    def _scanned(self, scan: Callable[..., ReportT]) -> ReportT:
+        """A scan. What Spark does not do is done here, for nobody else holds the office."""
+        if not self._runner.is_elsewhere:
+            return scan()
+        try:
+            report = scan(runner=self._runner)
+            if report.failure is None:
+                return report
+            reason = report.failure
+        except (DisabledError, EndedError):
+            raise
+        except Exception as error:  # noqa: BLE001  (also when the JVM of Spark has ended)
+            reason = reason_of(error, "a scan")
+        _log.warning("the scan was not all done by Spark, and is done here: %s", reason)
+        return scan()
 
     # The checks
 
@@ -208,7 +232,9 @@ class Auditor:
                 bytes_per_second=limit,
                 heed=self._heed,
             ),
-            Check.PLACEMENT: partial(check_placement, context, heed=self._heed),
+            Check.PLACEMENT: partial(
+                self._scanned, partial(check_placement, context, heed=self._heed)
+            ),
             Check.REPLICAS: partial(
                 check_replicas, context, self._runner, bytes_per_second=limit, heed=self._heed
             ),
@@ -225,6 +251,7 @@ class Auditor:
             if due > now_ms:
                 continue
             report = run()
+            _check_whole(report)
             tree.set_checked_at_ms(check, context.runtime.wall_ms())
             if report.result is not None:
                 write_result(context.store.registers, report.result)
@@ -232,10 +259,14 @@ class Auditor:
             self._show()
             _log.info("%s: %s", report.job, report.counts or "nothing was found")
 
-    def _heed(self) -> None:
-        """Raises when a check is to end. The switch is looked at every few seconds."""
+    def _go_on(self) -> None:
+        """Raises when a scan is to end."""
         if self._is_over():
             raise EndedError
+
+    def _heed(self) -> None:
+        """Raises when a check is to end. The switch is looked at every few seconds."""
+        self._go_on()
         now = self._context.runtime.now()
         if now - self._switch_seen_at >= LOOK_SECONDS:
             check_enabled(self._context)
@@ -257,3 +288,8 @@ class Auditor:
                 Check.REPLICAS: config.replicas_check_interval_s,
             }[check]
         )
+
+
+def _check_whole(report: AuditReport) -> None:
+    if report.failure is not None:
+        raise UnfinishedScanError(report.failure)

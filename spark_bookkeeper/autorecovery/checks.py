@@ -25,7 +25,17 @@ from spark_bookkeeper.autorecovery.check_results import (
     Found,
 )
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, check_enabled, chunks
+from spark_bookkeeper.autorecovery.publishing import (
+    DISABLED,
+    LEDGERS_AT_ONCE,
+    AuditReport,
+    DisabledError,
+    EndedError,
+    Heed,
+    check_enabled,
+    chunks,
+    report_of_scan,
+)
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import (
@@ -43,7 +53,7 @@ from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.check_ledgers import CheckWork, check_step, check_works
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
+from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Runner, Step, limited
 from spark_bookkeeper.replication.shares import share_of
 from spark_bookkeeper.replication.under_way import name_of
@@ -66,17 +76,9 @@ ENTRY_BYTES: Final = 16
 """What a bookie reads to tell which entries it has is taken as so much for each replica, and for
 each entry of it."""
 
-Heed = Callable[[], None]
-"""Asked again and again by a check, and raises when it is to end: ``EndedError`` or
-``DisabledError``."""
 
-
-class EndedError(Exception):
-    """Whoever does a check is to end, or is not the auditor any more."""
-
-
-@dataclass(frozen=True)
-class AuditorCheck(Report):
+@dataclass(frozen=True, repr=False)
+class AuditorCheck(AuditReport):
     """What one of the auditor's checks found, row by row; and what is kept of it."""
 
     result: CheckResult | None = None
@@ -175,26 +177,25 @@ def publish_finding(
     context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
 
 
-def check_placement(context: ClientContext, *, heed: Heed | None = None) -> AuditorCheck:
-    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+@dataclass(frozen=True, slots=True)
+class _Misplaced:
+    """Finds copies that are on too few racks. Picklable."""
 
-    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
+    action: str = "placement"
 
-    Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
-        EndedError: ``heed`` raised it.
-    """
+    def __call__(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Sequence[Row]:
+        return list(self._rows(context, ledger_ids))
 
-    def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
+    def _rows(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
         alive = context.bookies.registrations()
         offered = [each.rack for each in alive.values() if not each.is_readonly]
         most: dict[Quorum, int] = {}
-        for ledger_id, known in context.store.read_ledgers(chunk):
-            if not isinstance(known, Versioned) or not known.value.is_closed:
+        for ledger_id, found in context.store.read_ledgers(ledger_ids):
+            if not isinstance(found, Versioned) or not found.value.is_closed:
                 continue
-            quorum = known.value.quorum
+            quorum = found.value.quorum
             wanted = most.setdefault(quorum, most_racks(quorum, offered))
-            for fragment in known.value.fragment_ranges():
+            for fragment in found.value.fragment_ranges():
                 if any(map(is_table, fragment.ensemble)):
                     continue  # how few copies stay was somebody's decision
                 if not alive.keys() >= set(fragment.ensemble):
@@ -203,10 +204,36 @@ def check_placement(context: ClientContext, *, heed: Heed | None = None) -> Audi
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id
                     reason = f"copies on {count} racks, and {wanted} could be used"
-                    found.add(Outcome.MISPLACED.value, ledger_id)
-                    yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
+                    yield Row(ledger_id, self.action, Outcome.MISPLACED, reason, first, last)
 
-    return _checked(context, Check.PLACEMENT, check, heed or partial(check_enabled, context))
+
+def check_placement(
+    context: ClientContext, runner: Runner | None = None, *, heed: Heed | None = None
+) -> AuditorCheck:
+    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+
+    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
+
+    Args:
+        runner: does the work where there are many ledgers; ``None`` is this process.
+        heed: asked between lots of ledgers.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+        EndedError: ``heed`` raised it.
+    """
+    scanned = report_of_scan(context, runner, "check_placement", _Misplaced(), heed=heed)
+    if scanned.is_cut_short:
+        raise DisabledError(DISABLED)
+    found = Found()
+    found.ledgers = scanned.looked_at
+    for row in scanned.rows:
+        if row.status is Outcome.MISPLACED:
+            found.add(Outcome.MISPLACED.value, LedgerId(row.ledger_id))
+    took_ms = scanned.duration_ms
+    result = found.result(Check.PLACEMENT, context.runtime.wall_ms(), took_ms)
+    job, rows, failure = scanned.job, scanned.rows, scanned.failure
+    return AuditorCheck(job, rows, duration_ms=took_ms, failure=failure, result=result)
 
 
 @dataclass(frozen=True, slots=True)

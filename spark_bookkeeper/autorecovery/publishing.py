@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Final, TypeVar
 
+from spark_bookkeeper.autorecovery.scan import Look, scan
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import INCARNATIONS, live_members, registered_incarnations
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
@@ -19,17 +20,13 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import absent_members
 from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
-from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.runtime.spool import Spool
 
 T = TypeVar("T")
 
 LEDGERS_AT_ONCE: Final = 1_000
 """So many are held in memory; and the switch is looked at again."""
-
-AUDITED_AT_ONCE: Final = 5_000
-"""Of most of them nothing is held. Between two lots ZooKeeper has nothing to do but to tell of the
-switch and to take the tasks, so there are few."""
 
 MARKS_AT_ONCE: Final = 32
 
@@ -39,17 +36,38 @@ DISABLED: Final = (
 )
 
 
+@dataclass(frozen=True, repr=False)
 class AuditReport(Report):
     """Of an audit: the ledgers that lack replicas, each with the bookies that are not there."""
 
+    is_cut_short: bool = False
+    """Whether autorecovery was disabled before all ledgers were looked at."""
+    failure: str | None = None
+    """Why not all ledgers were looked at otherwise; the first reason, if there are several."""
+    looked_at: int = 0
+    """Ledgers."""
+
     @property
-    def is_cut_short(self) -> bool:
-        """Whether autorecovery was disabled before all ledgers were looked at."""
-        return any(row.ledger_id < 0 for row in self.rows)
+    def marked_ledgers(self) -> int:
+        """How many ledgers were published, or of a dry run, would be."""
+        marked = (row.ledger_id for row in self.rows if row.status in _MARKED)
+        return sum(1 for _ in groupby(marked))  # the rows of a ledger follow each other
+
+
+_MARKED: Final = frozenset({Outcome.PUBLISHED, Outcome.PLANNED})
 
 
 class DisabledError(InvalidArgumentError):
     """Autorecovery is disabled for the cluster; what was published before stays."""
+
+
+class EndedError(Exception):
+    """Whoever looks at ledgers is to end, or is not the auditor any more."""
+
+
+Heed = Callable[[], None]
+"""Asked again and again by what takes long, and raises when it is to end: ``EndedError`` or
+``DisabledError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,62 +76,115 @@ class _Mark:
     missing: tuple[BookieId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _AbsentBookies:
+    """Publishes the ledgers that name them. Picklable.
+
+    Args:
+        lost: as ``audit_bookies`` has it.
+    """
+
+    lost: frozenset[BookieId] | None
+    dry_run: bool
+    action: str = "mark"
+
+    def __call__(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Sequence[Row]:
+        rows: list[Row] = []
+        marks: list[_Mark] = []
+        missing_in = _absent_by(registered_incarnations(context.bookies.registrations()))
+        for ledger_id, found in context.store.read_ledgers(ledger_ids, naming=self.lost):
+            if isinstance(found, MetadataFormatError):
+                rows.append(Row(ledger_id, self.action, Outcome.LEFT, found.message))
+            elif found is not None:
+                missing = missing_in(found.value)
+                wanted = tuple(b for b in missing if self.lost is None or b in self.lost)
+                if wanted:
+                    marks.append(_Mark(ledger_id, wanted))
+        if not self.dry_run:
+            publish(context, marks)
+        status = Outcome.PLANNED if self.dry_run else Outcome.PUBLISHED
+        rows += [
+            Row(each.ledger_id, self.action, status, None, source=bookie)
+            for each in marks
+            for bookie in each.missing
+        ]
+        return rows
+
+
 def audit_bookies(
     context: ClientContext,
     lost: Collection[BookieId] | None = None,
     *,
+    runner: Runner | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
+    heed: Heed | None = None,
 ) -> AuditReport:
     """One task for each ledger that names a bookie which is not there; what is published stays.
 
     Repeated, or ended in the middle and begun again, it publishes nothing twice.
 
     Args:
-        dry_run: only say which; nothing is published.
         lost: the bookies to look for; ``None`` is every one that is named and not registered in the
             incarnation that the ledger means.
+        runner: does the work where there are many ledgers; ``None`` is this process.
+        dry_run: only say which; nothing is published.
+        heed: asked between lots of ledgers.
 
     Raises:
         DisabledError: autorecovery is disabled, and nothing was published. Disabled later, it ends
             with a report of what was published, and a row that says that the rest is left.
+        EndedError: ``heed`` raised it.
+    """
+    look = _AbsentBookies(None if lost is None else frozenset(lost), dry_run)
+    report = report_of_scan(
+        context, runner, "audit", look, dry_run=dry_run, progress=progress, heed=heed
+    )
+    if report.is_cut_short and report.failure is None and not report.counts.get("published"):
+        raise DisabledError(DISABLED)
+    return report
+
+
+def report_of_scan(
+    context: ClientContext,
+    runner: Runner | None,
+    job: str,
+    look: Look,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+    heed: Heed | None = None,
+) -> AuditReport:
+    """What a look at all ledgers finds; the arguments are those of ``scan``.
+
+    Raises:
+        DisabledError: autorecovery was disabled before it began.
+        EndedError: ``heed`` raised it.
     """
     started = context.runtime.now()
+    check_enabled(context)
     rows: Spool[Row] = Spool()
-    naming = None if lost is None else frozenset(lost)
-    done = published = 0
-    for chunk in chunks(context.store.ledger_ids(), AUDITED_AT_ONCE):
-        try:
-            check_enabled(context)
-        except DisabledError as error:
-            if not published:
-                raise
-            rows.append(Row(-1, "mark", Outcome.LEFT, error.message))
-            break
-        registered = registered_incarnations(context.bookies.registrations())
-        marks: list[_Mark] = []
-        missing_in = _absent_by(registered)
-        for ledger_id, found in context.store.read_ledgers(chunk, naming=naming):
-            if isinstance(found, MetadataFormatError):
-                rows.append(Row(ledger_id, "mark", Outcome.LEFT, found.message))
-            elif found is not None:
-                missing = missing_in(found.value)
-                wanted = tuple(b for b in missing if lost is None or b in lost)
-                if wanted:
-                    marks.append(_Mark(ledger_id, wanted))
-        if not dry_run:
-            publish(context, marks)
-            published += len(marks)
-        status = Outcome.PLANNED if dry_run else Outcome.PUBLISHED
-        rows.extend(
-            Row(each.ledger_id, "mark", status, None, source=bookie)
-            for each in marks
-            for bookie in each.missing
-        )
-        done += len(chunk)
-        progress("reading ledger metadata", done, done, 0)
+    is_cut_short, failure, looked_at = False, None, 0
+    for lot in scan(context, runner, job, look, progress):
+        rows.extend(lot.rows())
+        looked_at += lot.ledgers
+        is_cut_short = is_cut_short or lot.is_cut_short
+        failure = failure or lot.failure
+        if heed is not None:
+            heed()
+    if is_cut_short:
+        rows.append(Row(-1, look.action, Outcome.LEFT, DISABLED))
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return AuditReport("audit", report_rows(rows), dry_run, duration_ms)
+    kept = report_rows(rows)
+    return AuditReport(
+        job,
+        kept,
+        dry_run,
+        duration_ms,
+        is_cut_short=is_cut_short,
+        failure=failure,
+        looked_at=looked_at,
+    )
 
 
 def _absent_by(

@@ -118,6 +118,16 @@ class Registers(Protocol):
         """Begin to watch a register, whether it is there or not."""
 
 
+class LedgerRange(NamedTuple):
+    """Ledgers whose ids lie side by side."""
+
+    first: LedgerId
+    end: int
+    """The first id behind it."""
+    ledgers: int
+    """How many it had when it was made."""
+
+
 class LedgerChange(NamedTuple):
     """What ``write_ledger`` is given."""
 
@@ -254,8 +264,19 @@ class LedgerStore(Protocol):
             MetadataUnavailableError: it may or may not have been deleted.
         """
 
-    def ledger_ids(self) -> Iterator[LedgerId]:
-        """Every ledger id, ascending, read in bounded pieces."""
+    def ledger_ids(self, among: LedgerRange | None = None) -> Iterator[LedgerId]:
+        """Every ledger id, ascending, read in bounded pieces.
+
+        Args:
+            among: only those of a range, also of ledgers that were made since.
+        """
+
+    def ledger_ranges(self, ledgers: int) -> Iterator[LedgerRange]:
+        """All possible ids, in ranges, ascending; found without the ids of the ledgers.
+
+        Args:
+            ledgers: so many are in a range at the most; or 10,000, if that is more.
+        """
 
     def read_ledgers(
         self, ledger_ids: Iterable[LedgerId], *, naming: Set[BookieId] | None = None

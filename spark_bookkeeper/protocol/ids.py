@@ -11,6 +11,9 @@ from spark_bookkeeper.errors import InvalidArgumentError
 LedgerId = NewType("LedgerId", int)
 """0 <= id < 2**63. Never reused (SLOT-LOG rule R16)."""
 
+LEDGER_IDS_END: Final = 1 << 63
+"""Behind the largest ledger id."""
+
 EntryId = NewType("EntryId", int)
 """Dense from 0 in every ledger."""
 

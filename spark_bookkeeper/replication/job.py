@@ -77,6 +77,8 @@ class Job:
         step: Step[ItemT, ResultT],
         plan: Iterable[ItemT | Known[ResultT]],
         total: int | None = None,
+        *,
+        group_items: int | None = None,
     ) -> Iterator[ResultT]:
         """Do what a plan says, and hand on the results as they come.
 
@@ -85,6 +87,7 @@ class Job:
 
         Args:
             total: how many items there are, about; ``None`` is not known before they are planned.
+            group_items: instead of ``GROUP_ITEMS``, where an item or its result is large.
         """
         if total is None:
             total = len(plan) if isinstance(plan, Sized) else 0
@@ -94,7 +97,7 @@ class Job:
         while True:
             items: list[ItemT] = []
             known: list[ResultT] = []
-            for each in islice(planned, GROUP_ITEMS):
+            for each in islice(planned, group_items or GROUP_ITEMS):
                 if isinstance(each, Known):
                     known.append(each.result)
                 else:
@@ -111,7 +114,7 @@ class Job:
                     total,
                     before,
                     size,
-                    is_elsewhere=self._runner.is_elsewhere,
+                    is_elsewhere=self._runner.is_elsewhere and not step.is_computing,
                 ) as progress:
                     for result in self._runner.run(step, limited, progress):
                         size += result.bytes

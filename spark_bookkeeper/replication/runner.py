@@ -95,6 +95,9 @@ class Step(Generic[ItemT, ResultT_co]):
     """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
     do_many: DoMany[ItemT, ResultT_co] | None = None
     """Does many items, where that is cheaper than one by one."""
+    is_computing: bool = False
+    """Whether an item keeps a processor busy, for so long that it is worth a task of Spark, and
+    waits for no bookie. A process does one at a time: Python's threads share one processor."""
     shares_with_neighbours: bool = False
     """Whether items that lie side by side read the same files, and none is urgent: on Spark a task
     does such then, instead of some from everywhere."""
@@ -265,12 +268,12 @@ class LocalRunner:
                 size += sum(result.bytes for result in results)
                 progress(step.phase, done, len(items), size)
 
-        at_once = self._width
+        at_once = width = 1 if step.is_computing else self._width
         if step.do_many is not None:
             at_once = ITEMS_TOGETHER * BATCHES_AT_ONCE
         for start in range(0, len(items), at_once):
             batch = items[start : start + at_once]
             for results in carry_out_many(
-                step, self._context, batch, self._width, self._under_way, count
+                step, self._context, batch, width, self._under_way, count
             ):
                 yield from results

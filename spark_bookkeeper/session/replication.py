@@ -234,14 +234,17 @@ def audit(
 ) -> AuditReport:
     """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
+    As a Spark job where there are 100,000 ledgers or more.
+
     Raises:
         InvalidArgumentError: autorecovery is disabled, and nothing was published. Disabled later,
             the report has what was published, and a row that says that the rest is left.
     """
     from spark_bookkeeper.autorecovery.publishing import audit_bookies
 
+    runner = self.runner("audit")
     with told(progress, "audit") as tell:
-        report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
+        report = audit_bookies(self.context, runner=runner, dry_run=dry_run, progress=tell)
     return replace(report, frame=self.frames.from_arrow)
 
 

@@ -135,7 +135,8 @@ class SparkRunner(Runner):
         items: Sequence[ItemT],
         on_tasks: Callable[[int, int], None],
     ) -> list[ResultT]:
-        tasks = task_count(items, parallelism(self._spark))
+        cores = parallelism(self._spark)
+        tasks = len(items) if step.is_computing else task_count(items, cores)
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
         packs = [[(i, pickle.dumps(items[i])) for i in numbers] for numbers in hands]
         frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(

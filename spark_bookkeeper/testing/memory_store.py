@@ -43,11 +43,12 @@ from spark_bookkeeper.metadata.service_info import decode_registration, encode_r
 from spark_bookkeeper.metadata.store import (
     Cookie,
     LedgerChange,
+    LedgerRange,
     Registration,
     Unchanged,
     Versioned,
 )
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import LEDGER_IDS_END, BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.memory_ballots import MemoryBallots, MemoryVotes
 from spark_bookkeeper.testing.memory_registers import MemoryRegisters
@@ -302,8 +303,17 @@ class MemoryStore:
 
         self._call("delete_ledger", str(ledger_id), effect, announce=announce)
 
-    def ledger_ids(self) -> Iterator[LedgerId]:
-        return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
+    def ledger_ids(self, among: LedgerRange | None = None) -> Iterator[LedgerId]:
+        found = self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers))
+        return (i for i in found if among is None or among.first <= i < among.end)
+
+    def ledger_ranges(self, ledgers: int) -> Iterator[LedgerRange]:
+        found = self._call("ledger_ranges", "", lambda: sorted(self.cluster.ledgers))
+        firsts = [LedgerId(0), *found[ledgers::ledgers]]
+        ends = [*firsts[1:], LEDGER_IDS_END]
+        for number, (first, end) in enumerate(zip(firsts, ends, strict=True)):
+            count = len(found[number * ledgers : (number + 1) * ledgers])
+            yield LedgerRange(first, end, count)
 
     def read_ledgers(
         self, ledger_ids: Iterable[LedgerId], *, naming: Set[BookieId] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.autorecovery.auditor import UnfinishedScanError
 from spark_bookkeeper.autorecovery.checks import (
     check_all_ledgers,
     check_placement,
@@ -190,7 +191,7 @@ def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
     process = Process(ground, "one", fail)
     process.audit()
     ground.stop(writer.metadata.last_fragment.ensemble[0])
-    with pytest.raises(BookieUnavailableError):
+    with pytest.raises(UnfinishedScanError, match="no answer"):
         process.audit()
 
     broken.clear()
@@ -215,7 +216,7 @@ def disabling(ground: Ground, at: str) -> list[str]:
 def test_an_audit_that_meets_the_switch_says_what_it_published_and_what_is_left(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", 1)
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.scan.SCANNED_AT_ONCE", 1)
     writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]
     ground.stop(ground.bookie_ids[0])
     disabling(ground, "mark")
@@ -237,7 +238,7 @@ def test_an_auditor_that_meets_the_switch_goes_on_when_it_is_enabled_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it was enabled so soon that it never saw it disabled."""
-    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", 1)
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.scan.SCANNED_AT_ONCE", 1)
     process = Process(ground)
     process.audit()
     writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import checks
+from spark_bookkeeper.autorecovery import checks, scan
 from spark_bookkeeper.autorecovery.check_results import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
@@ -207,6 +207,7 @@ def test_a_check_ends_soon_when_its_auditor_is_to_end(
 ) -> None:
     """Then it is not remembered as done, and what it had found is published."""
     monkeypatch.setattr(checks, "LEDGERS_AT_ONCE", 1)
+    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
     ledgers = [written(ground, count=8).ledger_id for _ in range(5)]
     for bookie in ground.bookie_ids:
         damage(ground, bookie)
@@ -233,6 +234,30 @@ def test_a_check_ends_soon_when_its_auditor_is_to_end(
     assert read_results(ground.context.store.registers) == ()
     assert set(looked_at) == set(ledgers[:2])
     assert task_ids(ground) == (ledgers[:1] if check is Check.ALL_LEDGERS else [])
+
+
+def test_an_audit_ends_soon_too_and_the_lost_bookie_is_not_forgotten(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    writers = [written(ground, Quorum(4, 4, 2)) for _ in range(5)]
+    lost = ground.bookie_ids[0]
+    is_armed = False
+
+    def stop_it(place: str, operation: str, path: str) -> None:
+        process.daemon._is_stopping |= is_armed and operation == "mark"
+
+    process = Process(ground, "one", stop_it, config=NEVER)
+    process.audit()
+    ground.stop(lost)
+    is_armed = True
+    process.audit()
+    assert task_ids(ground) == [writers[0].ledger_id]
+
+    process.daemon._is_stopping = is_armed = False
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id for writer in writers]
 
 
 def test_a_check_that_is_disabled_in_the_middle_publishes_nothing_more(ground: Ground) -> None:

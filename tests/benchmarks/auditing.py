@@ -17,6 +17,7 @@ import psutil
 from kazoo.client import KazooClient
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.metadata.codec import encode_ledger
@@ -46,6 +47,7 @@ MEMORY_MIB_MAX = 64
 
 def ledgers(lab: Lab) -> Iterator[Line]:
     """P8, in a cluster of its own."""
+    assert lab.spark is not None
     count = lab.sizes.audited
     sampled = min(count, SAMPLED_MAX)
     rounds = 1 if count > SAMPLED_MAX else min(lab.sizes.rounds, 3)
@@ -63,6 +65,15 @@ def ledgers(lab: Lab) -> Iterator[Line]:
             assert len(report.rows) == AFFECTED
             return count / seconds
 
+        def on_spark() -> float:
+            runner = bk.frames.runner("audit")
+            started = time.perf_counter()
+            with mock.patch.object(scan, "LEDGERS_FOR_SPARK", 0):
+                report = audit_bookies(bk.context, {LOST}, runner=runner)
+            seconds = time.perf_counter() - started
+            assert len(report.rows) == AFFECTED
+            return count / seconds
+
         def memory() -> float:
             with _Growth() as growth:
                 ours()
@@ -76,6 +87,7 @@ def ledgers(lab: Lab) -> Iterator[Line]:
             ours,
             [
                 _indexer(lab, stack, plain, count),
+                Against("ours, as a Spark job", on_spark),
                 Against(
                     "raw: the nodes by plain kazoo, one request for each, nothing decoded",
                     lambda: sampled / plain.read(sampled),

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -79,6 +80,13 @@ def test_what_is_called_like_no_ledger_is_none(
     znodes.put(f"{ROOT}/{name}", b"junk")
 
     assert list(store.ledger_ids()) == []
+    ledgers = [LedgerId(n) for n in (3, 10_003, 1 << 40)]
+    for ledger_id in ledgers:
+        znodes.put(paths.ledger(ROOT, ledger_id), b"junk")
+    ranges = list(store.ledger_ranges(1))
+    assert (ranges[0].first, ranges[-1].end) == (0, 1 << 63)
+    assert all(one.end == following.first for one, following in pairwise(ranges))
+    assert [i for each in ranges for i in store.ledger_ids(each)] == ledgers
 
 
 def test_the_largest_ledger_id_is_one(znodes: ZNodes, store: ZooKeeperStore) -> None:

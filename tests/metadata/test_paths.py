@@ -39,6 +39,7 @@ def test_every_path_leads_back_to_its_ledger(ledger_id: int, root: str) -> None:
     assert ledger_at(root, path) == ledger_id
     for parent in paths.ledger_parents(root, LedgerId(ledger_id)):
         assert path.startswith(f"{parent}/")
+        assert ledger_id in paths.ids_below(root, parent)
         assert paths.is_parent_name(parent[len(root) + 1 :].split("/"))
 
 

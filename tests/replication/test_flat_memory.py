@@ -9,18 +9,21 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
+from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.metadata.store import LedgerRange, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import (
     DigestType,
     Fragment,
@@ -75,15 +78,17 @@ class Counting:
         self.before = alive()  # what other tests have left
         self.most = 0
         self.groups = 0
+        self.context: ClientContext | None = None
+        """With which a scan is done, and not made up."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
         self.groups += 1
-        if self.groups % 4 == 0:
+        results = [self._result(item) for item in items]  # as of a Spark job all are there first
+        if self.groups % 4 == 0 or isinstance(items[0], Lot):
             self.look()
-        for item in items:
-            yield self._result(item)
+        yield from results
 
     def slowest(self, _: ClientContext) -> Sequence[Slow]:
         return ()
@@ -92,6 +97,10 @@ class Counting:
         self.most = max(self.most, alive() - self.before)
 
     def _result(self, item: Any) -> Any:
+        if isinstance(item, Lot):
+            assert self.context is not None
+            (scanned,) = scan_lot(self.context, item)
+            return scanned
         if isinstance(item, RecoverWork):
             return Recovered(item.ledger_id, Outcome.CLOSED, None, EntryId(0), EntryId(9), 10)
         if isinstance(item, CheckWork):
@@ -138,7 +147,9 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.recover_bookie.GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(scan, "LOT_LEDGERS", AT_ONCE)
+    monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
+    monkeypatch.setattr(scan, "LOTS_AT_ONCE", 8)
     monkeypatch.setattr(spool, "IN_MEMORY", AT_ONCE)
 
 
@@ -151,13 +162,23 @@ def run(
     is_open: bool = False,
 ) -> tuple[Report, Counting]:
     ground = Ground(directory, bookies=5)
-    ledgers = Ledgers(ground, count, is_open, in_limbo=job in (refilled, audited))
+    in_limbo = job in (refilled, audited, audited_elsewhere)
+    ledgers = Ledgers(ground, count, is_open, in_limbo=in_limbo)
     context = ground.client(InlineRuntime())
-    monkeypatch.setattr(context.store, "ledger_ids", lambda: iter(ledgers.ids))
+    lots = [
+        LedgerRange(LedgerId(first), first + AT_ONCE, AT_ONCE) for first in range(0, count, AT_ONCE)
+    ]
+    monkeypatch.setattr(context.store, "ledger_ranges", lambda _: iter(lots))
+    monkeypatch.setattr(
+        context.store,
+        "ledger_ids",
+        lambda among=None: iter(range(among.first, among.end) if among else ledgers.ids),
+    )
     monkeypatch.setattr(
         context.store, "read_ledgers", lambda ids, **_: ((i, ledgers.made(i)) for i in ids)
     )
     runner = Counting()
+    runner.context = context
     seen = 0
 
     def progress(phase: str, done: int, total: int, size: int) -> None:
@@ -195,7 +216,17 @@ def closed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> R
 
 
 def audited(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
-    return audit_bookies(context, dry_run=True, progress=progress)
+    numbers = count()
+
+    def look(*_: object) -> None:
+        if next(numbers) % 8 == 7:
+            runner.look()
+
+    return audit_bookies(context, dry_run=True, progress=look)
+
+
+def audited_elsewhere(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return audit_bookies(context, runner=runner, dry_run=True, progress=progress)
 
 
 def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
@@ -208,7 +239,8 @@ def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Re
     ("job", "is_open"),
     [
         *[(recovered, False), (recovered, True), (planned, False), (refilled, False)],
-        *[(refilled, True), (checked, False), (closed, True), (audited, False), (moved, False)],
+        *[(refilled, True), (checked, False), (closed, True), (audited, False)],
+        *[(audited_elsewhere, False), (moved, False)],
     ],
     ids=lambda value: value.__name__ if callable(value) else ("open" if value else "closed"),
 )

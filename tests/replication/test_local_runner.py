@@ -125,3 +125,20 @@ def test_as_many_items_are_done_at_once_as_is_configured_and_no_more(ground: Gro
 
     assert [row.number for row in rows] == list(range(9))
     assert most == 3
+
+
+def test_what_computes_is_done_one_after_the_other(ground: Ground) -> None:
+    threads: list[int] = []
+
+    def work(_: ClientContext, item: Piece) -> Sequence[Done]:
+        threads.append(threading.get_ident())
+        return [Done(item.number)]
+
+    computing = replace(step(work), is_computing=True)
+    items = [Piece(number) for number in range(40)]
+    context = replace(ground.context, runtime=ThreadRuntime())
+
+    assert [row.number for row in LocalRunner(context).run(computing, items, no_progress)] == [
+        *range(40)
+    ]
+    assert set(threads) == {threading.get_ident()}

@@ -13,6 +13,7 @@ import pytest
 
 SCRIPT = """
 import spark_bookkeeper as sbk
+from spark_bookkeeper.autorecovery import scan
 spark = sbk.spark_session("local[2]", **{"spark.api.mode": "connect"})
 assert ".connect." in type(spark).__module__, type(spark)
 with sbk.local(bookies=5, spark=spark) as bk:
@@ -28,6 +29,8 @@ with sbk.local(bookies=5, spark=spark) as bk:
     assert read.collect() == frame.collect()
     lost = writer.metadata.last_fragment.ensemble[0]
     bk.cluster.stop_bookie(lost, destroy=True)
+    scan.LEDGERS_FOR_SPARK, scan.LocalRunner = 0, None
+    assert [row.source for row in bk.audit(dry_run=True).rows] == [lost]
     report = bk.recover_bookie(lost)
     assert report.is_complete, report.unfinished
     assert report.to_df().count() == len(report.rows)

@@ -140,6 +140,17 @@ def test_neighbours_that_share_what_they_read_come_to_one_task(bk: sbk.BookKeepe
     assert len(list(groupby(tasks))) == len(set(tasks))
 
 
+def test_an_item_that_computes_is_a_task(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason=str(TaskContext.get().partitionId()))]  # type: ignore[union-attr]
+
+    computing = replace(step(work), is_computing=True)
+
+    rows = list(runner(bk).run(computing, [Piece(number) for number in range(7)], no_progress))
+
+    assert [(row.number, row.reason) for row in rows] == [(n, str(n)) for n in range(7)]
+
+
 def test_small_items_are_cut_evenly() -> None:
     assert cut([Piece(number) for number in range(10)], 3) == [range(3), range(3, 7), range(7, 10)]
 

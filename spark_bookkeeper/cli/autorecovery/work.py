@@ -5,30 +5,28 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_bookkeeper.cli.shell.settings import Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, Work, show_report, work_options
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.replication.report import Outcome, counted, report_rows
+from spark_bookkeeper.replication.report import counted, report_rows
 from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
 
-_MARKED: Final = frozenset({Outcome.PUBLISHED, Outcome.PLANNED})
-"""What an audit says of ledgers that lack replicas."""
-
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery audit --dry-run")
-@work_options(dry_run=PLAN)
+@work_options(dry_run=PLAN, engine="either")
 def audit(work: Work) -> int:
     """Publish every ledger that counts on a bookie which is not there; nothing is copied."""
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.audit(dry_run=dry_run, progress=progress),
+        unit="ledgers",
     )
     return work.show(report)
 
@@ -65,11 +63,9 @@ def run_once(
     """
     with settings.output.progress("reading ledger metadata") as progress:
         found = bk.audit(dry_run=dry_run, progress=progress.phase)
-        marked = {row.ledger_id for row in found.rows if row.status in _MARKED}
+        marked = found.marked_ledgers
         would = "would be " if dry_run else ""
-        settings.output.note(
-            f"{would}published: {counted(len(marked), 'ledger')} that lack replicas"
-        )
+        settings.output.note(f"{would}published: {counted(marked, 'ledger')} that lack replicas")
         with begun() if marked and not dry_run else nullcontext():
             report = bk.rereplicate(
                 bookie_id=beside, config=config, dry_run=dry_run, progress=progress.phase

@@ -78,6 +78,8 @@ class Node(NamedTuple):
     """How many children were ever created below it; the next sequential one gets this number."""
     written_ms: int
     """When it was written last, by ZooKeeper's clock, in milliseconds since the epoch."""
+    children: int
+    """How many there are now."""
 
 
 class Nodes:
@@ -570,7 +572,9 @@ def _node(answer: Any) -> Node:
     # ZooKeeper tells creations and deletions of children together, in 32 bits.
     changes = stat.cversion + stat.numChildren
     made = (changes & 0xFFFFFFFF) >> 1
-    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner, made, stat.mtime)
+    return Node(
+        bytes(data or b""), stat.version, stat.ephemeralOwner, made, stat.mtime, stat.numChildren
+    )
 
 
 def _parents_go(path: str) -> MetadataUnavailableError:

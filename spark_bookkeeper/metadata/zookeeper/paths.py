@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import LEDGER_IDS_END, BookieId, LedgerId
 
 LONG_ID_FIRST: Final = (1 << 31) - 1
 """The smallest id in the long form, and the first that the short generator cannot give."""
@@ -192,20 +192,27 @@ def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[Ledg
     A path of the wrong form for its id (the short one where the long one is due, or the
     reverse) is no ledger's: BookKeeper would never look there.
     """
-    parents = parent[len(root) + 1 :].split("/")
-    digits = "".join(parents)
-    if not digits.isascii() or not is_parent_name(parents):
-        return
-    if len(digits) == 6:
-        first, end = 0, LONG_ID_FIRST
-    elif len(digits) == 15:
-        first, end = LONG_ID_FIRST, 1 << 63
-    else:
+    digits, ids = parent[len(root) + 1 :].replace("/", ""), ids_below(root, parent)
+    if not ids or len(digits) not in (6, 15):
         return
     base = int(digits) * 10_000
     for name in sorted(names):
-        if name.isascii() and _LEAF.fullmatch(name) and first <= base + int(name[1:]) < end:
+        if name.isascii() and _LEAF.fullmatch(name) and base + int(name[1:]) in ids:
             yield LedgerId(base + int(name[1:]))
+
+
+def ids_below(root: str, parent: str) -> range:
+    """The ids of the ledgers that may stand somewhere below a node; empty where none may."""
+    parts = parent[len(root) + 1 :].split("/")
+    digits = "".join(parts)
+    if not digits.isascii() or not is_parent_name(parts):
+        return range(0)
+    if len(parts[0]) == 2:
+        each, first, end = 10 ** (10 - len(digits)), 0, LONG_ID_FIRST
+    else:
+        each, first, end = 10 ** (19 - len(digits)), LONG_ID_FIRST, LEDGER_IDS_END
+    base = int(digits) * each
+    return range(max(first, base), min(end, base + each))
 
 
 def is_parent_name(parts: list[str]) -> bool:

@@ -38,6 +38,7 @@ from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, 
 from spark_bookkeeper.metadata.store import (
     Cookie,
     LedgerChange,
+    LedgerRange,
     Registration,
     Unchanged,
     Versioned,
@@ -61,7 +62,7 @@ from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots
 from spark_bookkeeper.metrics import Metrics
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import LEDGER_IDS_END, BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 _log = logging.getLogger(__name__)
@@ -353,16 +354,45 @@ class ZooKeeperStore:
             for parent in paths.ledger_parents(self._root, ledger_id):
                 self._zk.delete(parent)
 
-    def ledger_ids(self) -> Iterator[LedgerId]:
+    def ledger_ids(self, among: LedgerRange | None = None) -> Iterator[LedgerId]:
+        parents = self._ledger_parents(among)
+        for parent, found in self._zk.children_of_many(parents, ahead=_LISTS_AHEAD):
+            ledger_ids = paths.ledgers_below(self._root, parent, found or [])
+            if among is None:
+                yield from ledger_ids
+            else:
+                yield from (i for i in ledger_ids if among.first <= i < among.end)
+
+    def ledger_ranges(self, ledgers: int) -> Iterator[LedgerRange]:
+        first, count = 0, 0
+        for parent, node in self._zk.get_many(self._ledger_parents()):
+            ids = paths.ids_below(self._root, parent)
+            if node is None or not ids:
+                continue
+            if count and count + node.children > ledgers:
+                yield LedgerRange(LedgerId(first), ids.start, count)
+                first, count = ids.start, 0
+            count += node.children
+        yield LedgerRange(LedgerId(first), LEDGER_IDS_END, count)
+
+    def _ledger_parents(self, among: LedgerRange | None = None) -> Iterator[str]:
+        """The nodes below which ledgers stand, in the order of their ids."""
+
+        def wanted(nodes: Iterator[str]) -> Iterator[str]:
+            if among is None:
+                return nodes
+            first, end = among.first, among.end
+            below = ((node, paths.ids_below(self._root, node)) for node in nodes)
+            return (node for node, ids in below if ids.start < end and first < ids.stop)
+
         self._require_cluster()
         names = self._zk.children(self._root)
         for width, depth in ((2, 2), (3, 4)):  # all short ids are smaller than all long ones
             tops = sorted(n for n in names if len(n) == width and paths.is_parent_name([n]))
-            level: Iterator[str] = (f"{self._root}/{name}" for name in tops)
+            level = wanted(f"{self._root}/{name}" for name in tops)
             for _ in range(depth - 1):
-                level = self._children_in_order(level)
-            for parent, found in self._zk.children_of_many(level, ahead=_LISTS_AHEAD):
-                yield from paths.ledgers_below(self._root, parent, found or [])
+                level = wanted(self._children_in_order(level))
+            yield from level
 
     def _children_in_order(self, parents: Iterator[str]) -> Iterator[str]:
         for parent, names in self._zk.children_of_many(parents):

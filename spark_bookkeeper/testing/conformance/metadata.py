@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import pytest
@@ -34,6 +35,7 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import (
     Cookie,
     LedgerChange,
+    LedgerRange,
     MetadataStore,
     Registration,
     Versioned,
@@ -424,6 +426,31 @@ class MetadataStoreConformance:
             store.create_ledger(LedgerId(ledger_id), open_ledger())
 
         assert list(store.ledger_ids()) == ids
+
+    def test_ledgers_are_listed_range_by_range(self, store: MetadataStore) -> None:
+        """Whoever goes through all ranges meets every ledger once, and also those made since."""
+        ids = [0, 1, 9_999, 10_000, 25_000, 25_001, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
+        for ledger_id in ids:
+            store.create_ledger(LedgerId(ledger_id), open_ledger())
+
+        for ledgers in (1, 4, 1_000_000):
+            ranges = list(store.ledger_ranges(ledgers))
+            listed = [list(store.ledger_ids(each)) for each in ranges]
+
+            assert (ranges[0].first, ranges[-1].end) == (0, LAST + 1)
+            assert all(one.end == next_.first for one, next_ in pairwise(ranges))
+            assert [ledger_id for some in listed for ledger_id in some] == ids
+            assert [each.ledgers for each in ranges] == [len(some) for some in listed]
+            assert (len(ranges) == 1) == (ledgers > len(ids))
+        store.create_ledger(LedgerId(777_777), open_ledger())
+        store.create_ledger(LedgerId(25_002), open_ledger())
+        found = [i for each in store.ledger_ranges(4) for i in store.ledger_ids(each)]
+        assert found == sorted([*ids, 777_777, 25_002])
+        between = LedgerRange(LedgerId(9_999), 25_002, 0)
+        assert list(store.ledger_ids(between)) == [9_999, 10_000, 25_000, 25_001]
+
+    def test_without_ledgers_there_is_one_range(self, store: MetadataStore) -> None:
+        assert list(store.ledger_ranges(5)) == [LedgerRange(LedgerId(0), LAST + 1, 0)]
 
     def test_many_ledgers_are_read_at_once(self, store: MetadataStore) -> None:
         ids = [LedgerId(n) for n in range(40)]
@@ -976,6 +1003,7 @@ class MetadataStoreConformance:
             store.writers,
             lambda: store.has_writer(LedgerId(1), "ab12"),
             lambda: list(store.ledger_ids()),
+            lambda: list(store.ledger_ranges(5)),
             lambda: list(store.read_ledgers([LedgerId(1)])),
             lambda: store.register(registration(A)),
             lambda: store.write_cookie(_cookie(A), None),
