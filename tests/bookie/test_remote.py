@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -105,6 +106,67 @@ def test_a_bucket_without_space_is_full_and_keeps_answering(s3_server: S3Server)
     assert storage.read("part") is None
     s3_server.make_room(storages.bucket)
     assert storage.put_if_absent("b", b"x")
+
+
+@pytest.mark.s3
+def test_what_is_asked_for_many_files_is_on_its_way_for_many_of_them_at_once(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request waits until twenty are on their way: one after the other none would end."""
+    storage = S3Storages(s3_server).open()
+    assert isinstance(storage, RemoteStorage)
+    files = [(f"d/{number}", b"%d" % number) for number in range(40)]
+    asked: dict[str, list[str]] = {}
+
+    def gather(name: str) -> None:
+        ask = getattr(storage._fs, name)
+        under_way: list[str] = []
+        enough = asyncio.Event()
+        asked[name] = under_way
+
+        async def together(path: str, *arguments: Any, **options: Any) -> Any:
+            under_way.append(threading.current_thread().name)
+            if len(under_way) == 20:
+                enough.set()
+            await enough.wait()
+            return await ask(path, *arguments, **options)
+
+        monkeypatch.setattr(storage._fs, name, together)
+
+    gather("_pipe_file")
+    gather("_info")
+
+    created = storage.put_all(files)
+    storage.sync_all([path for path, _ in files])
+
+    assert list(created) == [True] * 40
+    assert {name: len(threads) for name, threads in asked.items()} == {
+        "_pipe_file": 40,
+        "_info": 40,
+    }
+    assert {len(set(threads)) for threads in asked.values()} == {1}, "from one thread"
+    assert all(storage.read(path) == data for path, data in files)
+
+
+@pytest.mark.s3
+def test_of_many_files_the_error_of_one_is_told_when_all_have_ended(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = S3Storages(s3_server).open()
+    assert isinstance(storage, RemoteStorage)
+    ask = storage._fs._pipe_file
+
+    async def one_fails(path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith("/3"):
+            raise ConnectionError("no route to host")
+        return await ask(path, *arguments, **options)
+
+    monkeypatch.setattr(storage._fs, "_pipe_file", one_fails)
+
+    with pytest.raises(BookieUnavailableError, match=r"d/3: ConnectionError.*may or may not"):
+        storage.put_all([(f"d/{number}", b"x") for number in range(10)])
+
+    assert list(storage.list("d")) == [str(number) for number in range(10) if number != 3]
 
 
 class ConditionalMemory(MemoryFileSystem):  # type: ignore[misc]  # fsspec is untyped

@@ -3,23 +3,31 @@
 Object stores make a put complete, durable and atomic by themselves; what is needed from fsspec
 is ``pipe_file(mode="create")``, which fails when the name exists. Whether a file system keeps
 that promise is found out by the probe when the bookie is formatted (SLOT-LOG rule R18).
+
+An object store takes its time for each request, and takes many at once. So what is asked for many
+files is on its way for many of them at a time, from one thread, where fsspec's file system is an
+asynchronous one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from tempfile import SpooledTemporaryFile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import fsspec
+import fsspec.asyn
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage.storage import (
     Content,
     FileSink,
     Storage,
+    nothing,
     top_is_gone,
     unavailable,
     whose,
@@ -33,6 +41,12 @@ from spark_bookkeeper.errors import (
 
 _CONFLICT_ATTEMPTS: Final = 8
 """S3 may answer 409 while another conditional put of the name is going on."""
+
+_REQUESTS_AT_ONCE: Final = 32
+"""Of one call for many files. Each of them holds a connection, and its content in memory."""
+
+_CONNECTIONS: Final = 64
+"""That a client of S3 may have open; its own default of 10 would make the others wait."""
 
 _BLOCK_BYTES: Final = 16 << 20
 """Size of one piece of a multipart upload."""
@@ -54,6 +68,9 @@ _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "create
 """What file systems call the time of a file's content; ours never change."""
 
 
+T = TypeVar("T")
+
+
 class RemoteStorage(Storage):
     """Objects under a prefix.
 
@@ -69,6 +86,12 @@ class RemoteStorage(Storage):
 
     def __init__(self, uri: str, bookie_id: str | None = None, /, **storage_options: Any) -> None:
         protocol = uri.partition("://")[0]
+        if protocol in ("s3", "s3a"):
+            config = {
+                "max_pool_connections": _CONNECTIONS,
+                **storage_options.get("config_kwargs", {}),
+            }
+            storage_options = {**storage_options, "config_kwargs": config}
         try:
             filesystem, root = fsspec.core.url_to_fs(
                 uri, **{**storage_options, "use_listings_cache": False, "skip_instance_cache": True}
@@ -124,6 +147,77 @@ class RemoteStorage(Storage):
                 else:
                     return True
         raise AssertionError("the loop returns or raises")
+
+    @override
+    def put_all(
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
+    ) -> Sequence[bool]:
+        if not self._is_asynchronous:
+            return super().put_all(files, progress, relied_on)
+        if relied_on:
+            self.sync_all(relied_on, progress)
+        return self._at_once([partial(self._put, *file) for file in files], progress)
+
+    @override
+    def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
+        if not self._is_asynchronous:
+            super().sync_all(paths, progress)
+            return
+        self._at_once([partial(self._require, path) for path in paths], progress)
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        return bool(self._fs.async_impl) and not self._fs.asynchronous
+
+    def _at_once(
+        self, calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], progress: Callable[[], None]
+    ) -> list[T]:
+        """The answers to all of them, in order. When one fails, the others have ended too."""
+
+        async def run() -> list[T | BaseException]:
+            free = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+            async def one(call: Callable[[], Awaitable[T]]) -> T:
+                async with free:
+                    answer = await call()
+                progress()
+                return answer
+
+            return await asyncio.gather(*map(one, calls), return_exceptions=True)
+
+        answers: list[T] = []
+        for answer in fsspec.asyn.sync(self._fs.loop, run):
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    async def _put(self, path: str, data: bytes) -> bool:
+        """``put_if_absent``, as a request among others."""
+        with self._translated(path):
+            for attempt in range(_CONFLICT_ATTEMPTS):
+                try:
+                    await self._fs._pipe_file(self._full(path), data, mode="create")  # noqa: SLF001  (fsspec's)
+                except Exception as error:
+                    if _is_taken(error):
+                        return False
+                    if not _is_conflict(error) or attempt == _CONFLICT_ATTEMPTS - 1:
+                        raise
+                else:
+                    return True
+        raise AssertionError("the loop returns or raises")
+
+    async def _require(self, path: str) -> None:
+        """``sync``, as a request among others."""
+        with self._translated(path):
+            try:
+                await self._fs._info(self._full(path))  # noqa: SLF001  (fsspec's)
+            except FileNotFoundError as error:
+                _require_bucket(error)
+                raise unavailable(self, f"{self._uri}/{path} is gone", path) from error
 
     @override
     def create(self, path: str) -> FileSink:
