@@ -79,9 +79,9 @@ def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             writer.abandon()
 
 
-WAITING_FOR_DISKS = ("bookie", "integration", "benchmarks")
-"""Directories whose tests sync as the library does: there what a bookie does with a disk is looked
-at, and whole clusters run as they do elsewhere."""
+WAITING_FOR_DISKS = ("bookie", "benchmarks")
+"""Directories whose tests sync as the library does, for they look at what it does with a disk. So
+do the whole clusters of ``integration/``, which run as they do elsewhere."""
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,9 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
     it, and no test stops one. What a disk holds then is tested in ``bookie/``, in memory. One test
     of a repair syncs 400 times, which takes longer than all else that it does.
     """
-    if request.path.relative_to(Path(__file__).parent).parts[0] in WAITING_FOR_DISKS:
+    directory = request.path.relative_to(Path(__file__).parent).parts[0]
+    is_whole = directory == "integration" and request.node.get_closest_marker("integration")
+    if directory in WAITING_FOR_DISKS or is_whole:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

@@ -4,6 +4,8 @@ Spark forks every worker from a process that has imported Spark's part alone, an
 test ends is followed by another one, which imports this library again: 0.4 s of a processor each.
 """
 
+from __future__ import annotations
+
 from pyspark.daemon import manager
 
 import spark_bookkeeper.source.data_source
