@@ -29,12 +29,23 @@ _ENDING_SECONDS: Final = 60.0
 """Until a server has ended that writes its classes down, on a machine that is busy."""
 
 
+_UNSYNCED: Final = "-Dzookeeper.forceSync=no"
+"""What a server wrote is there when it was killed; only a machine that stops would lose it."""
+
+
 class ClassArchive:
-    """A plugin of pytest: an archive is made before the first test, and goes after the last one."""
+    """A plugin of pytest: an archive is made before the first test, and goes after the last one.
+
+    And no server that a test starts waits for its disk.
+    """
 
     def __init__(self) -> None:
         self._directory: Path | None = None
-        self._usual = zookeeper._JVM_OPTIONS
+        self._before = zookeeper._JVM_OPTIONS
+        self._usual = (*self._before, _UNSYNCED)
+
+    def pytest_configure(self) -> None:
+        zookeeper._JVM_OPTIONS = self._usual
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         items = [item for item in session.items if item.get_closest_marker("integration")]
@@ -53,7 +64,7 @@ class ClassArchive:
             zookeeper._JVM_OPTIONS = (*self._usual, f"-XX:SharedArchiveFile={archive}")
 
     def pytest_sessionfinish(self) -> None:
-        zookeeper._JVM_OPTIONS = self._usual
+        zookeeper._JVM_OPTIONS = self._before
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spark_bookkeeper.bookie.storage import new_file
+from spark_bookkeeper.bookie.storage.file_system import FileSystem
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
 from tests.class_archive import ClassArchive
@@ -75,6 +77,31 @@ def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for writer in kept:
         with suppress(BookKeeperError):
             writer.abandon()
+
+
+WAITING_FOR_DISKS = ("bookie", "benchmarks")
+"""Directories whose tests sync as the library does, for they look at what it does with a disk. So
+do the whole clusters of ``integration/``, which run as they do elsewhere."""
+
+
+@pytest.fixture(autouse=True)
+def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No disk is waited for, so that only those bookies are slow that a test makes slow.
+
+    What is written is there for every process all the same: only a machine that stops would lose
+    it, and no test stops one. What a disk holds then is tested in ``bookie/``, in memory. One test
+    of a repair syncs 400 times, which takes longer than all else that it does.
+    """
+    directory = request.path.relative_to(Path(__file__).parent).parts[0]
+    is_whole = directory == "integration" and request.node.get_closest_marker("integration")
+    if directory in WAITING_FOR_DISKS or is_whole:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(new_file, "sync_content", os.fstat)  # what is closed is an error as ever
+        patch.setattr(os, "fsync", os.fstat)
+        patch.setattr(FileSystem, "sync", lambda _: None)
+        yield
 
 
 DELTA = "4.4.0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
@@ -44,13 +42,6 @@ from spark_bookkeeper.protocol.transactions import Transaction
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 
 USUAL = LogOptions(Quorum(3, 3, 2))
-
-
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No disk is waited for: what dies here is a process, and not a machine."""
-    monkeypatch.setattr(new_file, "sync_content", lambda _: None)
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def table(*payloads: bytes) -> pa.Table:

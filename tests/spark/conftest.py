@@ -35,6 +35,8 @@ def spark(python_path: str) -> Iterator[Any]:
         spark_sql_session_timeZone="Europe/Berlin",
         spark_sql_shuffle_partitions=3,
         spark_sql_adaptive_enabled=True,
+        spark_python_daemon_module="tests.spark.daemon",
+        spark_python_task_killTimeout="100ms",  # which a cancelled task has before its worker ends
     )
     yield session
     session.stop()
