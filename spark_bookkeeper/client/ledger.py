@@ -142,14 +142,13 @@ def custom_metadata(
     writer: WriterInfo | None = None,
 ) -> dict[str, bytes]:
     """The custom metadata of a new ledger, as ``Ledger.of`` reads it; ``writer`` is for people."""
-    form = {"compression": compression, "entry_target_bytes": entry_target_bytes}
     told = {} if writer is None else {WRITER: writer.encode()}
     return {
         **told,
         NONCE: nonce.encode("ascii"),
         SCHEMA: _PAYLOAD if schema is PAYLOAD_SCHEMA else schema.serialize().to_pybytes(),
         INCARNATIONS: _dump(incarnations),
-        ENCODING: _dump(form),
+        ENCODING: _form_bytes(compression, entry_target_bytes),
     }
 
 
@@ -254,6 +253,11 @@ def _form(
     return encoding, whole_number("entry_target_bytes", found["entry_target_bytes"], 1)
 
 
+@lru_cache(maxsize=256)
+def _form_bytes(compression: str | None, entry_target_bytes: int) -> bytes:
+    return _dump({"compression": compression, "entry_target_bytes": entry_target_bytes})
+
+
 def _nonce(data: bytes) -> str:
     if not _NONCE.fullmatch(data):  # it is part of a path
         raise ValueError(f"{NONCE} is {data[:40]!r}, and not letters and digits")
@@ -285,5 +289,8 @@ def _unusable(path: str, error: Exception) -> MetadataFormatError:
     )
 
 
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def _dump(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 
@@ -120,8 +121,9 @@ def make_ledger(
     told = context.writer if notes is None else None
 
     def create(
-        ledger_id: LedgerId, alive: Mapping[BookieId, Registration], *, is_expected: bool = False
+        alive: Mapping[BookieId, Registration], store: _Store
     ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
+        """On some of these bookies, under the id with which it is stored."""
         reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
         ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
         incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
@@ -139,60 +141,60 @@ def make_ledger(
             custom_metadata={**(labels or {}), **(notes or {}), **ours},
             ctoken=int(context.runtime.token()[:15], 16),
         )
-        ledger_id, created = _create(
-            context,
-            ledger_id,
-            metadata,
-            None if told is None else nonce,
-            is_generated=wanted is None,
-            is_expected=is_expected,
-        )
+        ledger_id, created = store(metadata, None if told is None else nonce)
         # What ``Ledger.of`` would read out of it again.
         key = LedgerKey(ledger_id, nonce)
         return Ledger(key, encoding, created.value, incarnations, entry_target_bytes), created
 
     if wanted is not None:
-        return create(wanted, context.bookies.registrations())
-    expected = context.store.expected_ledger_id()
-    if expected is not None:
-        with suppress(LedgerExistsError, NotEnoughBookiesError):
-            made = create(expected, context.bookies.last_registrations(), is_expected=True)
+        return create(context.bookies.registrations(), partial(_store_chosen, context, wanted))
+    if context.store.knows_next_ledger_id():
+        with suppress(_NotNextError, NotEnoughBookiesError):
+            made = create(context.bookies.last_registrations(), partial(_store_next, context))
             if _is_kept(context, *made):
                 return made
-    chosen = context.store.generate_ledger_id()
+    generated = context.store.generate_ledger_id()
     # With this answer the store has told of everything that became of bookies before it.
-    return create(chosen, context.bookies.last_registrations())
+    return create(
+        context.bookies.last_registrations(), partial(_store_generated, context, generated)
+    )
 
 
-def _create(
-    context: ClientContext,
-    ledger_id: LedgerId,
-    metadata: LedgerMetadata,
-    writer: str | None,
-    *,
-    is_generated: bool,
-    is_expected: bool,
+_Store = Callable[[LedgerMetadata, "str | None"], tuple[LedgerId, Versioned[LedgerMetadata]]]
+"""Stores the metadata of a new ledger, and the token of its writer; returns its id."""
+
+
+class _NotNextError(Exception):
+    """Somebody else asks for ids as well, so one is to be asked for first."""
+
+
+def _store_chosen(
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None
 ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-    """Under this id, or, of a generated one that somebody has taken, under the next that is free.
+    """Raises ``LedgerExistsError``: the id is taken, or was used before."""
+    return ledger_id, context.store.create_ledger(ledger_id, metadata, writer=writer)
 
-    Raises:
-        LedgerExistsError: a chosen or an expected id is taken.
-    """
+
+def _store_next(
+    context: ClientContext, metadata: LedgerMetadata, writer: str | None
+) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+    """Under the id that comes next. Raises ``_NotNextError``."""
+    made = context.store.create_next_ledger(metadata, writer=writer)
+    if made is None:
+        raise _NotNextError
+    return made
+
+
+def _store_generated(
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None
+) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+    """Under this id, or, if somebody has taken it, under the next that is free."""
     while True:
-        try:
-            created = context.store.create_ledger(
-                ledger_id,
-                metadata,
-                is_generated=is_generated,
-                is_expected=is_expected,
-                writer=writer,
+        with suppress(LedgerExistsError):
+            return ledger_id, context.store.create_ledger(
+                ledger_id, metadata, is_generated=True, writer=writer
             )
-        except LedgerExistsError:
-            if not is_generated or is_expected:
-                raise
-            ledger_id = context.store.generate_ledger_id()
-        else:
-            return ledger_id, created
+        ledger_id = context.store.generate_ledger_id()
 
 
 def _check_labels(labels: Mapping[str, bytes]) -> None:

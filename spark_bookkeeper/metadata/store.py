@@ -142,10 +142,20 @@ class LedgerStore(Protocol):
     def generate_ledger_id(self) -> LedgerId:
         """A ledger id that was never given out before."""
 
-    def expected_ledger_id(self) -> LedgerId | None:
-        """The id that is given out next if nobody else asks meanwhile; ``None``: not known.
+    def knows_next_ledger_id(self) -> bool:
+        """Whether ``create_next_ledger`` is worth a try. Asks nobody."""
 
-        It is for ``create_ledger`` with ``is_expected``, which takes it. Asks nobody.
+    def create_next_ledger(
+        self, metadata: LedgerMetadata, *, writer: str | None = None
+    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
+        """``generate_ledger_id`` and ``create_ledger`` in one step, where nobody else asks for ids.
+
+        Returns:
+            the id and what was created; ``None``: neither was done, or the answer was lost and
+            nothing is there. Take the two steps then.
+
+        Raises:
+            MetadataUnavailableError: as ``create_ledger``.
         """
 
     def create_ledger(
@@ -155,7 +165,6 @@ class LedgerStore(Protocol):
         *,
         is_generated: bool = False,
         is_kept: bool = False,
-        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         """Create a ledger; a create whose answer was lost is recognised by its cToken.
@@ -169,14 +178,12 @@ class LedgerStore(Protocol):
             is_kept: the id came from ``generate_ledger_id`` earlier, and whoever got it has made no
                 ledger of it, and kept it for restores (``restores.py``). It is marked as a chosen
                 one is.
-            is_expected: the id comes from ``expected_ledger_id``: it is given out and used in one
-                step, or neither.
             writer: hexadecimal token of this life of the ledger. From now on this session is
                 shown as one that writes it, until it closes the ledger, leaves it or ends.
 
         Raises:
             LedgerExistsError: the id is taken by somebody else, or was used before. A generated
-                or expected one: let the next be generated.
+                one: let the next be generated.
             MetadataUnavailableError: it may or may not have been created.
         """
 

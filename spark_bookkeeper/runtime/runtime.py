@@ -8,6 +8,7 @@ code can be replayed step by step. It is the one module that may import ``thread
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import secrets
@@ -126,6 +127,12 @@ class _ThreadTask:
 _HEARD_SECONDS = 0.5
 """A signal that comes just before a wait begins is heard when it ends, so endless ones are cut."""
 
+_dice = random.Random()
+"""Begun with randomness of the operating system. To ask that for each number would let go of
+Python's global lock each time, and so wake other threads."""
+
+os.register_at_fork(after_in_child=_dice.seed)
+
 IDLE_SECONDS = 10.0
 """An employed thread that has nothing to do for so long ends."""
 
@@ -154,7 +161,7 @@ class _Worker:
 
 
 class ThreadRuntime:
-    """The real clock, operating-system randomness, daemon threads.
+    """The real clock, randomness from the operating system, daemon threads.
 
     Args:
         map_width: ``map`` does no more at once, whatever it is asked.
@@ -192,7 +199,7 @@ class ThreadRuntime:
         return secrets.token_hex(16)
 
     def shuffle(self, items: list[T]) -> None:
-        random.SystemRandom().shuffle(items)
+        _dice.shuffle(items)
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         return future.result(timeout)

@@ -177,8 +177,13 @@ class MemoryStore:
 
         return self._call("generate_ledger_id", "", effect)
 
-    def expected_ledger_id(self) -> LedgerId | None:
-        return None  # a simulation has many sessions that ask, and its histories stay as they are
+    def knows_next_ledger_id(self) -> bool:
+        return False  # a simulation has many sessions that ask, and its histories stay as they are
+
+    def create_next_ledger(
+        self, metadata: LedgerMetadata, *, writer: str | None = None
+    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
+        return None
 
     def create_ledger(
         self,
@@ -187,7 +192,6 @@ class MemoryStore:
         *,
         is_generated: bool = False,
         is_kept: bool = False,
-        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:

@@ -39,6 +39,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
+from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
 
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2
@@ -108,7 +109,7 @@ class ZNodes:
                 self.remove(path)
 
     def _answer(self, request: Any, session: int, changed: list[tuple[str, str]]) -> Any:
-        if isinstance(request, Transaction):
+        if isinstance(request, MultiWrite | Transaction):
             return self._transaction(request.operations, session, changed)
         if isinstance(request, MultiRead):
             return [self._read(path) for path in request.nodes]

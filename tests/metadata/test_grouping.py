@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kazoo.exceptions import (
@@ -16,7 +15,13 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import AsyncResult
 
-from spark_bookkeeper.metadata.zookeeper.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.grouping import (
+    BYTES_MAX,
+    WRITES_MAX,
+    GroupedWrites,
+    UnnumberedError,
+)
+from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
 
 
 class Client:
@@ -34,41 +39,22 @@ class Client:
     def async_result(self) -> AsyncResult:
         return AsyncResult(self)
 
-    def transaction(self) -> Transaction:
-        return Transaction(self)
-
-    def commit(self, names: list[str]) -> AsyncResult:
+    def _call(self, request: MultiWrite, answer: AsyncResult) -> None:
         when, self.interrupt = self.interrupt, None
         if when == "before":
             raise KeyboardInterrupt
-        self.sent.append(names)
-        self._unanswered.append(Interrupting(self) if when == "after" else self.async_result())
-        return self._unanswered[-1]
+        self.sent.append([operation.path for operation in request.operations])
+        self._unanswered.append(answer)
+        if when == "after":
+            raise KeyboardInterrupt
 
     def answer(self, *results: object) -> None:
-        """Answer the oldest transaction; by itself each write's result is its name."""
+        """Reply the oldest transaction; by itself each write's result is its name."""
         at = len(self.sent) - len(self._unanswered)
         self._unanswered.pop(0).set(list(results or self.sent[at]))
 
     def lose(self) -> None:
         self._unanswered.pop(0).set_exception(ConnectionLoss())
-
-
-class Interrupting(AsyncResult):  # type: ignore[misc]  # kazoo has no types
-    """Ctrl-C comes when the request is on its way and its answer is waited for."""
-
-    def rawlink(self, callback: Callable[[AsyncResult], None]) -> None:
-        super().rawlink(callback)
-        raise KeyboardInterrupt
-
-
-class Transaction:
-    def __init__(self, client: Client) -> None:
-        self.operations: list[str] = []
-        self._client = client
-
-    def commit_async(self) -> AsyncResult:
-        return self._client.commit(self.operations)
 
 
 @pytest.fixture
@@ -78,11 +64,11 @@ def client() -> Client:
 
 @pytest.fixture
 def writes(client: Client) -> GroupedWrites:
-    return GroupedWrites(client)
+    return GroupedWrites(client, AccessRules())
 
 
-def _named(name: str) -> Callable[[Any], None]:
-    return lambda transaction: transaction.operations.append(name)
+def _named(name: str) -> Callable[[Operations], None]:
+    return lambda operations: operations.delete(name)
 
 
 def test_a_write_alone_is_sent_at_once(client: Client, writes: GroupedWrites) -> None:
@@ -91,7 +77,7 @@ def test_a_write_alone_is_sent_at_once(client: Client, writes: GroupedWrites) ->
     assert client.sent == [["a"]]
     assert not answer.ready()
     client.answer()
-    assert answer.get_nowait() == "a"
+    assert answer.get(0) == "a"
 
 
 def test_what_is_asked_for_meanwhile_goes_together(client: Client, writes: GroupedWrites) -> None:
@@ -102,20 +88,20 @@ def test_what_is_asked_for_meanwhile_goes_together(client: Client, writes: Group
     assert client.sent == [["a"], ["b", "c"]]
     client.answer()
 
-    assert [answer.get_nowait() for answer in answers] == ["a", "b", "c"]
+    assert [answer.get(0) for answer in answers] == ["a", "b", "c"]
     writes.ask(_named("d"))
     assert client.sent[2:] == [["d"]], "nothing is under way any more"
 
 
 def test_what_nobody_waits_for_waits_for_others(client: Client, writes: GroupedWrites) -> None:
-    writes.ask_sometime(_named("a"))
+    writes.ask_sometime(_named("a"), lambda result: None)
     assert client.sent == []
 
     answer = writes.ask(_named("b"))
 
     assert client.sent == [["a", "b"]]
     client.answer(True, "made b")
-    assert answer.get_nowait() == "made b"
+    assert answer.get(0) == "made b"
 
 
 def test_one_that_is_refused_takes_no_other_with_it(client: Client, writes: GroupedWrites) -> None:
@@ -125,14 +111,14 @@ def test_one_that_is_refused_takes_no_other_with_it(client: Client, writes: Grou
     client.answer(RolledBackError(), NodeExistsError(), RuntimeInconsistency())
 
     with pytest.raises(NodeExistsError):
-        answers[2].get_nowait()
+        answers[2].get(0)
     assert client.sent[2:] == [["b"], ["d"]]
     assert not answers[1].ready()
     client.answer()
     client.answer(BadVersionError())
-    assert answers[1].get_nowait() == "b"
+    assert answers[1].get(0) == "b"
     with pytest.raises(BadVersionError):
-        answers[3].get_nowait()
+        answers[3].get(0)
 
 
 @pytest.mark.parametrize("error", [NoNodeError, RuntimeInconsistency])
@@ -144,8 +130,20 @@ def test_one_that_is_refused_alone_has_its_error(
     client.answer(error())
 
     with pytest.raises(error):
-        answer.get_nowait()
+        answer.get(0)
     assert client.sent == [["a"]]
+
+
+def test_where_none_is_said_to_be_refused_each_goes_again_alone(
+    client: Client, writes: GroupedWrites
+) -> None:
+    for name in "abc":
+        writes.ask(_named(name))
+    client.answer()
+
+    client.answer(RuntimeInconsistency(), RuntimeInconsistency())
+
+    assert client.sent[2:] == [["b"], ["c"]]
 
 
 def test_what_is_asked_for_waits_for_those_that_are_sent_again(
@@ -163,7 +161,7 @@ def test_what_is_asked_for_waits_for_those_that_are_sent_again(
     client.answer()
 
     assert client.sent[3:] == [["d"]]
-    assert last.get_nowait() == "d"
+    assert last.get(0) == "d"
 
 
 def test_a_lost_answer_leaves_all_of_them_in_doubt_and_sends_nothing_later(
@@ -175,15 +173,15 @@ def test_a_lost_answer_leaves_all_of_them_in_doubt_and_sends_nothing_later(
 
     client.lose()
 
-    assert answers[0].get_nowait() == "a"
+    assert answers[0].get(0) == "a"
     for answer in answers[1:]:
         with pytest.raises(ConnectionLoss):
-            answer.get_nowait()
+            answer.get(0)
     assert client.sent == [["a"], ["b", "c"]], "who asked for d believes that it is over"
     answer = writes.ask(_named("e"))
     assert client.sent[2:] == [["e"]]
     client.answer()
-    assert answer.get_nowait() == "e"
+    assert answer.get(0) == "e"
 
 
 def test_a_transaction_is_bounded(client: Client, writes: GroupedWrites) -> None:
@@ -206,7 +204,7 @@ def test_a_transaction_is_bounded(client: Client, writes: GroupedWrites) -> None
 def test_an_interrupt_while_sending_leaves_doubt_and_holds_up_nobody(
     client: Client, writes: GroupedWrites, when: str
 ) -> None:
-    writes.ask_sometime(_named("a"))
+    writes.ask_sometime(_named("a"), lambda result: None)
     client.interrupt = when
 
     with pytest.raises(KeyboardInterrupt):
@@ -217,7 +215,7 @@ def test_an_interrupt_while_sending_leaves_doubt_and_holds_up_nobody(
         client.answer()  # nobody waits for a and b any more
     assert client.sent[-1:] == [["c"]]
     client.answer()
-    assert answer.get_nowait() == "c"
+    assert answer.get(0) == "c"
 
 
 def test_an_interrupt_while_others_are_sent_again_holds_up_nobody(
@@ -232,11 +230,11 @@ def test_an_interrupt_while_others_are_sent_again_holds_up_nobody(
 
     for answer in (answers[1], answers[3]):
         with pytest.raises(ConnectionLoss):
-            answer.get_nowait()
+            answer.get(0)
     answer = writes.ask(_named("e"))
     assert client.sent[2:] == [["e"]]
     client.answer()
-    assert answer.get_nowait() == "e"
+    assert answer.get(0) == "e"
 
 
 def test_what_cannot_be_asked_for_holds_up_nobody(client: Client, writes: GroupedWrites) -> None:
@@ -250,8 +248,12 @@ def test_what_cannot_be_asked_for_holds_up_nobody(client: Client, writes: Groupe
     assert client.sent == [["a"]]
 
 
-def _several(*names: str) -> Callable[[Any], None]:
-    return lambda transaction: transaction.operations.extend(names)
+def _several(*names: str) -> Callable[[Operations], None]:
+    def add(operations: Operations) -> None:
+        for name in names:
+            operations.delete(name)
+
+    return add
 
 
 def test_a_write_of_several_operations_has_the_result_of_its_first(
@@ -259,7 +261,7 @@ def test_a_write_of_several_operations_has_the_result_of_its_first(
 ) -> None:
     alone = writes.ask(_several("a", "b"))
     client.answer()
-    assert alone.get_nowait() == "a"
+    assert alone.get(0) == "a"
 
     writes.ask(_named("first"))
     together = [writes.ask(_several("c", "d", "e")), writes.ask(_named("f"))]
@@ -267,7 +269,7 @@ def test_a_write_of_several_operations_has_the_result_of_its_first(
     assert client.sent[-1] == ["c", "d", "e", "f"]
     client.answer()
 
-    assert [answer.get_nowait() for answer in together] == ["c", "f"]
+    assert [answer.get(0) for answer in together] == ["c", "f"]
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -290,8 +292,9 @@ def test_a_write_of_several_operations_is_refused_as_a_whole_and_alone(
     assert client.sent[2:] == [["a"], ["e"]], "the others go again, each alone"
     client.answer()
     client.answer()
-    assert isinstance(answers[1].exception, NoNodeError)
-    assert [answers[0].get_nowait(), answers[2].get_nowait()] == ["a", "e"]
+    with pytest.raises(NoNodeError):
+        answers[1].get(0)
+    assert [answers[0].get(0), answers[2].get(0)] == ["a", "e"]
 
 
 def test_a_write_of_several_operations_that_was_rolled_back_for_another_goes_again_whole(
@@ -305,5 +308,131 @@ def test_a_write_of_several_operations_that_was_rolled_back_for_another_goes_aga
     assert client.sent[2:] == [["a", "b"]]
     client.answer()
 
-    assert several.get_nowait() == "a"
-    assert isinstance(other.exception, NodeExistsError)
+    assert several.get(0) == "a"
+    with pytest.raises(NodeExistsError):
+        other.get(0)
+
+
+class Next:
+    """A write that is named by its place among those that were sent."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = numbers
+        self.results: list[object] = []
+
+    def add(self, operations: Operations) -> None:
+        if not self._numbers:
+            raise UnnumberedError
+        operations.delete(f"n{self._numbers.pop(0)}")
+
+    def told(self, result: object) -> None:
+        self.results.append(result)
+
+
+def test_a_numbered_write_gets_its_number_when_it_is_sent(
+    client: Client, writes: GroupedWrites
+) -> None:
+    numbers = [7]
+    first, second = Next(numbers), Next(numbers)
+    writes.ask(_named("a"))
+    answers = [writes.ask_numbered(each) for each in (first, second)]
+    numbers.append(8)
+    assert client.sent == [["a"]]
+
+    client.answer()
+    assert client.sent[1:] == [["n7", "n8"]]
+    client.answer()
+
+    assert [answer.get(0) for answer in answers] == ["n7", "n8"]
+    assert [first.results, second.results] == [["n7"], ["n8"]]
+
+
+def test_a_numbered_write_is_told_of_its_answer_before_anything_else_is_sent(
+    client: Client, writes: GroupedWrites
+) -> None:
+    numbers = [7]
+
+    class Telling(Next):
+        def told(self, result: object) -> None:
+            numbers.append(8)
+
+    writes.ask_numbered(Telling(numbers))
+    answer = writes.ask_numbered(Next(numbers))
+    client.answer()
+
+    assert client.sent[-1] == ["n8"]
+    client.answer()
+    assert answer.get(0) == "n8"
+
+
+def test_a_numbered_write_that_cannot_be_numbered_is_not_sent(
+    client: Client, writes: GroupedWrites
+) -> None:
+    alone = writes.ask_numbered(Next([]))
+    with pytest.raises(UnnumberedError):
+        alone.get(0)
+    assert client.sent == []
+
+    writes.ask(_named("a"))
+    together = [writes.ask_numbered(Next([])), writes.ask(_named("b"))]
+    client.answer()
+    assert client.sent == [["a"], ["b"]]
+    client.answer()
+    with pytest.raises(UnnumberedError):
+        together[0].get(0)
+    assert together[1].get(0) == "b"
+
+
+def test_after_a_wrong_number_the_others_go_again_together(
+    client: Client, writes: GroupedWrites
+) -> None:
+    numbers = [7, 8]
+    writes.ask(_named("a"))
+    answers = [
+        writes.ask(_named("b")),
+        writes.ask_numbered(Next(numbers)),
+        writes.ask_numbered(Next(numbers)),
+        writes.ask(_named("c")),
+    ]
+    client.answer()
+    assert client.sent[1:] == [["b", "n7", "n8", "c"]]
+
+    client.answer(RolledBackError(), NoNodeError(), RuntimeInconsistency(), RuntimeInconsistency())
+
+    assert client.sent[2:] == [["b", "c"]]
+    with pytest.raises(NoNodeError):
+        answers[1].get(0)
+    with pytest.raises(UnnumberedError):
+        answers[2].get(0)
+    client.answer()
+    assert [answers[0].get(0), answers[3].get(0)] == ["b", "c"]
+
+
+def test_a_numbered_write_that_was_undone_for_another_is_numbered_anew(
+    client: Client, writes: GroupedWrites
+) -> None:
+    numbers = [7, 9]
+    wanted = Next(numbers)
+    writes.ask(_named("a"))
+    other, answer = writes.ask(_named("b")), writes.ask_numbered(wanted)
+    client.answer()
+
+    client.answer(NodeExistsError(), RuntimeInconsistency())
+
+    assert client.sent[2:] == [["n9"]]
+    client.answer()
+    assert answer.get(0) == "n9"
+    assert [type(wanted.results[0]), *wanted.results[1:]] == [RuntimeInconsistency, "n9"]
+    with pytest.raises(NodeExistsError):
+        other.get(0)
+
+
+def test_a_numbered_write_hears_of_a_lost_answer(client: Client, writes: GroupedWrites) -> None:
+    wanted = Next([7])
+    answer = writes.ask_numbered(wanted)
+
+    client.lose()
+
+    assert isinstance(wanted.results[0], ConnectionLoss)
+    with pytest.raises(ConnectionLoss):
+        answer.get(0)

@@ -37,6 +37,7 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import nodes as nodes_module
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper import zookeeper_store as zookeeper_module
+from spark_bookkeeper.metadata.zookeeper.counting import Count
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, _node
@@ -446,13 +447,13 @@ def test_a_short_generator_that_ran_out_gives_way_to_the_long_one(
 ) -> None:
     store = zookeeper.session()
     store.initialize_cluster()
-    real = Nodes.create_sequential
+    real = Nodes.next_number
 
-    def nearly_out(self: Nodes, parent: str, prefix: str) -> str:
-        name = real(self, parent, prefix)
-        return f"{prefix}{(1 << 31) - 2 + int(name[-10:])}" if parent.endswith("/idgen") else name
+    def nearly_out(self: Nodes, name: str, count: Count) -> int:
+        number = real(self, name, count)
+        return (1 << 31) - 2 + number if name.endswith("/idgen/ID-") else number
 
-    monkeypatch.setattr(Nodes, "create_sequential", nearly_out)
+    monkeypatch.setattr(Nodes, "next_number", nearly_out)
 
     assert store.generate_ledger_id() == (1 << 31) - 2
     assert store.generate_ledger_id() == 1 << 32
@@ -696,37 +697,65 @@ def test_parents_that_always_go_are_an_error_that_says_so(
         store.create_ledger(LedgerId(7), open_ledger())
 
 
-def test_an_expected_id_is_taken_once_also_when_the_answer_is_lost(
+def test_a_next_id_is_taken_once_also_when_the_answer_is_lost(
     zookeeper: ZooKeeperStores, raw: KazooClient
 ) -> None:
     store, other = zookeeper.session(), zookeeper.session()
     store.initialize_cluster()
 
-    def make_two() -> LedgerId:
-        for _ in range(2):
-            store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
-        expected = store.expected_ledger_id()
-        assert expected is not None
-        return expected
+    def until_known() -> LedgerId:
+        while True:
+            made = store.generate_ledger_id()
+            store.create_ledger(made, open_ledger(), is_generated=True, writer="b0")
+            if store.knows_next_ledger_id():
+                return LedgerId(made + 1)
 
-    taken = make_two()
+    taken = until_known()
     with zookeeper.answer_lost(store):
-        store.create_ledger(taken, open_ledger(), is_expected=True)
+        made = store.create_next_ledger(open_ledger(), writer="a0")
+    assert made is not None
+    assert made[0] == taken
     assert store.read_ledger(taken).value == open_ledger()
+    assert (taken, "a0") in other.writers()
+    assert not store.knows_next_ledger_id()
     assert other.generate_ledger_id() == taken + 1
 
-    lost = make_two()
-    with zookeeper.request_lost(store), pytest.raises(LedgerExistsError):
-        store.create_ledger(lost, open_ledger(), is_expected=True)
+    lost = until_known()
+    with zookeeper.request_lost(store):
+        assert store.create_next_ledger(open_ledger(), writer="a1") is None
     assert other.generate_ledger_id() == lost
 
     used = other.generate_ledger_id()
-    seen = make_two()
+    until_known()
     other.generate_ledger_id()
-    with pytest.raises(LedgerExistsError):
-        store.create_ledger(seen, open_ledger(), is_expected=True)
+    assert store.create_next_ledger(open_ledger(), writer="a2") is None
     assert used not in store.ledger_ids()
+    assert {writer for _, writer in other.writers()} == {"b0", "a0"}
     assert not any(n.startswith("taken") for n in raw.get_children(paths.short_ids(zookeeper.root)))
+
+
+def test_sessions_that_make_ledgers_side_by_side_take_each_id_once(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    first = zookeeper.session()
+    first.initialize_cluster()
+    stores = [first, zookeeper.session()]
+
+    def make(number: int) -> LedgerId:
+        store = stores[number % 2]
+        made = store.create_next_ledger(open_ledger(), writer=f"{number:x}")
+        if made is not None:
+            return made[0]
+        ledger_id = store.generate_ledger_id()
+        store.create_ledger(ledger_id, open_ledger(), is_generated=True, writer=f"{number:x}")
+        return ledger_id
+
+    with ThreadPoolExecutor(12) as threads:
+        made = list(threads.map(make, range(300)))
+
+    assert sorted(made) == list(first.ledger_ids())
+    assert len(set(made)) == 300
+    assert first.writers() == {(ledger_id, f"{n:x}") for n, ledger_id in enumerate(made)}
 
 
 # What an operation costs
@@ -743,9 +772,10 @@ def test_ledgers_that_are_made_in_a_row_cost_a_request_each_and_one_to_be_closed
     before = len(zookeeper.sessions[store].requests)
 
     for number in range(2, 5):
-        assert store.expected_ledger_id() == number
-        made = store.create_ledger(LedgerId(number), open_ledger(), is_expected=True, writer="a1")
-        store.write_ledger(LedgerId(number), made.value.closed(EntryId(-1), 0), made)
+        made = store.create_next_ledger(open_ledger(), writer="a1")
+        assert made is not None
+        assert made[0] == number
+        store.write_ledger(LedgerId(number), made[1].value.closed(EntryId(-1), 0), made[1])
 
     ping, multi = 11, 14
     asked = [kind for kind in zookeeper.sessions[store].requests[before:] if kind != ping]

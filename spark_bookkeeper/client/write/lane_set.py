@@ -67,6 +67,7 @@ class Lanes:
         pending: entries to send.
         delivery: told of after every report, outside the lock.
         reports: who decides what follows.
+        token: of this writer session, in every record (SLOT-LOG rule R16).
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Lanes:
         pending: PendingEntries,
         delivery: Delivery,
         reports: Reports,
+        token: str,
     ) -> None:
         self.by_position: dict[int, Lane] = {}
         self.idle: list[Lane] = []
@@ -87,7 +89,7 @@ class Lanes:
         self._pending = pending
         self._delivery = delivery
         self._reports = reports
-        self._token = self._runtime.token()
+        self._token = token
         self._groups: dict[EntryId, Group] = {}
         self._ahead: Group | None = None
         """What was encoded for lanes that are about to wake; they send it if nothing came since."""

@@ -9,6 +9,9 @@ A write may consist of several operations, which are carried out together or not
 A transaction is carried out as a whole or not at all. When one of its writes is refused, that one
 has its answer, and the others are sent again, each alone. When the answer to a transaction is
 lost, each of its writes is in doubt, and is resolved by whoever asked for it (SLOT-LOG rule R14).
+
+What a counter gives next is known to whoever knows which writes were sent before. So a write may
+wait with its operations until it is sent (``Numbered``).
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsistency
-from kazoo.protocol.serialization import Create, Delete, SetData
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.handlers.threading import KazooTimeoutError
+
+from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
 
 WRITES_MAX: Final = 64
 BYTES_MAX: Final = 400_000
@@ -32,44 +35,75 @@ BYTES_MAX: Final = 400_000
 _OF_OTHERS: Final = (RolledBackError, RuntimeInconsistency)
 """What a write is told that was undone, or not tried, because of another in its transaction."""
 
-_EPHEMERAL: Final = 1
-_SEQUENTIAL: Final = 2
+Add = Callable[[Operations], None]
+"""Adds the operations of one write."""
 
-Add = Callable[[Any], None]
-"""Adds the operations of one write to what is given, as to kazoo's transaction."""
+Tell = Callable[[Any], None]
+"""Hears the result of a write, or the exception that it ended with."""
 
 
-class _Operations:
-    """kazoo's transaction as long as operations are added to it.
+class Numbered(Protocol):
+    """A write whose operations depend on what was sent before it.
 
-    Without looking at their types and paths again, which took a fifth of a create and close.
+    Its methods are called in the order in which writes are sent and answered, with a lock held.
     """
 
-    __slots__ = ("_acl", "operations")
+    def add(self, operations: Operations) -> None:
+        """It is sent now. Raises ``UnnumberedError``: it cannot be; its asker is told.
 
-    def __init__(self, acl: Sequence[Any]) -> None:
-        self._acl = acl
-        self.operations: list[Any] = []
+        Often in the thread that reads answers: it waits for nothing.
+        """
 
-    def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> None:
-        flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequence else 0)
-        self.operations.append(Create(path, value, self._acl, flags))
-
-    def delete(self, path: str, version: int = -1) -> None:
-        self.operations.append(Delete(path, version))
-
-    def set_data(self, path: str, value: bytes, version: int) -> None:
-        self.operations.append(SetData(path, value, version))
+    def told(self, result: Any) -> None:
+        """What became of that: its result, or an exception. It may be sent once more then."""
 
 
-@dataclass(frozen=True, slots=True)
+class UnnumberedError(Exception):
+    """It is not known what a counter gives next, so nothing was sent."""
+
+
+class Reply:
+    """What became of a write, for the one who waits for it.
+
+    A lock and no more: kazoo's promise has a condition of its own, which costs as much as the
+    write that it is about.
+    """
+
+    __slots__ = ("_is_there", "_result")
+
+    def __init__(self) -> None:
+        self._result: Any = None
+        self._is_there = threading.Lock()
+        self._is_there.acquire()
+
+    def tell(self, result: Any) -> None:
+        """The result of the write, or the exception that it ended with; once."""
+        self._result = result
+        self._is_there.release()
+
+    def ready(self) -> bool:
+        """Whether there is one."""
+        return not self._is_there.locked()
+
+    def get(self, timeout: float = -1) -> Any:
+        """The result, waiting for it so many seconds. Raises the exception that it ended with.
+
+        And kazoo's ``KazooTimeoutError``.
+        """
+        if not self._is_there.acquire(timeout=timeout):
+            raise KazooTimeoutError
+        self._is_there.release()
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+
+@dataclass(eq=False, slots=True)
 class _Write:
-    operations: list[Any]
+    operations: Operations
     size_bytes: int
-    answer: Any
-    """kazoo's promise, on which the asker waits."""
+    tell: Tell
+    numbered: Numbered | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -80,104 +114,156 @@ class _Group:
 
 
 class GroupedWrites:
-    """Writes of one session, in the order in which they were asked for. Any thread may ask."""
+    """Writes of one session, in the order in which they were asked for. Any thread may ask.
 
-    def __init__(self, client: Any, acl: Sequence[Any] = OPEN_ACL_UNSAFE) -> None:
+    Args:
+        client: kazoo's.
+        access: who may do what with nodes that are created.
+    """
+
+    def __init__(self, client: Any, access: AccessRules) -> None:
         self._client = client
-        self._acl = acl
+        self._access = access
         self._lock = threading.Lock()
         self._waiting: deque[_Write] = deque()
         self._under_way: set[_Group] = set()
 
-    def ask(self, add: Add, size_bytes: int = 0) -> Any:
-        """Ask for a write, now or with the next ones; kazoo's promise of its result.
+    def ask(self, add: Add, size_bytes: int = 0) -> Reply:
+        """Ask for a write, now or with the next ones.
 
-        Of several operations it is the result of the first, or the error of the one refused.
+        Of several operations the answer is the result of the first, or the error of the one
+        refused.
         """
-        write = self._take(add, size_bytes)
+        answer = Reply()
+        self._take(add, size_bytes, answer.tell)
         self._go_on()
-        return write.answer
+        return answer
 
-    def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Any]:
-        """Ask for many writes, each with its bytes; kazoo's promises of their results."""
-        writes = [self._take(add, size_bytes) for add, size_bytes in wanted]
-        self._go_on()
-        return [write.answer for write in writes]
-
-    def ask_sometime(self, add: Add) -> Any:
-        """Ask for a write that nobody waits for: it goes with the next one that is asked for."""
-        return self._take(add, 0).answer
-
-    def _take(self, add: Add, size_bytes: int) -> _Write:
-        collected = _Operations(self._acl)
-        add(collected)
-        write = _Write(collected.operations, size_bytes, self._client.handler.async_result())
+    def ask_numbered(self, write: Numbered, size_bytes: int = 0) -> Reply:
+        """The same for a write whose operations are not known before it is sent."""
+        answer = Reply()
         with self._lock:
-            self._waiting.append(write)
-        return write
+            self._waiting.append(_Write(Operations(self._access), size_bytes, answer.tell, write))
+        self._go_on()
+        return answer
+
+    def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Reply]:
+        """Ask for many writes, each with its bytes."""
+        answers: list[Reply] = []
+        for add, size_bytes in wanted:
+            answers.append(Reply())
+            self._take(add, size_bytes, answers[-1].tell)
+        self._go_on()
+        return answers
+
+    def ask_sometime(self, add: Add, tell: Tell) -> None:
+        """Ask for a write that nobody waits for: it goes with the next one that is asked for.
+
+        Args:
+            tell: called by the thread that reads answers.
+        """
+        self._take(add, 0, tell)
+
+    def ask_beside(self, add: Add, tell: Tell) -> None:
+        """Ask for a write that nobody waits for, now or with the next ones; as ``ask_sometime``."""
+        self._take(add, 0, tell)
+        self._go_on()
+
+    def _take(self, add: Add, size_bytes: int, tell: Tell) -> None:
+        operations = Operations(self._access)
+        add(operations)
+        with self._lock:
+            self._waiting.append(_Write(operations, size_bytes, tell))
 
     def _go_on(self) -> None:
         """Send what has gathered, unless something is under way."""
         group = _Group()
+        unsent: list[_Write] = []
         try:
             with self._lock:
                 if self._under_way or not self._waiting:
                     return
                 self._under_way.add(group)
-                size = 0
-                while self._waiting and len(group.writes) < WRITES_MAX:
-                    size += self._waiting[0].size_bytes
-                    if group.writes and size > BYTES_MAX:
-                        break
-                    group.writes.append(self._waiting.popleft())
+                self._gather(group, unsent)
+                if not group.writes:
+                    self._under_way.remove(group)
+                    return
             self._send(group)
         except BaseException:
             # Ctrl-C in a notebook: it may have been sent or not, and others must go on.
             self._lose(group, ConnectionLoss())
             raise
+        finally:
+            _tell_all([(write, UnnumberedError()) for write in unsent])
+
+    def _gather(self, group: _Group, unsent: list[_Write]) -> None:
+        size = 0
+        while self._waiting and len(group.writes) < WRITES_MAX:
+            size += self._waiting[0].size_bytes
+            if group.writes and size > BYTES_MAX:
+                break
+            write = self._waiting.popleft()
+            (group.writes if self._number(write) else unsent).append(write)
+
+    def _number(self, write: _Write) -> bool:
+        """Have a write ready to be sent now; whether it is."""
+        if write.numbered is None:
+            return True
+        write.operations = Operations(self._access)
+        try:
+            write.numbered.add(write.operations)
+        except UnnumberedError:
+            return False
+        return True
 
     def _send(self, group: _Group) -> None:
-        transaction = self._client.transaction()
-        for write in group.writes:
-            transaction.operations.extend(write.operations)
-        transaction.commit_async().rawlink(partial(self._answered, group))
+        answer = self._client.handler.async_result()
+        answer.rawlink(partial(self._answered, group))
+        request = MultiWrite([write.operations for write in group.writes])
+        self._client._call(request, answer)  # noqa: SLF001  (as its own methods do)
 
     def _answered(self, group: _Group, request: Any) -> None:
         others: list[_Group] = []
-        ended: list[tuple[_Write, Any]] = []
         try:
-            results = request.get_nowait()
-            assert len(results) == sum(len(write.operations) for write in group.writes)
-            following = iter(results)
-            for write in group.writes:
-                result = _result_of(list(islice(following, len(write.operations))))
-                if len(group.writes) > 1 and isinstance(result, _OF_OTHERS):
-                    others.append(_Group([write]))
-                else:
-                    ended.append((write, result))
+            ended, again = _results_of(group.writes, request.get_nowait())
         except Exception as error:  # noqa: BLE001  (handed to those who asked)
             self._lose(group, error)
             return
-        with self._lock:
-            if group not in self._under_way:
-                return  # it was given up before, and those who asked were told
-            self._under_way.remove(group)
-            self._under_way.update(others)
         try:
+            with self._lock:
+                if group not in self._under_way:
+                    return  # it was given up before, and those who asked were told
+                for write, result in (*ended, *again):
+                    if write.numbered is not None:
+                        write.numbered.told(result)
+                others = self._those_again(ended, again)
+                self._under_way.remove(group)
+                self._under_way.update(others)
             for other in others:
                 self._send(other)
             self._go_on()
-            for write, result in ended:
-                if isinstance(result, Exception):
-                    write.answer.set_exception(result)
-                else:
-                    write.answer.set(result)
+            _tell_all(ended)
         except BaseException:
             # Ctrl-C here as in ``_go_on``. Who is not told of an answer gives up after a while and
             # asks again; but a group that stayed under way would hold up everybody for ever.
-            for other in others:
+            for other in (group, *others):
                 self._lose(other, ConnectionLoss())
             raise
+
+    def _those_again(self, ended: _Results, again: _Results) -> list[_Group]:
+        """How writes go again that were undone with others; who cannot is with those that ended.
+
+        Each alone, as another one among them may be refused as well. Only where the one that was
+        refused has met another number than it expected, this says nothing of the others.
+        """
+        numbered = [write for write, _ in again if write.numbered is not None]
+        unsent = [write for write in numbered if not self._number(write)]
+        sent = [write for write, _ in again if write not in unsent]
+        is_of_number = any(write.numbered is not None for write, _ in ended)
+        ended += [(write, UnnumberedError()) for write in unsent]
+        if sent and is_of_number and len(unsent) == len(numbered):
+            return [_Group(sent)]
+        return [_Group([write]) for write in sent]
 
     def _lose(self, group: _Group, error: Exception) -> None:
         """Tell who asked for these writes that their outcome is not known.
@@ -191,12 +277,33 @@ class GroupedWrites:
             self._under_way.remove(group)
             lost = [*group.writes, *self._waiting]
             self._waiting.clear()
-        for write in lost:
-            write.answer.set_exception(error)
+            for write in lost:
+                if write.numbered is not None:
+                    write.numbered.told(error)
+        _tell_all([(write, error) for write in lost])
 
 
-def _result_of(results: list[Any]) -> Any:
-    """The result of a write from those of its operations."""
-    errors = [result for result in results if isinstance(result, Exception)]
-    refused = [error for error in errors if not isinstance(error, _OF_OTHERS)]
-    return next(iter(refused or errors or results))
+_Results = list[tuple[_Write, Any]]
+"""Writes, each with its result or the exception that it ended with."""
+
+
+def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Results, _Results]:
+    """Those that ended, and those that were undone because of another."""
+    assert len(results) == sum(len(write.operations) for write in writes)
+    ended: _Results = []
+    again: _Results = []
+    end = 0
+    for write in writes:
+        start, end = end, end + len(write.operations)
+        result = results[start]
+        if isinstance(result, Exception):  # then all of them are
+            of_write = results[start:end]
+            result = next((e for e in of_write if not isinstance(e, _OF_OTHERS)), result)
+        is_undone = len(writes) > 1 and isinstance(result, _OF_OTHERS)
+        (again if is_undone else ended).append((write, result))
+    return ended, again
+
+
+def _tell_all(ended: _Results) -> None:
+    for write, result in ended:
+        write.tell(result)

@@ -3,9 +3,9 @@
 A number is that of a sequential node, which is deleted again. Ids above 31 bits come from
 numbered counters, of which the highest is in use.
 
-Who makes one ledger after the other knows which number the counter gives next, unless somebody
-else asks meanwhile. So the number is taken in the transaction that creates the ledger, which is
-refused as a whole when it is another one (decision 0042).
+A session that was the only one to ask of late knows which number the counter gives next, unless
+somebody else asks meanwhile. So the number is taken in the transaction that creates the ledger,
+which is refused as a whole when it is another one (decisions 0042, 0048).
 
 Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGenerator``.
 """
@@ -13,11 +13,12 @@ Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGener
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.counting import Count, Taking
+from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation
@@ -38,10 +39,7 @@ class LedgerIds:
         self._zk = zk
         self._root = root
         self._has_long_ids: bool | None = None
-        self._last: tuple[int, int] | None = None
-        """The thread that the last number was for, and that number."""
-        self._follows = False
-        """Whether that thread had the number before it as well: nobody else asks just now."""
+        self._count = Count()
         self._may_take = True
         """Whether access rules let this session take numbers, as far as it was told."""
 
@@ -53,50 +51,41 @@ class LedgerIds:
             # generators never give the same id, and one that ran out is noticed below.
             self._has_long_ids = self._zk.exists(long_ids)
         if not self._has_long_ids:
-            number = self._count(paths.short_ids(self._root))
+            number = self._next_number(paths.short_ids(self._root), self._count)
             if 0 <= number < paths.LONG_ID_FIRST:
-                here = threading.get_ident()
-                self._follows, self._last = self._last == (here, number - 1), (here, number)
                 return LedgerId(number)
             self._zk.ensure(long_ids)
             self._has_long_ids = True
         while True:
             high = self._highest_counter()
-            number = self._count(self._long_counter(high))
+            number = self._next_number(self._long_counter(high), Count())
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(high << 32 | number)
             self._zk.ensure(self._long_counter(high + 1))
 
-    def expected(self) -> LedgerId | None:
-        """What the counter gives next if nobody else asks; ``None``: somebody else may well.
+    @property
+    def is_next_known(self) -> bool:
+        """Whether ``taking`` is worth a try: nobody else asks just now. Asks nobody."""
+        return self._may_take and self._count.is_known
 
-        Ledgers that several threads of a session make get their ids together, each from ``next``.
-        """
-        last, follows = self._last, self._follows and self._may_take
-        if not follows or last is None or last[0] != threading.get_ident():
-            return None
-        number = last[1] + 1
-        return LedgerId(number) if number < paths.LONG_ID_FIRST else None
+    def taking(self, named: Callable[[LedgerId], tuple[Create, Sequence[Operation]]]) -> Taking:
+        """A write for the next id, which takes its number from the counter.
 
-    def taking(self, ledger_id: LedgerId) -> Sequence[Operation]:
-        """Take this very number from the counter, in a transaction that it refuses otherwise.
-
-        The node that is made has the counter's next number in its name, and what is deleted is the
-        node of that name with the number expected: there is none when they differ. The name is
-        not that of ``next``, whose nodes stay for a while: somebody else's with this number would
-        be deleted in place of ours. All children of a node are counted together, whatever their
-        names.
+        The node that is made for it has the counter's next number in its name, and what is deleted
+        is the node of that name with the number expected: there is none when they differ. The name
+        is not that of ``next``, whose nodes stay for a while: somebody else's with this number
+        would be deleted in place of ours. All children of a node are counted together, whatever
+        their names.
         """
         node = f"{paths.short_ids(self._root)}/{_TAKEN}"
-        return [Create(node, is_sequential=True), Delete(f"{node}{ledger_id:010d}")]
 
-    def taken(self, ledger_id: LedgerId) -> None:
-        """That transaction was carried out."""
-        self._last = (threading.get_ident(), ledger_id)
+        def with_number(number: int) -> tuple[Create, Sequence[Operation]]:
+            if number >= paths.LONG_ID_FIRST:
+                raise UnnumberedError
+            made, also = named(LedgerId(number))
+            return made, [*also, Create(node, is_sequential=True), Delete(f"{node}{number:010d}")]
 
-    def not_taken(self) -> None:
-        """It was refused: somebody else asks as well."""
-        self._last, self._follows = None, False
+        return Taking(self._count, with_number)
 
     def may_not_take(self) -> None:
         """It was refused by access rules, and would be again: numbers come from ``next``."""
@@ -129,15 +118,14 @@ class LedgerIds:
     def _long_counter(self, high: int) -> str:
         return f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high:010d}"
 
-    def _count(self, parent: str) -> int:
+    def _next_number(self, parent: str, count: Count) -> int:
         """The next number of a counter: that of a sequential node made for the purpose."""
+        name = f"{parent}/{_COUNTER}"
         try:
-            name = self._zk.create_sequential(parent, _COUNTER)
+            return self._zk.next_number(name, count)
         except AbsentError:
             self._zk.ensure(parent)
-            name = self._zk.create_sequential(parent, _COUNTER)
-        self._zk.discard(f"{parent}/{name}")
-        return int(name.removeprefix(_COUNTER))
+            return self._zk.next_number(name, count)
 
     def _highest_counter(self) -> int:
         names = self._zk.children(paths.long_ids(self._root))

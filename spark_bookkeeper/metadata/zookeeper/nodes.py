@@ -29,6 +29,7 @@ from kazoo.exceptions import (
 )
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper.counting import Asking, Count, Taking
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
 from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
@@ -40,6 +41,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.multi_read import read_together
+from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
 from spark_bookkeeper.metrics import Metrics
@@ -110,7 +112,7 @@ class Nodes:
         )
         self._client = self._link.client
         self._reads_in_flight = reads_in_flight
-        self._writes = GroupedWrites(self._client, self._client.default_acl)
+        self._writes = GroupedWrites(self._client, AccessRules(self._client.default_acl))
         self._has_multi_read = True
         """As long as no server has said that it knows no such request."""
         self.watches = Watches(self._link)
@@ -309,6 +311,51 @@ class Nodes:
         )
         return path.rsplit("/", 1)[1]
 
+    def next_number(self, name: str, count: Count) -> int:
+        """The number that a new sequential node has behind its name; it is deleted again later.
+
+        After a lost answer another one is made. Raises ``AbsentError``.
+
+        Args:
+            name: its path before the number.
+            count: of the node's parent.
+        """
+        path = self._try(
+            f"create a node {name}",
+            lambda: self._wait(self._writes.ask_numbered(Asking(count, name)), str),
+        )
+        self.discard(path)
+        return int(path[len(name) :])
+
+    def create_numbered(self, wanted: Taking, size_bytes: int) -> int:
+        """Create a node that is named by the next number of a counter, and return the number.
+
+        Raises:
+            UnnumberedError: what comes next is not known; nothing was sent.
+            PresentError, AbsentError: something else comes next, or what is made besides cannot
+                be made. Also when the answer is lost and the node is not there: it is not tried
+                again, as it may have been made, and deleted by somebody else.
+        """
+        uncertain = False
+
+        def attempt() -> int:
+            nonlocal uncertain
+            if uncertain:
+                made = wanted.made
+                there = None if made is None else self._settled(made.path)
+                if there is None or made is None or there.data != made.data:
+                    raise PresentError
+            else:
+                try:
+                    self._wait(self._writes.ask_numbered(wanted, size_bytes), str)
+                except UNCERTAIN:
+                    uncertain = wanted.is_given_up = True
+                    raise
+            assert wanted.number is not None
+            return wanted.number
+
+        return self._try("create the next node", attempt, may_have_changed=lambda: uncertain)
+
     def ensure(self, path: str) -> None:
         """Create a lasting empty node and its parents unless they are there.
 
@@ -456,14 +503,14 @@ class Nodes:
             at_once: send a request for it, for there may be no next write.
         """
 
-        def answered(request: Any) -> None:
+        def told(result: Any) -> None:
             if gone is not None and (
-                request.successful() or isinstance(request.exception, NoNodeError)
+                not isinstance(result, Exception) or isinstance(result, NoNodeError)
             ):
                 gone()
 
-        ask = self._writes.ask if at_once else self._writes.ask_sometime
-        ask(lambda writes: writes.delete(path)).rawlink(answered)
+        ask = self._writes.ask_beside if at_once else self._writes.ask_sometime
+        ask(lambda writes: writes.delete(path), told)
 
     def delete_many(self, paths: Iterable[str]) -> None:
         """Delete nodes, whatever their versions; those that are not there are gone already.
@@ -478,17 +525,20 @@ class Nodes:
         self.delete(path)
         return True
 
-    def create_along(self, path: str, answered: Callable[[Any], None]) -> None:
+    def create_along(self, path: str, made: Callable[[], None]) -> None:
         """Create an empty ephemeral node with the next write of this session.
 
         That write does not depend on it: when this one is refused, the other is sent again alone.
 
         Args:
-            answered: called with kazoo's answer by the thread that read it.
+            made: called when it was, by the thread that reads answers.
         """
-        self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True)).rawlink(
-            answered
-        )
+
+        def told(result: Any) -> None:
+            if not isinstance(result, Exception):
+                made()
+
+        self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True), told)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         """Create all of these nodes, or none. Raises ``PresentError`` when one is there.

@@ -46,6 +46,7 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
+from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
@@ -138,8 +139,8 @@ class ZooKeeperStore:
         self._require_cluster()
         return self._ids.next()
 
-    def expected_ledger_id(self) -> LedgerId | None:
-        return self._ids.expected()
+    def knows_next_ledger_id(self) -> bool:
+        return self._ids.is_next_known
 
     # Ledgers
 
@@ -150,7 +151,6 @@ class ZooKeeperStore:
         *,
         is_generated: bool = False,
         is_kept: bool = False,
-        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
@@ -159,9 +159,7 @@ class ZooKeeperStore:
         if writer is not None:
             self._presences.enter(ledger_id, writer)
         try:
-            if is_expected:
-                created = self._create_expected(ledger_id, metadata)
-            elif is_generated or is_kept:
+            if is_generated or is_kept:
                 created = self._create_ledger(ledger_id, metadata, is_generated=is_generated)
             else:
                 created = self._create_chosen(ledger_id, metadata)
@@ -172,6 +170,46 @@ class ZooKeeperStore:
         if writer is not None:
             self._presences.entered(ledger_id, writer)
         return created
+
+    def create_next_ledger(
+        self, metadata: LedgerMetadata, *, writer: str | None = None
+    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
+        self._require_cluster()
+        if metadata.ctoken is None:
+            metadata = self._with_fresh_token(metadata)
+        data = encode_ledger(metadata)
+        folder = self._instance.folder()  # not below, in a thread that may not wait
+
+        def named(ledger_id: LedgerId) -> tuple[Create, list[Operation]]:
+            also = self._life(ledger_id, folder, is_marked=False)
+            if writer is not None:
+                also.append(self._presences.entering(ledger_id, writer))
+            return Create(paths.ledger(self._root, ledger_id), data), also
+
+        session = self._zk.session_id
+        taking = self._ids.taking(named)
+        is_over = False
+        try:
+            ledger_id = LedgerId(self._zk.create_numbered(taking, len(data)))
+            is_over = True
+        except (UnnumberedError, AbsentError, PresentError):
+            # The counter was at another number, or nobody has made the parents yet.
+            is_over = not taking.is_given_up
+            return None
+        except MetadataUnavailableError:
+            raise
+        except MetadataError:
+            # Nothing was changed. Taking a number deletes a node, and access rules may keep that
+            # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
+            self._ids.may_not_take()
+            is_over = True
+            return None
+        finally:
+            if not is_over and writer is not None and taking.number is not None:
+                self._presences.withdraw(LedgerId(taking.number), writer)
+        if writer is not None:
+            self._presences.entered_with(ledger_id, writer, session)
+        return ledger_id, Versioned(metadata, 0, own_writes=1)
 
     def _create_chosen(
         self, ledger_id: LedgerId, metadata: LedgerMetadata
@@ -187,34 +225,9 @@ class ZooKeeperStore:
             raise refusals.id_used(ledger_id)
         return created
 
-    def _create_expected(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
-    ) -> Versioned[LedgerMetadata]:
-        also = [*self._life(ledger_id, is_marked=False), *self._ids.taking(ledger_id)]
-        path = paths.ledger(self._root, ledger_id)
-        try:
-            self._zk.create(path, encode_ledger(metadata), also=also, once=True)
-        except (AbsentError, PresentError):
-            # The counter was at another number, or nobody has made the parents yet.
-            self._ids.not_taken()
-            raise refusals.id_used(ledger_id) from None
-        except MetadataUnavailableError:
-            self._ids.not_taken()
-            raise
-        except MetadataError as error:
-            # Nothing was changed. Taking a number deletes a node, and access rules may keep that
-            # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
-            self._ids.may_not_take()
-            raise refusals.id_used(ledger_id) from error
-        except BaseException:
-            self._ids.not_taken()
-            raise
-        self._ids.taken(ledger_id)
-        return Versioned(metadata, 0, own_writes=1)
-
-    def _life(self, ledger_id: LedgerId, *, is_marked: bool) -> list[Operation]:
+    def _life(self, ledger_id: LedgerId, folder: str, *, is_marked: bool) -> list[Operation]:
         """What is done with the creation of a ledger: its write is counted, its id was not used."""
-        mark = paths.used_id(self._instance.folder(), ledger_id)
+        mark = paths.used_id(folder, ledger_id)
         also = [*_counted_write(paths.ledger(self._root, ledger_id), 0), Create(mark)]
         if not is_marked:
             # A mark that can be created was not there before: this checks that the id is unused.
@@ -226,7 +239,7 @@ class ZooKeeperStore:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
     ) -> Versioned[LedgerMetadata]:
         path = paths.ledger(self._root, ledger_id)
-        also = self._life(ledger_id, is_marked=not is_generated)
+        also = self._life(ledger_id, self._instance.folder(), is_marked=not is_generated)
         try:
             self._zk.create_below_parents(
                 path, encode_ledger(metadata), also=also, once=is_generated

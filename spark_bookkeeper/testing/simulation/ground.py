@@ -94,7 +94,6 @@ class OlderClient(MemoryStore):
         *,
         is_generated: bool = False,
         is_kept: bool = False,
-        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         return self.cluster.recreate_by_another_tool(ledger_id, metadata)

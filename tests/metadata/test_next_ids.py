@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError
-from kazoo.protocol.serialization import GetData, Transaction
+from kazoo.protocol.serialization import GetData
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
@@ -17,16 +17,15 @@ from spark_bookkeeper.client.lifecycle import make_ledger
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
-    LedgerExistsError,
     MetadataUnavailableError,
     NotEnoughBookiesError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
@@ -80,7 +79,7 @@ def ids_given(store: ZooKeeperStore) -> int:
 def in_a_row(store: ZooKeeperStore) -> None:
     """Somebody makes one ledger after the other: 0 and 1."""
     for number in range(2):
-        assert store.expected_ledger_id() is None
+        assert not store.knows_next_ledger_id()
         assert store.generate_ledger_id() == number
         store.create_ledger(LedgerId(number), open_ledger(), is_generated=True)
 
@@ -91,9 +90,9 @@ def test_from_the_third_ledger_in_a_row_the_id_is_taken_with_its_creation(
     in_a_row(store)
 
     for number in range(2, 6):
-        assert store.expected_ledger_id() == number
-        created = store.create_ledger(LedgerId(number), open_ledger(), is_expected=True)
-        assert created == store.read_ledger(LedgerId(number))
+        assert store.knows_next_ledger_id()
+        made = store.create_next_ledger(open_ledger())
+        assert made == (number, store.read_ledger(LedgerId(number)))
         assert ids_given(other) == number + 1, "and none is left out"
     assert other.generate_ledger_id() == 6
     assert list(store.ledger_ids()) == [0, 1, 2, 3, 4, 5]
@@ -103,19 +102,21 @@ def test_nothing_is_written_where_somebody_else_has_asked_meanwhile(
     store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes
 ) -> None:
     in_a_row(store)
-    assert store.expected_ledger_id() == 2
+    assert store.knows_next_ledger_id()
     assert other.generate_ledger_id() == 2
     before = sorted(znodes.nodes)
 
-    with pytest.raises(LedgerExistsError):
-        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
+    assert store.create_next_ledger(open_ledger(), writer="a0") is None
 
     assert sorted(znodes.nodes) == before
     assert ids_given(other) == 3
     other.create_ledger(LedgerId(2), open_ledger(), is_generated=True)
-    assert store.expected_ledger_id() is None
-    assert store.generate_ledger_id() == 3
-    assert store.expected_ledger_id() is None, "two in a row"
+    assert not store.knows_next_ledger_id()
+    for number in (3, 4):
+        assert store.generate_ledger_id() == number
+        assert not store.knows_next_ledger_id()
+    assert store.generate_ledger_id() == 5
+    assert store.knows_next_ledger_id(), "after a wrong guess one more in a row than before"
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
@@ -127,22 +128,24 @@ def test_an_expected_id_that_was_chosen_is_not_used(
     if is_deleted:
         other.delete_ledger(LedgerId(2), chosen)
 
-    with pytest.raises(LedgerExistsError):
-        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
+    assert store.create_next_ledger(open_ledger()) is None
 
     assert ids_given(other) == 2
     assert make_ledger(context(store), Quorum(3, 3, 2))[0].ledger_id == 3
 
 
-def test_threads_that_make_ledgers_side_by_side_expect_nothing(store: ZooKeeperStore) -> None:
+def test_threads_that_make_ledgers_side_by_side_take_one_id_each(store: ZooKeeperStore) -> None:
     in_a_row(store)
-    seen: list[LedgerId | None] = []
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
 
-    thread = threading.Thread(target=lambda: seen.append(store.expected_ledger_id()))
-    thread.start()
-    thread.join()
+    def make(_: int) -> LedgerId:
+        return make_ledger(makes, Quorum(3, 3, 2))[0].ledger_id
 
-    assert seen == [None]
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(make, range(40)))
+
+    assert sorted(made) == list(range(2, 42)), "and none is left out"
+    assert sorted(ledger_id for ledger_id, _ in store.writers()) == sorted(made)
 
 
 def test_short_ids_that_run_out_are_not_expected(store: ZooKeeperStore, znodes: ZNodes) -> None:
@@ -150,7 +153,7 @@ def test_short_ids_that_run_out_are_not_expected(store: ZooKeeperStore, znodes: 
 
     for number in (2, 1):
         assert store.generate_ledger_id() == paths.LONG_ID_FIRST - number
-    assert store.expected_ledger_id() is None
+    assert store.create_next_ledger(open_ledger()) is None
 
 
 def test_parents_that_nobody_has_made_yet_are_made(store: ZooKeeperStore, znodes: ZNodes) -> None:
@@ -168,10 +171,10 @@ def test_a_ledger_whose_bookies_changed_before_it_was_there_is_made_again(
     quorum = Quorum(4, 4, 2)
     for _ in range(2):
         make_ledger(makes, quorum)
-    create = store.create_ledger
+    create = store.create_next_ledger
 
-    def meanwhile(ledger_id: LedgerId, *arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(store, "create_ledger", create)
+    def meanwhile(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(store, "create_next_ledger", create)
         lost = BOOKIES[0]
         store.unregister(lost)
         if becomes == "read-only":
@@ -179,9 +182,9 @@ def test_a_ledger_whose_bookies_changed_before_it_was_there_is_made_again(
         elif becomes == "formatted again":
             other.register(registration(lost, "b7c1"))
         other.register(registration(BOOKIES[4]))
-        return create(ledger_id, *arguments, **named)
+        return create(*arguments, **named)
 
-    monkeypatch.setattr(store, "create_ledger", meanwhile)
+    monkeypatch.setattr(store, "create_next_ledger", meanwhile)
     ledger, _ = make_ledger(makes, quorum)
 
     alive = {each.bookie_id: each for each in other.registrations() if not each.is_readonly}
@@ -207,21 +210,21 @@ def test_nobody_is_shown_as_the_writer_of_a_ledger_that_was_given_up(
         make_ledger(makes, Quorum(4, 4, 2))
     shown = other.writers()
     assert {ledger_id for ledger_id, _ in shown} == {0, 1}
-    create = store.create_ledger
+    create = store.create_next_ledger
 
     def fail(*_: object) -> Any:
         raise error("just now")
 
-    def meanwhile(ledger_id: LedgerId, *arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(store, "create_ledger", create)
+    def meanwhile(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(store, "create_next_ledger", create)
         store.unregister(BOOKIES[0])
-        created = create(ledger_id, *arguments, **named)
+        created = create(*arguments, **named)
         assert {ledger_id for ledger_id, _ in other.writers()} == {0, 1, 2}
         if fails is not None:
             monkeypatch.setattr(store, fails, fail)
         return created
 
-    monkeypatch.setattr(store, "create_ledger", meanwhile)
+    monkeypatch.setattr(store, "create_next_ledger", meanwhile)
     with pytest.raises(NotEnoughBookiesError if fails is None else error):
         make_ledger(makes, Quorum(4, 4, 2))
 
@@ -233,19 +236,19 @@ def test_access_rules_that_keep_a_number_from_being_taken_keep_nobody_from_creat
 ) -> None:
     znodes.kept_below.add(paths.short_ids(ROOT))
     makes = context(store, WriterInfo("here", 1, "me", "test"))
-    tried: list[LedgerId] = []
-    create = store._create_expected
+    tried: list[object] = []
+    create = store.create_next_ledger
 
-    def noted(number: LedgerId, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
-        tried.append(number)
-        return create(number, metadata)
+    def noted(*arguments: Any, **named: Any) -> Any:
+        tried.append(create(*arguments, **named))
+        return tried[-1]
 
-    monkeypatch.setattr(store, "_create_expected", noted)
+    monkeypatch.setattr(store, "create_next_ledger", noted)
 
     made = [make_ledger(makes, Quorum(3, 3, 2))[0].ledger_id for _ in range(6)]
 
     assert made == [0, 1, 2, 3, 4, 5]
-    assert tried == [2], "and not again"
+    assert tried == [None], "and not again"
     assert sorted(ledger_id for ledger_id, _ in store.writers()) == made
 
 
@@ -256,7 +259,7 @@ def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
     carry_out = znodes.carry_out
 
     def lost(request: Any, session: int) -> Any:
-        if isinstance(request, Transaction):
+        if isinstance(request, MultiWrite):
             carry_out(request, session)
             raise ConnectionLoss
         if isinstance(request, GetData):
@@ -266,7 +269,7 @@ def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
     monkeypatch.setattr(znodes, "carry_out", lost)
 
     with pytest.raises(MetadataUnavailableError, match="may or may not have been made"):
-        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
+        store.create_next_ledger(open_ledger())
 
 
 def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(
@@ -286,3 +289,27 @@ def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(
     monkeypatch.setattr(store, "generate_ledger_id", and_then_all_are_told)
 
     assert make_ledger(makes, Quorum(4, 4, 2))[0].ledger_id == 2
+
+
+def test_a_writer_whose_session_ended_with_the_creation_is_shown_by_the_next_one(
+    store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
+    for _ in range(2):
+        make_ledger(makes, Quorum(3, 3, 2))
+    create = store._zk.create_numbered
+
+    def and_then_the_session_ends(*arguments: Any) -> int:
+        number = create(*arguments)
+        client = store._zk._client
+        znodes.end(client._session)
+        client._session = next(znodes.sessions)
+        return number
+
+    monkeypatch.setattr(store._zk, "create_numbered", and_then_the_session_ends)
+    made = store.create_next_ledger(open_ledger(), writer="a0")
+
+    assert made is not None
+    assert (made[0], "a0") in other.writers()
+    store.leave_ledger(made[0])
+    assert (made[0], "a0") not in other.writers()
