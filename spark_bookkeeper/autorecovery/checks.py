@@ -84,7 +84,7 @@ def publish_finding(
 
     if percentage:
         Notes(context.store.registers).change(ledger_id, looked)
-    context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
+    context.store.underreplication.mark(ledger_id, bookies, context.cluster_ms())
 
 
 def check_placement(context: ClientContext) -> AuditReport:

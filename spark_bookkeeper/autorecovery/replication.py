@@ -223,8 +223,10 @@ class _Replication:
     ) -> bool:
         """Whether the writer of an open ledger has time left to replace the bookie itself."""
         grace_ms = self._work.config.open_ledger_grace_ms
-        now_ms = self._context.runtime.wall_ms()
-        if grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
+        if grace_ms == 0:
+            return False
+        now_ms = self._context.cluster_ms(afresh=True)
+        if note.grace_over(fragment, now_ms, grace_ms):
             return False
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
@@ -323,20 +325,21 @@ class _Replication:
             # That answer came with the news of everybody who was marked before it.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
-                tree.mark(ledger_id, absent, self._context.runtime.wall_ms())
+                tree.mark(ledger_id, absent, self._context.cluster_ms())
                 self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
                 return
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
-            age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
-            took = "" if age is None else f", {age / 1000:.1f} s after it was published"
+            age = None if at_ms is None else self._context.cluster_ms() - at_ms
+            # BookKeeper's auditor marks by its own clock: a time that cannot be is not told.
+            took = "" if age is None or age < 0 else f", {age / 1000:.1f} s after it was published"
             reason = f"fully replicated{took}"
         self._say("task", status, reason)
 
     def defer(self, reason: str, blocker: str | None, absent: Sequence[BookieId]) -> None:
         """The task stays, with a note for whoever comes next."""
         config = self._work.config
-        now_ms = self._context.runtime.wall_ms()
+        now_ms = self._context.cluster_ms()
         away, writable = self._away(absent), self._writable()
 
         def failed(old: TaskNote) -> TaskNote:

@@ -311,7 +311,7 @@ class Collector:
             for f in metadata.fragment_ranges()
             if self._bookie in f.ensemble and (last := f.last_entry_id) is not None
         ]
-        before_ms = self._context.runtime.wall_ms() - self._wish.leftovers_after_ms
+        before_ms = self._context.earlier_ms() - self._wish.leftovers_after_ms
         swept = self._face.sweep(ref, before_ms, shares, dry_run=self._wish.dry_run)
         if not swept.files:
             return None

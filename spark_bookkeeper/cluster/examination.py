@@ -119,8 +119,8 @@ def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "clock",
         "warning",
-        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of appends, how long a bookie "
-        "has been lost and ages in reports mislead; nothing else depends on it",
+        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of what is appended here "
+        "mislead, and so do ages of entries; nothing else depends on it",
         "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
     )
 

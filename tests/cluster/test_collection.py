@@ -541,6 +541,17 @@ def test_leftovers_go_when_they_are_old_and_only_from_closed_ledgers(ground: Gro
     assert payloads(ground.context, closed.ledger_id) == [b"0", b"1", b"2"]
 
 
+def test_leftovers_are_not_old_because_a_clock_is_ahead(ground: Ground) -> None:
+    writer = written(ground)
+    ground.cluster.clock_ms = ground.runtime.wall_ms
+    for directory in directories(ground, writer.ledger_id):
+        (directory / "slots/.x.1-2.tmp").write_bytes(b"on its way")
+    ahead = InlineRuntime()
+    ahead.sleep(30 * 86_400)
+
+    assert deleted(collect_garbage(ground.client(ahead))) == []
+
+
 def test_only_what_is_brought_now_counts_where_copies_were_removed_or_it_was_formatted(
     ground: Ground,
 ) -> None:

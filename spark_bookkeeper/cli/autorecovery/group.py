@@ -165,7 +165,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
     with looking(settings, access) as bk:
         rows = bk.underreplicated_arrow().to_pylist()
         warning = bk.autorecovery.warning()
-        now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
+        now = datetime.fromtimestamp(bk.context.cluster_ms() / 1000, timezone.utc)
     rows.sort(key=lambda row: (row["live_copies"] or 0, row["marked_at"] or now))
 
     def show() -> None:
