@@ -39,6 +39,9 @@ from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_o
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.under_way import name_of
 
+NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
+"""What a ledger waits for that has its copies on all the bookies which could take one."""
+
 _NOWHERE: Final = (
     "it is being written, and no bookie could take the place of the lost one: its writer keeps it"
 )
@@ -419,5 +422,5 @@ def blocked_by(
     writable = {bookie for bookie, each in alive.items() if not each.is_readonly}
     for fragment in metadata.fragments:
         if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):
-            return "a writable bookie outside its ensemble"
+            return NEEDS_BOOKIE
     return None

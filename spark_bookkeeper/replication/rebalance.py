@@ -182,10 +182,11 @@ class _Plan:
         over = ", ".join(b for b in self.bookies if self.balance.is_over(b))
         more = f"more than their part is still on {over}: "
         if self._is_limited:
-            least = "" if self._smallest is None else f" (a share has {self._smallest:,} or more)"
+            size = self._smallest
+            least = "" if size is None else f" (a share has {size:,} or more)"
             return (
-                f"{more}--max-bytes {self.wish.max_bytes:,} allows no more{least}. Run it again, or "
-                "with a higher limit"
+                f"{more}--max-bytes {self.wish.max_bytes:,} allows no more{least}. Run it again, "
+                "or with a higher limit"
             )
         if self._not_placed:
             whom = "no bookie" if self.wish.targets is None else "none of the bookies named"
