@@ -509,6 +509,30 @@ def test_an_ensemble_change_is_not_disturbed(tmp_path: Path) -> None:
     assert number > 10
 
 
+def test_a_collector_gives_way_where_copies_come_to_be_lacking(ground: Ground) -> None:
+    """It reads every replica under the lock that a replication worker waits for."""
+    writer = written(ground)
+    source, _ = moved(ground, writer.ledger_id)
+    tree = ground.context.store.underreplication
+    read: set[str] = set()
+    has_lock = False
+
+    def marks(place: str, operation: str, path: str) -> None:
+        nonlocal has_lock
+        has_lock |= operation == "lock"
+        if has_lock and place in ground.bookie_ids:
+            if not read:
+                tree.mark(LedgerId(writer.ledger_id), [BookieId(place)], 1)
+            read.add(place)
+
+    report = collect_garbage(ground.client(InlineRuntime(), marks), [source])
+
+    (row,) = report.rows
+    assert (row.status, "under-replicated" in str(row.reason)) == (Outcome.LEFT, True)
+    assert len(read) == 1, "the others are not read any more"
+    assert tree.locks() == {}
+
+
 # Leftovers
 
 
