@@ -8,6 +8,7 @@ Source: Bookie Ledger Recovery, "Auditor"; BookKeeper ``replication/Auditor``.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -78,7 +79,8 @@ class Auditor:
         self._config = config
         self._bookies: LostBookies | None = None
         self._delay: Versioned[int] | None = None
-        self._bookies_checked_ms: int | None = None
+        self._bookies_due_at: float | None = None
+        """When all bookies are looked for again; ``None`` is now."""
         self._next_check_ms: int | None = None
         """When the first of the checks is due."""
 
@@ -108,7 +110,7 @@ class Auditor:
             self._bookies = (
                 None  # who comes and goes meanwhile is not seen: then all are looked for
             )
-            self._bookies_checked_ms = None
+            self._bookies_due_at = None
             return _WAIT_MOST_SECONDS
         try:
             self._look_at_bookies(changed)
@@ -134,7 +136,7 @@ class Auditor:
         forget_what_is_done(self._context)
         if self._next_check_ms is None:
             return _WAIT_MOST_SECONDS
-        left = (self._next_check_ms - self._context.runtime.wall_ms()) / 1000
+        left = (self._next_check_ms - self._context.cluster_ms()) / 1000
         return min(_WAIT_MOST_SECONDS, max(0.0, left))
 
     # The bookies
@@ -152,7 +154,7 @@ class Auditor:
         if not is_first and before is not None and before.version != self._delay.version:
             if delay == 0 or delay == before.value:
                 _log.info("an audit was asked for")
-                self._bookies_checked_ms = None
+                self._bookies_due_at = None
                 # All that are away are looked for below, also the one that had time left.
                 self._bookies = LostBookies(self._bookies.known & available.keys())
             else:
@@ -184,13 +186,11 @@ class Auditor:
 
     def _check_bookies(self) -> None:
         """Every bookie that any ledger names, also one that nobody has seen or remembers."""
-        interval_ms = self._config.bookie_check_interval_s * 1000
-        now_ms = self._context.runtime.wall_ms()
-        due = next_check_at(self._bookies_checked_ms, interval_ms, now_ms)
-        if self._bookies_checked_ms is not None and (due is None or due > now_ms):
+        interval_s, now = self._config.bookie_check_interval_s, self._context.runtime.now()
+        if self._bookies_due_at is not None and now < self._bookies_due_at:
             return
         self._published("all bookies were looked for", None)
-        self._bookies_checked_ms = now_ms
+        self._bookies_due_at = now + interval_s if interval_s > 0 else math.inf
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
         report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
@@ -242,17 +242,21 @@ class Auditor:
         tree = context.store.underreplication
         self._next_check_ms = None
         for check, run in checks.items():
-            interval_ms, now_ms = self._interval_ms(check), context.runtime.wall_ms()
-            due = next_check_at(tree.checked_at_ms(check), interval_ms, now_ms)
+            interval_ms, now_ms = self._interval_ms(check), context.cluster_ms()
+            last_ms = tree.checked_at_ms(check)
+            due = next_check_at(last_ms, interval_ms, now_ms)
             if due is None:
                 continue
+            if last_ms is not None and last_ms > now_ms:
+                # Else every look would find it due an interval later, until that time has come.
+                tree.set_checked_at_ms(check, now_ms)
             at_ms = due if due > now_ms else now_ms + interval_ms
             self._next_check_ms = min(at_ms, self._next_check_ms or at_ms)
             if due > now_ms:
                 continue
             report = run()
             _check_whole(report)
-            tree.set_checked_at_ms(check, context.runtime.wall_ms())
+            tree.set_checked_at_ms(check, context.cluster_ms())
             if report.result is not None:
                 write_result(context.store.registers, report.result)
             context.metrics.checking[check.name.lower()].observe(report.duration_ms)

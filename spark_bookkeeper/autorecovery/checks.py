@@ -174,7 +174,7 @@ def publish_finding(
 
     if percentage:
         Notes(context.store.registers).change(ledger_id, looked)
-    context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
+    context.store.underreplication.mark(ledger_id, bookies, context.cluster_ms())
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def check_placement(
         if row.status is Outcome.MISPLACED:
             found.add(Outcome.MISPLACED.value, LedgerId(row.ledger_id))
     took_ms = scanned.duration_ms
-    result = found.result(Check.PLACEMENT, context.runtime.wall_ms(), took_ms)
+    result = found.result(Check.PLACEMENT, context.cluster_ms(), took_ms)
     job, rows, failure = scanned.job, scanned.rows, scanned.failure
     return AuditorCheck(job, rows, duration_ms=took_ms, failure=failure, result=result)
 
@@ -359,7 +359,7 @@ def _checked(
         rows.extend(check(chunk, found))
         found.ledgers += len(chunk)
     duration_ms = round((context.runtime.now() - started) * 1000)
-    result = found.result(which, context.runtime.wall_ms(), duration_ms)
+    result = found.result(which, context.cluster_ms(), duration_ms)
     job = f"check_{result.check}"
     return AuditorCheck(job, report_rows(rows), duration_ms=duration_ms, result=result)
 

@@ -153,7 +153,7 @@ class Autorecovery:
 
     def work_once(self) -> float:
         """One round of the worker; seconds until the next at the latest."""
-        tally, started_ms = Tally(), self._context.runtime.wall_ms()
+        tally, began = Tally(), self._context.runtime.now()
         try:
             for row in self._worker.round(
                 self._work_bell.ring, is_stopping=lambda: self._is_stopping
@@ -165,11 +165,12 @@ class Autorecovery:
             return _LOOK_SECONDS
         finally:
             if tally.outcomes:
-                add_note(self._context, "autorecovery", self._name, started_ms, tally)
+                took = self._context.runtime.now() - began
+                add_note(self._context, "autorecovery", self._name, took, tally)
         due = self._worker.next_due_at_ms
         if due is None:
             return _LOOK_SECONDS
-        left = (due - self._context.runtime.wall_ms()) / 1000
+        left = (due - self._context.cluster_ms()) / 1000
         return min(_LOOK_SECONDS, max(0.1, left))
 
     def _run(self, once: Callable[[], float], bell: Bell) -> None:

@@ -205,7 +205,7 @@ def _absent_by(
 
 def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
     """Publish tasks, many at once."""
-    tree, now_ms = context.store.underreplication, context.runtime.wall_ms()
+    tree, now_ms = context.store.underreplication, context.cluster_ms()
 
     def mark(each: _Mark) -> None:
         tree.mark(each.ledger_id, each.missing, now_ms)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from spark_bookkeeper.autorecovery.limit import share_now
 from spark_bookkeeper.autorecovery.notes import Notes
@@ -37,6 +38,13 @@ from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.under_way import name_of
+
+NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
+"""What a ledger waits for that has its copies on all the bookies which could take one."""
+
+_NOWHERE: Final = (
+    "it is being written, and no bookie could take the place of the lost one: its writer keeps it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +185,7 @@ class _Replication:
         if not ledger.metadata.is_closed:
             absent = self._absent(ledger)
             last = ledger.metadata.last_fragment
-            is_damaged = any(
-                row.first_entry_id == last.first_entry_id and not row.status.is_done
-                for row in repaired
-            )
-            if set(last.ensemble) & set(absent):
-                must_end = True
-            elif is_damaged:  # its writer does not know of it, and would lose its ledger
-                state = writer_state(self._context, self._work.ledger_id, ledger.metadata)
-                must_end = state != "lives"
-                self._has_writer = not must_end
-            else:
-                must_end = False
-            if must_end:
+            if self._must_end(ledger.metadata, absent, repaired):
                 if self._waits_for_writer(last, note, absent):
                     return
                 # Not before the grace period, and never without: fence, recover, close; then copy.
@@ -218,13 +214,38 @@ class _Replication:
             work = _fragment_work(self._work, metadata, fragment, absent)
             self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
 
+    def _must_end(
+        self, metadata: LedgerMetadata, absent: Sequence[BookieId], repaired: Sequence[Row]
+    ) -> bool:
+        """Whether an open ledger is to be closed, so that the replicas of its end can be made."""
+        last = metadata.last_fragment
+        lost = [bookie for bookie in last.ensemble if bookie in absent]
+        is_damaged = any(
+            row.first_entry_id == last.first_entry_id and not row.status.is_done for row in repaired
+        )
+        inside = set(last.ensemble)
+        if lost and any(not r.is_readonly for b, r in self._alive.items() if b not in inside):
+            return True
+        if not lost and not is_damaged:
+            return False
+        # A writer that lives does not know of the damage, or has nowhere to go: then no copy could
+        # be made either, and without its ledger it could not make another one.
+        if writer_state(self._context, self._work.ledger_id, metadata) != "lives":
+            return True
+        self._has_writer = True
+        if lost:
+            self._say("copy", Outcome.LEFT, _NOWHERE, last.first_entry_id, source=lost[0])
+        return False
+
     def _waits_for_writer(
         self, fragment: Fragment, note: TaskNote, absent: Sequence[BookieId]
     ) -> bool:
         """Whether the writer of an open ledger has time left to replace the bookie itself."""
         grace_ms = self._work.config.open_ledger_grace_ms
-        now_ms = self._context.runtime.wall_ms()
-        if grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
+        if grace_ms == 0:
+            return False
+        now_ms = self._context.cluster_ms(afresh=True)
+        if note.grace_over(fragment, now_ms, grace_ms):
             return False
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
@@ -323,20 +344,21 @@ class _Replication:
             # That answer came with the news of everybody who was marked before it.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
-                tree.mark(ledger_id, absent, self._context.runtime.wall_ms())
+                tree.mark(ledger_id, absent, self._context.cluster_ms())
                 self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
                 return
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
-            age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
-            took = "" if age is None else f", {age / 1000:.1f} s after it was published"
+            age = None if at_ms is None else self._context.cluster_ms() - at_ms
+            # BookKeeper's auditor marks by its own clock: a time that cannot be is not told.
+            took = "" if age is None or age < 0 else f", {age / 1000:.1f} s after it was published"
             reason = f"fully replicated{took}"
         self._say("task", status, reason)
 
     def defer(self, reason: str, blocker: str | None, absent: Sequence[BookieId]) -> None:
         """The task stays, with a note for whoever comes next."""
         config = self._work.config
-        now_ms = self._context.runtime.wall_ms()
+        now_ms = self._context.cluster_ms()
         away, writable = self._away(absent), self._writable()
 
         def failed(old: TaskNote) -> TaskNote:
@@ -358,11 +380,11 @@ class _Replication:
     ) -> str | None:
         if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
             return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
-        if self._has_writer:
+        blocked = blocked_by(ledger.metadata, absent, self._alive)
+        if self._has_writer and blocked is None:
             return "the writer of the ledger, which is at work: it is repaired when it is closed"
-        blocker = blocked_by(ledger.metadata, absent, self._alive)
-        if blocker is not None:
-            return blocker
+        if blocked is not None:
+            return blocked
         bookies = {row.source for row in unfinished if row.source is not None}
         return ", ".join(sorted(bookies | set(absent))) or None
 
@@ -400,5 +422,5 @@ def blocked_by(
     writable = {bookie for bookie, each in alive.items() if not each.is_readonly}
     for fragment in metadata.fragments:
         if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):
-            return "a writable bookie outside its ensemble"
+            return NEEDS_BOOKIE
     return None

@@ -131,7 +131,7 @@ def why_waiting(row: Mapping[str, Any], at_ms: int, *, is_whole: bool = False) -
 
 def left_waiting(context: ClientContext, worked_on: Container[int]) -> Iterator[Row]:
     """A row for each task that is there and that a round of work did not take, with the reason."""
-    at_ms = context.runtime.wall_ms()
+    at_ms = context.cluster_ms()
     for row in _rows(context):
         if row["ledger_id"] not in worked_on:
             yield Row(row["ledger_id"], "task", Outcome.LEFT, why_waiting(row, at_ms))

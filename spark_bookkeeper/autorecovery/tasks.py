@@ -93,7 +93,7 @@ class Tasks:
     def _look_at_notes(self) -> None:
         noted = set(self._notes.ledger_ids())
         self._known_notes = {i: n for i, n in self._known_notes.items() if i in noted}
-        now_ms = self._context.runtime.wall_ms()
+        now_ms = self._context.cluster_ms() if noted else 0
         asked = [
             i
             for i in noted
@@ -107,7 +107,7 @@ class Tasks:
         if note is None:
             return True
         writable = sum(not each.is_readonly for each in registered.values())
-        if note.is_due(self._context.runtime.wall_ms(), registered, writable, self._most_ms):
+        if note.is_due(self._context.cluster_ms(), registered, writable, self._most_ms):
             return True
         due = note.next_try_at_ms
         self.next_due_at_ms = due if self.next_due_at_ms is None else min(self.next_due_at_ms, due)

@@ -95,7 +95,8 @@ def restore(
     run = _Restoring(context, runner, folder, incarnation, progress)
     if dry_run:
         rows = run.plan(chosen)
-        rows += [planned_log(taken.registers, name) for name in log_names]
+        there = {each.ledger_id for each in taken.ledgers}
+        rows += [planned_log(context, taken.registers, name, there) for name in log_names]
     else:
         who = f"{WriterInfo.of_this_process()}, from {uri}"
         with restores.restoring(context.store.ballots, who, context.runtime):

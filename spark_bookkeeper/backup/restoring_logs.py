@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import (
@@ -30,11 +30,21 @@ def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
     return [LedgerId(i) for i in (*ids, *head["recent"]) if i >= head["begins_at"]]
 
 
-def planned_log(registers: Mapping[str, bytes], log: str) -> Row:
-    """What a dry run says of a log."""
+def planned_log(
+    context: ClientContext, registers: Mapping[str, bytes], log: str, saved: Set[LedgerId]
+) -> Row:
+    """What a dry run says of a log.
+
+    Args:
+        saved: the ledgers that the snapshot has.
+    """
     ledgers = ledgers_of_log(registers, log)
-    reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
-    return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
+    if context.store.registers.read(f"{logs.LOGS_PARENT}/{log}") is not None:
+        return _row_of_found(context, registers, log)
+    for ledger_id, there in context.store.read_ledgers([i for i in ledgers if i not in saved]):
+        if there is None:
+            return _row(registers, log, Outcome.LEFT, _lacks(ledger_id))
+    return _row(registers, log, Outcome.PLANNED, counted(len(ledgers), "ledger"))
 
 
 def restore_log(
@@ -43,40 +53,47 @@ def restore_log(
     """A log's registers, the head last; nothing while ledgers of the backup are not there."""
     ledgers = ledgers_of_log(registers, log)
     path = f"{logs.LOGS_PARENT}/{log}"
-    newest = ledgers[-1] if ledgers else -1
-
-    def row(status: Outcome, reason: str) -> Row:
-        return Row(newest, "restore log", status, f"log {log!r}: {reason}")
-
     if not is_whole:
-        return row(Outcome.LEFT, "not all ledgers are there yet; repeat it when they are")
+        reason = "not all ledgers are there yet; repeat it when they are"
+        return _row(registers, log, Outcome.LEFT, reason)
     for ledger_id, there in context.store.read_ledgers(ledgers):
         if there is None:
-            return row(
-                Outcome.LEFT,
-                f"its ledger {ledger_id} is not in this snapshot, as it could not be saved then, "
-                "and not in the cluster; take an earlier or later snapshot",
-            )
+            return _row(registers, log, Outcome.LEFT, _lacks(ledger_id))
     beside = f"{CONSUMERS_PARENT}/{log}/"
     order = sorted(name for name in registers if name.startswith((f"{path}/", beside)))
     try:
         for name in [*order, path]:
             context.store.registers.create(name, registers[name])
     except VersionConflictError:
-        if _is_further(context, registers, log):
-            return row(Outcome.RESTORED, "it was there already, and has gone on")
-        return row(
-            Outcome.LEFT,
-            "the cluster has another log of that name, which was not touched; delete it if nobody "
-            f"needs it (`spark-bookkeeper log delete {log}`), or restore into an empty cluster",
-        )
+        return _row_of_found(context, registers, log)
     except BookKeeperError as error:
-        return row(Outcome.LEFT, error.message)
-    return row(Outcome.RESTORED, counted(len(ledgers), "ledger"))
+        return _row(registers, log, Outcome.LEFT, error.message)
+    return _row(registers, log, Outcome.RESTORED, counted(len(ledgers), "ledger"))
 
 
-def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:
-    """Whether the log that is there is the same life of it."""
+def _row_of_found(context: ClientContext, registers: Mapping[str, bytes], log: str) -> Row:
+    """What is said of a log where the cluster has one of its name: perhaps it is this one."""
     found = logs.find_log(context.store.registers, log)
     saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
-    return found is not None and found.nonce == saved["nonce"]
+    if found is not None and found.nonce == saved["nonce"]:
+        return _row(registers, log, Outcome.RESTORED, "it was there already")
+    return _row(
+        registers,
+        log,
+        Outcome.LEFT,
+        "the cluster has another log of that name, which was not touched; delete it if nobody "
+        f"needs it (`spark-bookkeeper log delete {log}`), or restore into an empty cluster",
+    )
+
+
+def _lacks(ledger_id: LedgerId) -> str:
+    return (
+        f"its ledger {ledger_id} is not in this snapshot, as it could not be saved then, and not "
+        "in the cluster; take an earlier or later snapshot"
+    )
+
+
+def _row(registers: Mapping[str, bytes], log: str, status: Outcome, reason: str) -> Row:
+    ledgers = ledgers_of_log(registers, log)
+    newest = ledgers[-1] if ledgers else -1
+    return Row(newest, "restore log", status, f"log {log!r}: {reason}")

@@ -76,7 +76,7 @@ class Facts:
 
 def look(bk: BookKeeper) -> Facts:
     """The facts of a page, from metadata, registrations, and a probe of every bookie."""
-    at_ms = bk.context.runtime.wall_ms()
+    at_ms = bk.context.cluster_ms()
     ledgers: dict[LedgerId, LedgerMetadata] = {}
     writers: dict[LedgerId, str] = {}
     for ledger_id, found, state in ledgers_with_writers(bk.context):

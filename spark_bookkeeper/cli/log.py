@@ -303,7 +303,7 @@ def truncate(
     position = None if before is None else Position.parse(before)
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
-        time = time_of(times[0] if times else None, bk.context.runtime.wall_ms())
+        time = time_of(times[0] if times else None, bk.context.earlier_ms())
         place = position or time
         assert place is not None
         doomed = opened.truncate(place, dry_run=True)

@@ -46,7 +46,11 @@ from spark_bookkeeper.cli.shell.settings import (
     Settings,
     exit_code_of,
 )
-from spark_bookkeeper.cli.shell.termination import INTERRUPTED, termination_interrupts
+from spark_bookkeeper.cli.shell.termination import (
+    INTERRUPTED,
+    is_first_to_say,
+    termination_interrupts,
+)
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -252,7 +256,8 @@ def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
         error.show()
         return EXIT_NOTHING_CHANGED
     except (click.Abort, KeyboardInterrupt):
-        click.echo(INTERRUPTED, err=True)
+        if is_first_to_say():
+            click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
         _show(error, is_verbose)

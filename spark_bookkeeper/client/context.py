@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.cluster_clock import ClusterClock
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
@@ -38,9 +39,28 @@ class ClientContext:
     copy_limit: LastLook = field(default_factory=LastLook, repr=False, compare=False)
     """The limit on copying as it was looked up last here (``autorecovery/limit.py``)."""
 
+    clock: ClusterClock = field(default_factory=ClusterClock, repr=False, compare=False)
+    """See ``cluster_ms``."""
+
     def __post_init__(self) -> None:
         silent = self.bookies.silent
         self.metrics.show_silent_bookies(lambda: len(list(silent())))
+
+    def cluster_ms(self, *, afresh: bool = False) -> int:
+        """Milliseconds since 1970 by the clock that all processes of the cluster share.
+
+        What one of them notes and another compares with its own time is told by it; see
+        ``ClusterClock.now_ms``. Raises ``MetadataUnavailableError``.
+        """
+        return self.clock.now_ms(self.store, self.runtime, afresh=afresh)
+
+    def earlier_ms(self) -> int:
+        """The time by that clock or by this machine's, whichever is behind.
+
+        What is removed for its age by this one is never removed early because one of them is
+        ahead. Raises ``MetadataUnavailableError``.
+        """
+        return min(self.cluster_ms(), self.runtime.wall_ms())
 
     def check_here(self, what: str, how: str = "") -> None:
         """Raises ``InvalidArgumentError`` in a forked child of the process that made it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.marker import lost_directory
 from spark_bookkeeper.client.context import ClientContext
@@ -47,17 +48,21 @@ def absent_bookie(
             f"{bookie} --even-if-unreadable, which insists, as there are ledgers whose metadata "
             "cannot be decoded, and one of them may count on it",
         )
-    if not is_named:
-        return Diagnosis(
-            check,
-            "warning",
-            f"not registered{where}, and no ledger counts on it",
-            "start its agent again, or have it forgotten: "
-            f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
-        )
     seen = None
     if cookie is not None and cookie.incarnation and not metadata_only:
         seen = _seen_at(context, bookie, cookie)
+    if not is_named:
+        found, start = "", "start its agent again"
+        if seen is not None and not seen.can_start:
+            found = f". Seen from {socket.gethostname()}: {seen.found}"
+            start = "bring back its storage, and start its agent again"
+        return Diagnosis(
+            check,
+            "warning",
+            f"not registered{where}, and no ledger counts on it{found}",
+            f"{start}, or have it forgotten, after which an empty directory can be a new bookie: "
+            f"spark-bookkeeper bookie cookie delete {bookie}",
+        )
     if seen is None:
         return Diagnosis(
             check,
@@ -66,16 +71,26 @@ def absent_bookie(
             "start its agent again if its storage is there; else make its copies again: "
             f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
         )
-    found, remedy = seen
     return Diagnosis(
         check,
         "problem",
-        f"lost: not registered{where}. Seen from {socket.gethostname()}: {found}",
-        remedy,
+        f"lost: not registered{where}. Seen from {socket.gethostname()}: {seen.found}",
+        seen.remedy,
     )
 
 
-def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> tuple[str, str] | None:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is at the root of a bookie."""
+
+    found: str
+    remedy: str
+    """Where ledgers count on it."""
+    can_start: bool = False
+    """Whether its agent would serve it."""
+
+
+def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> _Seen | None:
     """What is at its root, and what to do about that; ``None`` where nobody can tell.
 
     The agent judges by the same rules before it serves the partition.
@@ -88,16 +103,21 @@ def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> tuple[
         gone = None if claims.marker is None else lost_directory(storage, claims.marker)
     except CookieMismatchError as error:
         meaning, remedy = error.facts.get("meaning"), error.facts.get("remedy")
-        return (str(meaning), str(remedy)) if meaning and remedy else (error.message, recover)
+        if not meaning or not remedy:
+            return _Seen(error.message, recover)
+        return _Seen(str(meaning), str(remedy))
     except MetadataUnavailableError:
         raise
     except BookKeeperError as error:
-        return f"no answer: {error.message}", f"make its storage answer again; else {recover}"
+        return _Seen(
+            f"no answer: {error.message}", f"make its storage answer again; else {recover}"
+        )
     if claims.marker is None:
         return None
     if gone is not None:
-        return gone, f"if what it held cannot be put back: {recover}"
-    return (
+        return _Seen(gone, f"if what it held cannot be put back: {recover}")
+    return _Seen(
         "its storage is there and is its own: its agent does not run, or does not reach ZooKeeper",
         f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",
+        can_start=True,
     )

@@ -48,6 +48,8 @@ LEDGERS_AT_ONCE: Final = 500
 LEFTOVERS_AFTER_MS: Final = 86_400_000
 """A day."""
 
+_LACKS: Final = "the ledger is under-replicated: its copies stay"
+
 T = TypeVar("T")
 
 
@@ -272,7 +274,7 @@ class Collector:
             return None  # at most its fence, or what cannot be decoded
         tree = self._context.store.underreplication
         if tree.read(ledger_id) is not None:
-            return self._row(key, Outcome.LEFT, "the ledger is under-replicated: its copies stay")
+            return self._row(key, Outcome.LEFT, _LACKS)
         if not tree.lock(ledger_id, f"garbage collection of {self._bookie}"):
             return self._row(key, Outcome.LEFT, "a replication worker is at the ledger")
         try:
@@ -288,7 +290,17 @@ class Collector:
             nonce=key.nonce.encode(),
             bytes_per_second=self._wish.bytes_per_second,
         )
-        findings = check_one(self._context, work, self._wish.is_stopping)
+        tree, is_wanted = self._context.store.underreplication, False
+
+        def must_stop() -> bool:
+            """Whether to stop, also since a worker waits for the lock: a large one takes hours."""
+            nonlocal is_wanted
+            is_wanted = is_wanted or tree.read(ledger.ledger_id) is not None
+            return is_wanted or self._wish.is_stopping()
+
+        findings = check_one(self._context, work, must_stop)
+        if is_wanted:
+            return self._row(key, Outcome.LEFT, _LACKS)
         if self._wish.is_stopping():
             return None  # not everything was looked at: the next time
         for finding in findings:
@@ -311,7 +323,7 @@ class Collector:
             for f in metadata.fragment_ranges()
             if self._bookie in f.ensemble and (last := f.last_entry_id) is not None
         ]
-        before_ms = self._context.runtime.wall_ms() - self._wish.leftovers_after_ms
+        before_ms = self._context.earlier_ms() - self._wish.leftovers_after_ms
         swept = self._face.sweep(ref, before_ms, shares, dry_run=self._wish.dry_run)
         if not swept.files:
             return None

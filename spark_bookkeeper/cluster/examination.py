@@ -136,8 +136,8 @@ def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "clock",
         "warning",
-        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of appends, how long a bookie "
-        "has been lost and ages in reports mislead; nothing else depends on it",
+        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of what is appended here "
+        "mislead, and so do ages of entries; nothing else depends on it",
         "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
     )
 
@@ -174,7 +174,7 @@ def _autorecovery(context: ClientContext, ledgers: LedgersSeen, lost: Set[Bookie
 
 def _checked(context: ClientContext) -> Iterator[Diagnosis]:
     """What the auditor's checks found when they were done last."""
-    now_ms = context.runtime.wall_ms()
+    now_ms = context.cluster_ms()
     for result in read_results(context.store.registers):
         for what, count in sorted(result.found.items()):
             if what not in _SERIOUS:

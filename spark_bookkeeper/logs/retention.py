@@ -37,7 +37,7 @@ def _ended(
     context: ClientContext, name: str, nonce: str, seconds: int, needed: LedgerId | None
 ) -> LedgerId | None:
     """The first ledger that stays."""
-    time_ms = context.runtime.wall_ms() - seconds * 1000
+    time_ms = context.earlier_ms() - seconds * 1000
     try:
         return truncation.ended_before(context, name, nonce, time_ms, needed)
     except EntryUnreadableError as error:  # those before it have ended

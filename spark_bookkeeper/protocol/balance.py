@@ -67,13 +67,13 @@ class Balance:
     @property
     def has_source(self) -> bool:
         """Whether any bookie holds too much."""
-        return any(self._is_over(bookie) for bookie in self._disks)
+        return any(self.is_over(bookie) for bookie in self._disks)
 
     def may_leave(self, bookie: BookieId, size_bytes: int) -> bool:
         """Whether a share should leave a bookie: it has too much, and not too little without it."""
         return (
             bookie in self._disks
-            and self._is_over(bookie)
+            and self.is_over(bookie)
             and 2 * (self._held[bookie] - self._goals[bookie]) > size_bytes > 0
         )
 
@@ -95,6 +95,7 @@ class Balance:
         self._held[target] += size_bytes
         self._moved_in[target] += size_bytes
 
-    def _is_over(self, bookie: BookieId) -> bool:
+    def is_over(self, bookie: BookieId) -> bool:
+        """Whether it holds too much."""
         goal = self._goals[bookie]
         return 100 * (self._held[bookie] - goal) > self._tolerance_percent * goal

@@ -1,8 +1,9 @@
 """What is known of a task beyond the bookies it names: what was tried, and when to try again.
 
 BookKeeper keeps this in the memory of each worker, so nobody can ask why a ledger is still
-under-replicated. Times are of the wall clock, and differ between machines; only convenience rests
-on them (SLOT-LOG rule R17): a ledger is fenced a little earlier or later, and never unsafely.
+under-replicated. Times are of the cluster's clock (``client/cluster_clock.py``): by those of the
+workers, one that is ahead would take a writer's ledger at once, and try again what waits. Only
+convenience rests on them (SLOT-LOG rule R17).
 
 Source: BookKeeper ``replication/ReplicationWorker`` (grace period, back-off that doubles).
 """
@@ -93,8 +94,7 @@ class TaskNote:
     ) -> TaskNote:
         """The writer's time runs: since before, where it is about the same fragment."""
         since = self.open_since_ms if self._is_about(fragment) else now_ms
-        if since > now_ms:  # by another clock
-            since = now_ms
+        since = min(since, now_ms)  # that clock was set back
         return replace(
             self,
             open_fragment=fragment.first_entry_id,

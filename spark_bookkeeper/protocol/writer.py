@@ -46,7 +46,7 @@ class BookieFailed:
 
 @dataclass(frozen=True, slots=True)
 class BookieReadOnly:
-    """A bookie takes no new data: another is to take its place, if there is one."""
+    """A bookie takes no new data, or has no agent: another is to take its place, if one can."""
 
     position: int
     bookie: BookieId

@@ -30,7 +30,7 @@ from spark_bookkeeper.replication.fragments import Todo, copy_fragments
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, counted
 from spark_bookkeeper.replication.rereplicate import FragmentWork
 from spark_bookkeeper.replication.runner import (
     Progress,
@@ -77,6 +77,8 @@ class RebalanceReport(RecoveryReport):
     """Of ``rebalance``: what was moved, and what each bookie holds before and after."""
 
     loads: tuple[Load, ...] = ()
+    remark: str | None = None
+    """Why no more than this was moved, or is to be; ``None``: everybody has its part then."""
 
     def totals(self) -> dict[str, Any]:
         """As every job's, and the bookies."""
@@ -89,7 +91,7 @@ class RebalanceReport(RecoveryReport):
             }
             for each in self.loads
         ]
-        return {**super().totals(), "bookies": loads}
+        return {**super().totals(), "bookies": loads, "remark": self.remark}
 
 
 def rebalance(
@@ -128,7 +130,7 @@ def rebalance(
         Load(bookie, before[bookie], plan.balance.held(bookie), plan.balance.goal(bookie))
         for bookie in plan.bookies
     )
-    return replace(report, loads=loads)
+    return replace(report, loads=loads, remark=plan.remark())
 
 
 def _check(wish: Rebalance, alive: Mapping[BookieId, Registration]) -> None:
@@ -166,6 +168,35 @@ class _Plan:
     progress: Progress
     bookies: Sequence[BookieId] = field(init=False)
     balance: Balance = field(init=False)
+    _is_limited: bool = field(default=False, init=False)
+    """Whether a share stays because of ``max_bytes``."""
+    _smallest: int | None = field(default=None, init=False)
+    """Bytes of the smallest that was seen to."""
+    _not_placed: int = field(default=0, init=False)
+    """Shares that no bookie can take."""
+
+    def remark(self) -> str | None:
+        """Of a plan that was gone through, why it has no more."""
+        if not self.balance.has_source:
+            return None
+        over = ", ".join(b for b in self.bookies if self.balance.is_over(b))
+        more = f"more than their part is still on {over}: "
+        if self._is_limited:
+            size = self._smallest
+            least = "" if size is None else f" (a share has {size:,} or more)"
+            return (
+                f"{more}--max-bytes {self.wish.max_bytes:,} allows no more{least}. Run it again, "
+                "or with a higher limit"
+            )
+        if self._not_placed:
+            whom = "no bookie" if self.wish.targets is None else "none of the bookies named"
+            return (
+                f"{more}of {counted(self._not_placed, 'share')} {whom} can take one: those that "
+                "have less than their part are read-only, have a copy of it already, would leave "
+                f"less than --spare-bytes {self.wish.spare_bytes:,} free, or are on a rack that "
+                "has one. `spark-bookkeeper bookie list` shows them; add a bookie, or make room"
+            )
+        return f"{more}its shares are too large to bring anybody nearer to its part, or open"
 
     def __post_init__(self) -> None:
         self.bookies = sorted(bookie for bookie, r in self.alive.items() if r.incarnation)
@@ -184,7 +215,10 @@ class _Plan:
     def __iter__(self) -> Iterator[_Move]:
         left = self.wish.max_bytes
         for ledger_id, metadata in self._closed("planning moves"):
-            if not self.balance.has_source or (left is not None and left <= 0):
+            if not self.balance.has_source:
+                return
+            if left is not None and left <= 0:
+                self._is_limited = True
                 return
             try:
                 moves = list(self._moves(ledger_id, metadata, left))
@@ -226,11 +260,14 @@ class _Plan:
                 # Of a bookie that is in limbo, or away, there is nothing to move.
                 if source not in live or not self.balance.may_leave(source, size):
                     continue
-                if left is not None and size > left:
-                    break
                 target = self._target(ledger, now, position, size)
                 if target is None:
+                    self._not_placed += 1
                     continue
+                if left is not None and size > left:
+                    self._is_limited = True
+                    self._smallest = min(size, self._smallest or size)
+                    break
                 left = None if left is None else left - size
                 self.balance.move(source, target, size)
                 yield self._move(ledger, now, position, target, size, live)

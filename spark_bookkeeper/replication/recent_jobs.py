@@ -1,8 +1,9 @@
 """What was done to a cluster lately, and what is being done: a note of each job, for people.
 
 The notes are one register of the metadata store, which every client can read. A job that runs gives
-a sign of life in it now and then; what it did stands there when it has ended. Nothing rests on
-them: a note that cannot be written costs the job nothing.
+a sign of life in it now and then; what it did stands there when it has ended. Times are of the
+cluster's clock, as the notes of many machines are compared. Nothing rests on them: a note that
+cannot be written costs the job nothing.
 """
 
 from __future__ import annotations
@@ -162,19 +163,23 @@ def noted(
     return report
 
 
-def add_note(context: ClientContext, job: str, by: str, started_ms: int, tally: Tally) -> None:
-    """Note what was done since ``started_ms``; it joins what the same one did shortly before."""
-    now_ms = context.runtime.wall_ms()
-    token = context.runtime.token()
-    new = JobNote(token, job, by, started_ms, now_ms, None, now_ms)
-    new = tally.on(new)
+def add_note(context: ClientContext, job: str, by: str, took_seconds: float, tally: Tally) -> None:
+    """Note what was done just now; it joins what the same one did shortly before."""
+    with suppress(BookKeeperError):
+        now_ms = context.cluster_ms()
+        started_ms = now_ms - round(took_seconds * 1000)
+        token = context.runtime.token()
+        new = tally.on(JobNote(token, job, by, started_ms, now_ms, None, now_ms))
+        _change(context.store.registers, _joining(new))
 
+
+def _joining(new: JobNote) -> Callable[[tuple[JobNote, ...]], tuple[JobNote, ...]]:
     def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
-        if any(note.token == token for note in notes):
+        if any(note.token == new.token for note in notes):
             return notes
         for number, note in enumerate(notes):
             is_same = (note.job, note.by, note.about) == (new.job, new.by, new.about)
-            if is_same and started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
+            if is_same and new.started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
                 both = Counter(note.outcomes) + Counter(new.outcomes)
                 joined = replace(
                     new,
@@ -187,8 +192,7 @@ def add_note(context: ClientContext, job: str, by: str, started_ms: int, tally: 
                 return (joined, *notes[:number], *notes[number + 1 :])
         return (new, *notes)
 
-    with suppress(BookKeeperError):
-        _change(context.store.registers, step)
+    return step
 
 
 def read_notes(registers: Registers) -> tuple[JobNote, ...]:
@@ -198,7 +202,7 @@ def read_notes(registers: Registers) -> tuple[JobNote, ...]:
 
 def jobs_table(context: ClientContext) -> pa.Table:
     """One row for each of the last jobs (``JOBS``), the newest first."""
-    now_ms = context.runtime.wall_ms()
+    now_ms = context.cluster_ms()
     rows = [
         {
             **{name: value for name, value in asdict(note).items() if name in JOBS.names},
@@ -223,10 +227,10 @@ class _Keeper:
         self._progress = progress
         self._changed = context.runtime.condition()
         self._is_tried = self._is_written = False
-        now_ms = context.runtime.wall_ms()
+        self._began = context.runtime.now()
         by = str(WriterInfo.of_this_process())
         about = None if about is None else without_passwords(about)  # a backup's URI may have one
-        self._note = JobNote(context.runtime.token(), job, by, now_ms, now_ms, about)
+        self._note = JobNote(context.runtime.token(), job, by, 0, 0, about)
         self._ended = Bell(context.runtime)
         self._task = context.runtime.spawn("job-note", self._beat)
 
@@ -241,7 +245,7 @@ class _Keeper:
         for row in report.rows:
             tally.add(row)
         self._end()
-        self._write(tally.on(replace(self._note, ended_ms=self._context.runtime.wall_ms())))
+        self._write(tally.on(self._note), has_ended=True)
 
     def failed(self, error: BaseException) -> None:
         self._end()
@@ -254,7 +258,7 @@ class _Keeper:
         if is_interrupted:
             said = "interrupted"
         said = without_passwords(said)[:500]
-        self._write(replace(self._note, ended_ms=self._context.runtime.wall_ms(), error=said))
+        self._write(replace(self._note, error=said), has_ended=True)
 
     def _end(self) -> None:
         self._ended.ring()
@@ -265,17 +269,23 @@ class _Keeper:
         while not self._ended.wait(wait):
             wait = BEAT_SECONDS
             with self._changed:
-                note = replace(self._note, seen_ms=self._context.runtime.wall_ms())
+                note = self._note
             self._write(note)
 
-    def _write(self, note: JobNote) -> None:
-        note = replace(note, seen_ms=self._context.runtime.wall_ms())
+    def _write(self, note: JobNote, *, has_ended: bool = False) -> None:
         self._is_tried = True
-
-        def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
-            return (note, *(each for each in notes if each.token != note.token))
-
         with suppress(BookKeeperError):
+            now_ms, ran = self._context.cluster_ms(), self._context.runtime.now() - self._began
+            new = replace(
+                note,
+                started_ms=now_ms - round(ran * 1000),
+                seen_ms=now_ms,
+                ended_ms=now_ms if has_ended else None,
+            )
+
+            def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
+                return (new, *(each for each in notes if each.token != new.token))
+
             _change(self._context.store.registers, step)
             self._is_written = True
 

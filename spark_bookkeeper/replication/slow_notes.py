@@ -56,15 +56,15 @@ def noting(context: ClientContext, job: str, under_way: UnderWay) -> Iterator[No
         nonlocal has_noted
         if not slow and not has_noted:
             return
-        now_ms = runtime.wall_ms()
-        own = [_Note(job, task, what, seconds, now_ms) for what, seconds in slow]
-
-        def step(notes: tuple[_Note, ...]) -> tuple[_Note, ...]:
-            others = [n for n in notes if n.task != task and now_ms - n.seen_ms < _SILENT_MS]
-            longest = sorted([*others, *own], key=lambda each: each.seconds, reverse=True)
-            return tuple(longest[:MOST_NOTES])
-
         with suppress(BookKeeperError):
+            now_ms = context.cluster_ms()
+            own = [_Note(job, task, what, seconds, now_ms) for what, seconds in slow]
+
+            def step(notes: tuple[_Note, ...]) -> tuple[_Note, ...]:
+                others = [n for n in notes if n.task != task and now_ms - n.seen_ms < _SILENT_MS]
+                longest = sorted([*others, *own], key=lambda each: each.seconds, reverse=True)
+                return tuple(longest[:MOST_NOTES])
+
             _change(context.store.registers, step)
             has_noted = bool(slow)
 
@@ -83,8 +83,8 @@ def noting(context: ClientContext, job: str, under_way: UnderWay) -> Iterator[No
 
 def slowest_of(context: ClientContext, job: str) -> Sequence[Slow]:
     """What takes longest in all processes of a job, the longest first."""
-    now_ms = context.runtime.wall_ms()
     try:
+        now_ms = context.cluster_ms()
         notes = _decode(context.store.registers.read(_NAME))
     except BookKeeperError:
         return ()

@@ -114,9 +114,9 @@ class ViewReader(DataSourceReader):
             from spark_bookkeeper.logs.logs import open_log
 
             return open_log(context, self._options.log).ledgers()
-        from spark_bookkeeper.source.selection import named_ledgers
+        from spark_bookkeeper.source.selection import viewed_ledgers
 
-        return named_ledgers(context, self._options)
+        return viewed_ledgers(context, self._options)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

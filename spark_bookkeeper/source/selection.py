@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Final
@@ -208,6 +209,18 @@ def named_ledgers(context: ClientContext, options: SourceOptions) -> list[Ledger
         may_miss = options.view is not None or not options.fail_on_data_loss
         named = chain.from_iterable(_there(there, first, last, may_miss) for first, last in runs)
     return list(dict.fromkeys(parse_ledger_id(ledger) for ledger in named))
+
+
+def viewed_ledgers(context: ClientContext, options: SourceOptions) -> list[LedgerId] | None:
+    """The ledgers of which a view tells; ``None``: all of them. Of several, those that there are.
+
+    Raises:
+        NoSuchLedgerError: the one that was named is not there.
+    """
+    if options.ledger is not None:
+        with suppress(MetadataFormatError):  # it is there; a view has of it what can be told
+            context.store.read_ledger(parse_ledger_id(options.ledger))
+    return named_ledgers(context, options)
 
 
 def _there(there: Sequence[int], first: int, last: int, may_miss: bool) -> Iterator[int]:

@@ -137,6 +137,32 @@ def test_a_grace_period_longer_than_any_back_off_is_waited_for(ground: Ground) -
     assert_replicated(ground, writer)
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_writer_that_has_nowhere_to_go_keeps_its_ledger(ground: Ground, lives: bool) -> None:
+    """An agent is gone, its files answer, and there is no other bookie: no copy could be made."""
+    writer = written(ground, close=False)
+    (spare,) = set(ground.bookie_ids) - writer.metadata.bookies()
+    process = Process(ground)
+    ground.stop(spare)
+    ground.end_agent(victim_of(writer))
+    if not lives:
+        ground.cluster.writers.clear()
+    process.audit()
+    for _ in range(3):
+        process.work()
+        process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + CONFIG.retry_most_ms / 1000)
+
+    state = ground.context.store.read_ledger(LedgerId(writer.ledger_id)).value.state
+    assert state is (LedgerState.OPEN if lives else LedgerState.CLOSED)
+    assert row_of(ground, writer.ledger_id)["blocker"] == "a writable bookie outside its ensemble"
+    if lives:
+        assert writer.append(b"more") > 0
+        writer.close()
+    ground.start(spare)
+    process.work()
+    assert task_ids(ground) == []
+
+
 def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
     writer = written(ground, close=False)
     lost = victim_of(writer)

@@ -40,7 +40,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
@@ -497,6 +497,25 @@ def test_a_plan_changes_nothing(ground: Ground, empty: Ground, folder: str) -> N
     assert list(empty.context.store.ledger_ids()) == []
 
 
+def test_a_plan_of_a_restore_knows_the_logs_that_are_there(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    a_log(ground)
+    run(backup, ground.context, folder)
+
+    def of_log(cluster: Ground) -> Row:
+        plan = run(restore, cluster.context, folder, dry_run=True)
+        (row,) = [row for row in plan.rows if row.action == "restore log"]
+        return row
+
+    own = of_log(ground)
+    assert (own.status, "it was there already" in str(own.reason)) == (Outcome.RESTORED, True)
+    assert of_log(empty).status is Outcome.PLANNED
+    create_log(empty.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    other = of_log(empty)
+    assert (other.status, "another log of that name" in str(other.reason)) == (Outcome.LEFT, True)
+
+
 def test_a_log_of_which_the_backup_lacks_a_ledger_is_not_restored(
     ground: Ground, empty: Ground, folder: str
 ) -> None:
@@ -507,11 +526,13 @@ def test_a_log_of_which_the_backup_lacks_a_ledger_is_not_restored(
     saved = run(backup, ground.client(), folder)
     assert not saved.is_complete
 
+    planned = run(restore, empty.context, folder, dry_run=True)
     report = run(restore, empty.context, folder)
 
-    (of_log,) = [row for row in report.rows if row.action == "restore log"]
-    assert of_log.status is Outcome.LEFT
-    assert f"ledger {first} is not in this snapshot" in str(of_log.reason)
+    for each in (planned, report):
+        (of_log,) = [row for row in each.rows if row.action == "restore log"]
+        assert of_log.status is Outcome.LEFT
+        assert f"ledger {first} is not in this snapshot" in str(of_log.reason)
     with pytest.raises(NoSuchLogError):
         open_log(empty.context, "orders")
 

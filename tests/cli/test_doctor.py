@@ -87,9 +87,10 @@ def test_a_lost_bookie_that_nobody_counts_on_is_no_problem(
     own_cluster.stop_bookie(lost, destroy=True)
 
     done = call_own("doctor")
-    forgotten = call_own("bookie", "recover", lost, "--delete-cookie", "--yes", "--no-spark")
+    remedy = f"bookie cookie delete {lost}"
+    forgotten = call_own(*remedy.split(), "--yes")
 
-    assert (done.code, "--delete-cookie" in done.out, forgotten.code) == (0, True, 0)
+    assert (done.code, remedy in done.out, forgotten.code) == (0, True, 0)
     assert f"bookie {lost}" not in findings(call_own)
 
 

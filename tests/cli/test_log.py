@@ -20,6 +20,7 @@ from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 Call = Callable[..., Any]
@@ -215,6 +216,11 @@ def test_rows_are_read_and_ledgers_truncated_by_time(
 
     nothing = {"log": "timed", "dry_run": False, "planned": [], "deleted": []}
     assert call("log", "truncate", "timed", "--older-than", "7d", "--json").json == nothing
+    with monkeypatch.context() as patch:
+        in_a_month = ThreadRuntime().wall_ms() + 30 * 86_400_000
+        patch.setattr(ThreadRuntime, "wall_ms", lambda _: in_a_month)
+        seen = call("log", "truncate", "timed", "--older-than", "7d", "--dry-run", "--json").json
+    assert seen == {**nothing, "dry_run": True}, "this machine's clock is ahead"
     seen = call("log", "truncate", "timed", "--before-time", zulu, "--dry-run", "--json").json
     assert seen == {**nothing, "dry_run": True, "planned": [first]}
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))

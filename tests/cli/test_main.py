@@ -21,6 +21,7 @@ import pytest
 
 from spark_bookkeeper.cli import main as cli
 from spark_bookkeeper.cli.bookie import start as bookie_start
+from spark_bookkeeper.cli.shell import termination
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
@@ -322,6 +323,27 @@ def test_interrupted_during_the_imports_is_a_word_and_no_stack_trace(
 
     assert ended.value.code == 1
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_who_was_interrupted_twice_is_told_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session takes longer to be given back than it is waited for."""
+    has_ended = threading.Event()
+    monkeypatch.setattr("os._exit", lambda _: has_ended.set())
+    monkeypatch.setattr(termination, "AT_ONCE_SECONDS", 0.0)
+
+    def waits_for_ever() -> None:
+        with termination.until_signalled():
+            signal.raise_signal(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                has_ended.wait()
+
+    assert cli.guarded(waits_for_ever, is_verbose=False) == 1
+
+    assert capfd.readouterr().err == f"{INTERRUPTED}\n"
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,7 @@ def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
 
     assert [row["ledger_id"] for row in waiting.json["underreplicated"]] == [made["ledger_id"]]
     assert "autorecovery enable" in waiting.err
+    assert "bookie set-writable BOOKIE" in waiting.err, "it is on all the bookies that are there"
     assert "autorecovery enable" in status["warning"]
     assert "autorecovery enable" in started.err, "it runs, and will do nothing"
     assert "Ctrl-C again" in started.err

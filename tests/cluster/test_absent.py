@@ -114,6 +114,23 @@ def test_a_lost_bookie_is_told_with_what_is_at_its_root(
     assert sorted(ground.root(lost).rglob("*")) == before, "looking changed it"
 
 
+def test_a_wiped_bookie_that_no_ledger_names_is_not_told_to_be_started(ground: Ground) -> None:
+    one, other = ground.bookie_ids[:2]
+    for bookie in (one, other):
+        ground.end_agent(bookie)
+    wiped(ground.root(one))
+
+    found = findings(ground)
+
+    told, fine = found[f"bookie {one}"], found[f"bookie {other}"]
+    assert (told.verdict, fine.verdict) == ("warning", "warning")
+    assert "not mounted, or it was wiped" in told.detail
+    assert str(told.remedy).startswith("bring back its storage")
+    assert str(fine.remedy).startswith("start its agent again")
+    for bookie in (one, other):
+        assert f"bookie cookie delete {bookie}" in str(found[f"bookie {bookie}"].remedy)
+
+
 def test_a_lost_bookie_whose_storage_gives_no_answer_is_told_so(ground: Ground) -> None:
     lost = lose(ground)
     ground.stop(lost)

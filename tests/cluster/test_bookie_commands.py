@@ -352,13 +352,15 @@ def test_verify_says_what_keeps_a_directory_from_becoming_a_bookie(
     empty = json.loads(capsys.readouterr().out)
     (tmp_path / "notes.txt").write_text("mine")
 
-    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 0
+    assert run(["--json", "bookie", "verify", str(tmp_path)]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert run(["bookie", "verify", str(tmp_path)]) == 0
+    assert run(["bookie", "verify", str(tmp_path)]) == 1
 
     assert (empty["in_the_way"], told["in_the_way"]) == ([], ["notes.txt"])
     assert told["is_suitable"] is True, "the file system is"
-    assert "it holds notes.txt" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "it holds notes.txt" in said
+    assert "can be a bookie" not in said
 
 
 def test_verify_says_what_held_before_a_check_failed(

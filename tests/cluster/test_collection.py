@@ -509,6 +509,30 @@ def test_an_ensemble_change_is_not_disturbed(tmp_path: Path) -> None:
     assert number > 10
 
 
+def test_a_collector_gives_way_where_copies_come_to_be_lacking(ground: Ground) -> None:
+    """It reads every replica under the lock that a replication worker waits for."""
+    writer = written(ground)
+    source, _ = moved(ground, writer.ledger_id)
+    tree = ground.context.store.underreplication
+    read: set[str] = set()
+    has_lock = False
+
+    def marks(place: str, operation: str, path: str) -> None:
+        nonlocal has_lock
+        has_lock |= operation == "lock"
+        if has_lock and place in ground.bookie_ids:
+            if not read:
+                tree.mark(LedgerId(writer.ledger_id), [BookieId(place)], 1)
+            read.add(place)
+
+    report = collect_garbage(ground.client(InlineRuntime(), marks), [source])
+
+    (row,) = report.rows
+    assert (row.status, "under-replicated" in str(row.reason)) == (Outcome.LEFT, True)
+    assert len(read) == 1, "the others are not read any more"
+    assert tree.locks() == {}
+
+
 # Leftovers
 
 
@@ -539,6 +563,17 @@ def test_leftovers_go_when_they_are_old_and_only_from_closed_ledgers(ground: Gro
     open_.append(b"more")
     open_.close()
     assert payloads(ground.context, closed.ledger_id) == [b"0", b"1", b"2"]
+
+
+def test_leftovers_are_not_old_because_a_clock_is_ahead(ground: Ground) -> None:
+    writer = written(ground)
+    ground.cluster.clock_ms = ground.runtime.wall_ms
+    for directory in directories(ground, writer.ledger_id):
+        (directory / "slots/.x.1-2.tmp").write_bytes(b"on its way")
+    ahead = InlineRuntime()
+    ahead.sleep(30 * 86_400)
+
+    assert deleted(collect_garbage(ground.client(ahead))) == []
 
 
 def test_only_what_is_brought_now_counts_where_copies_were_removed_or_it_was_formatted(

@@ -190,6 +190,18 @@ def test_what_came_while_a_later_ledger_was_being_written_is_as_old_as_its_rows(
     assert b"200" not in log.read_arrow().column("payload").to_pylist()
 
 
+def test_a_writer_whose_clock_jumps_ahead_removes_nothing_early(tmp_path: Path) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    ground.cluster.clock_ms = lambda: int(at(3).timestamp() * 1000)
+    options = LogOptions(Quorum(3, 3, 2), retain_seconds=60 * 60)
+    log = create_log(ground.context, "orders", options)
+    for clock.minutes in (0, 1, 2, 10_000, 3):
+        log.write(table(b"%d" % clock.minutes))
+
+    assert log.read_arrow().column("payload").to_pylist() == [b"0", b"1", b"2", b"10000", b"3"]
+
+
 def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(tmp_path: Path) -> None:
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)

@@ -102,6 +102,25 @@ def test_the_limit_of_bytes_per_second_holds(tmp_path: Path) -> None:
     assert runtime.slept >= moved / 100 * 0.9
 
 
+def test_a_rebalance_that_moves_no_more_says_why(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=2)
+    written(ground, 6)
+    full = balanced(ground, dry_run=True)
+    assert (full.rows, full.remark) == ((), None), "there is nobody to go to, and nobody too full"
+    new = ground.add_bookie()
+
+    limited = balanced(ground, dry_run=True, max_bytes=1)
+    assert limited.rows == ()
+    assert "--max-bytes 1 allows no more (a share has 200 or more)" in str(limited.remark)
+    assert "--max-bytes 400 allows no more" in str(balanced(ground, max_bytes=400).remark)
+    ground.start(new, is_readonly=True)
+    refused = balanced(ground, dry_run=True)
+    assert (refused.rows, "no bookie can take one" in str(refused.remark)) == ((), True)
+    assert refused.to_dict()["remark"] == refused.remark
+    ground.start(new)
+    assert balanced(ground).remark is None
+
+
 def test_a_dry_run_is_a_table_of_what_the_run_then_moves(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
     written(ground, 9, Quorum(3, 2, 2))

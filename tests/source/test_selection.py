@@ -22,7 +22,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.source.metadata_column import METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.schema import wanted_columns
-from spark_bookkeeper.source.selection import named_ledgers, open_selection
+from spark_bookkeeper.source.selection import named_ledgers, open_selection, viewed_ledgers
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
 HUGE = "0-9999999999"
@@ -82,6 +82,20 @@ def test_a_view_of_a_run_of_ids_is_of_those_there_are(context: ClientContext) ->
     assert named(ledgers=f"{ids[2]},{HUGE}") == [ids[2], ids[0], ids[1]]
     assert named(ledgers="5000-9999999999") == []
     assert named() is None
+
+
+@pytest.mark.parametrize("view", ["entries", "fragments", "slots"])
+def test_a_view_of_one_ledger_that_is_not_there_is_refused(
+    context: ClientContext, view: str
+) -> None:
+    there = closed(context, 1)
+
+    def viewed(ledger: int) -> list[LedgerId] | None:
+        return viewed_ledgers(context, SourceOptions.parse({"view": view, "ledger": str(ledger)}))
+
+    assert viewed(there) == [there]
+    with pytest.raises(NoSuchLedgerError):
+        viewed(there + 1)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def checks(settings: Settings, access: Access) -> int:
     """What the auditor's checks of all ledgers found when each was done last, and in which."""
     with looking(settings, access) as bk:
         results = bk.autorecovery.checks()
-        now_ms = bk.context.runtime.wall_ms()
+        now_ms = bk.context.cluster_ms()
 
     def show() -> None:
         if not results:

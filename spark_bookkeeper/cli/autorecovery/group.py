@@ -9,6 +9,7 @@ import click
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
+from spark_bookkeeper.autorecovery.replication import NEEDS_BOOKIE
 from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
@@ -168,7 +169,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
     with looking(settings, access) as bk:
         rows = bk.underreplicated_arrow().to_pylist()
         warning = bk.autorecovery.warning()
-        now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
+        now = datetime.fromtimestamp(bk.context.cluster_ms() / 1000, timezone.utc)
     rows.sort(key=lambda row: (row["live_copies"] or 0, row["marked_at"] or now))
 
     def show() -> None:
@@ -182,6 +183,12 @@ def underreplicated(settings: Settings, access: Access) -> int:
         )
 
     settings.output.result({"underreplicated": rows}, show)
+    if any(row["blocker"] == NEEDS_BOOKIE for row in rows):
+        settings.output.note(
+            f"{NEEDS_BOOKIE}: start a lost bookie again, make one writable (spark-bookkeeper "
+            "bookie set-writable BOOKIE), or add one (spark-bookkeeper bookie start --bookie-id "
+            "HOST:3181 --root DIRECTORY); spark-bookkeeper bookie list shows them"
+        )
     if warning is not None:  # why nothing is published, or why nothing of it is done
         settings.output.note(warning)
     return EXIT_DONE

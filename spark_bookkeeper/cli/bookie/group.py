@@ -176,19 +176,19 @@ def verify(settings: Settings, access: Access, root: str) -> int:
     free, total = space or (None, None)
 
     def show() -> None:
-        if reason is None:
-            settings.output.say(f"{storage.uri} can be a bookie")
-        else:
+        if reason is not None:
             settings.output.say(f"{storage.uri} cannot be a bookie: {reason}")
+        elif in_the_way:
+            settings.output.say(
+                f"{storage.uri} cannot be a bookie as it is, though its file system is fit: it "
+                f"holds {', '.join(in_the_way[:5])}, and a new bookie is made in an empty directory"
+            )
+        else:
+            settings.output.say(f"{storage.uri} can be a bookie")
         if marker is not None:
             settings.output.say(
                 f"it is bookie {marker.bookie_id}, incarnation {marker.incarnation}, of cluster "
                 f"{marker.instance_id}"
-            )
-        elif in_the_way and reason is None:
-            settings.output.say(
-                f"but not as it is: it holds {', '.join(in_the_way[:5])}, and a new bookie is made "
-                "in an empty directory only"
             )
 
     settings.output.result(
@@ -205,4 +205,4 @@ def verify(settings: Settings, access: Access, root: str) -> int:
         },
         show,
     )
-    return EXIT_DONE if reason is None else EXIT_LEFT_UNDONE
+    return EXIT_DONE if reason is None and not in_the_way else EXIT_LEFT_UNDONE

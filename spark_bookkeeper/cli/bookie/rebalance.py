@@ -73,6 +73,10 @@ def rebalance(
         ask=ask,
     )
     code = work.show(report)
+    if report.remark is not None:
+        work.settings.output.note(report.remark)
+    elif not report.rows:
+        work.settings.output.note("every bookie has its part, or nearly so (--tolerance-percent)")
     if not work.settings.output.is_json:
         work.settings.output.table(
             ["bookie", "bytes before", "after", "its part"],

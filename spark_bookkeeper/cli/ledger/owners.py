@@ -123,7 +123,7 @@ def delete_orphans(work: Work, created_before: Time) -> int:
             confirm("Delete them for ever?")
 
     def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> OrphansReport:
-        time = time_of(created_before, bk.context.runtime.wall_ms())
+        time = time_of(created_before, bk.context.earlier_ms())
         assert time is not None
         return bk.delete_orphans(time, dry_run, progress=progress)
 

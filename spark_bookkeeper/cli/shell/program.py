@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from spark_bookkeeper.cli.shell.termination import termination_interrupts
+from spark_bookkeeper.cli.shell.termination import is_first_to_say, termination_interrupts
 
 
 def exit_with(program: Callable[[], int]) -> NoReturn:
@@ -19,7 +19,8 @@ def exit_with(program: Callable[[], int]) -> NoReturn:
         with termination_interrupts():
             code = program()
     except KeyboardInterrupt:  # before its work began, or after that ended; in between it says more
-        sys.stderr.write("Interrupted.\n")
+        if is_first_to_say():
+            sys.stderr.write("Interrupted.\n")
         code = 1
     sys.exit(code)
 

@@ -21,6 +21,7 @@ def termination_interrupts() -> Iterator[None]:
     So who cancels a job at Ctrl-C does it at SIGTERM as well. A command with a handler of its own
     (``bookie start``, ``autorecovery start``) sets it within, and one that is there already stays.
     """
+    _UNSAID[:] = [None]
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -47,8 +48,9 @@ def _end_at_once() -> None:
     """End this process when it has not ended by itself."""
 
     def end() -> None:
-        with suppress(OSError):
-            os.write(2, f"{INTERRUPTED}\n".encode())
+        if is_first_to_say():
+            with suppress(OSError):
+                os.write(2, f"{INTERRUPTED}\n".encode())
         os._exit(1)
 
     timer = threading.Timer(AT_ONCE_SECONDS, end)
@@ -89,6 +91,23 @@ def until_signalled(end_at_once: Callable[[], None] = _end_at_once) -> Iterator[
 
 INTERRUPTED: Final = "Interrupted. What was under way may be unfinished."
 """What a command says that was interrupted."""
+
+_UNSAID: Final[list[None]] = [None]
+"""Empty once somebody has said that the command was interrupted."""
+
+
+def is_first_to_say() -> bool:
+    """Whether nobody has said yet that the command was interrupted; then the caller does.
+
+    A command that is told a second time to end is ended by whoever comes first: itself, or the
+    thread that waits no longer for what it gives back.
+    """
+    try:
+        _UNSAID.pop()  # in one step, as both may come at once
+    except IndexError:
+        return False
+    return True
+
 
 STOPPING: Final = "stopping, once what is under way is done; Ctrl-C again stops at once"
 """What such a command says when it was told to end."""

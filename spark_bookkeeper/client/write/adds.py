@@ -466,8 +466,8 @@ class Adds:
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
-    def became_readonly(self, lane: Lane) -> None:
-        """A bookie takes no new data, and there is one that does."""
+    def is_to_be_left(self, lane: Lane) -> None:
+        """A bookie is read-only or has no agent, and another one takes data."""
         if lane.is_active() and not self._standing.is_closing:
             self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))
 

@@ -54,8 +54,8 @@ class Reports(Protocol):
     def lose(self, lane: Lane, cause: str) -> None:
         """A lane's bookie is to be given up."""
 
-    def became_readonly(self, lane: Lane) -> None:
-        """A lane's bookie takes no new data, and there is one outside the ensemble that does."""
+    def is_to_be_left(self, lane: Lane) -> None:
+        """A lane's bookie is read-only or has no agent, and another one takes data."""
 
 
 class Lanes:

@@ -1,7 +1,7 @@
 """Looks at the lanes of one open ledger now and then; a lane that waits for its bookie cannot.
 
-Whether a bookie is silent or has become read-only, and whether the writer pauses, so that its
-bookies are to be told how far is confirmed.
+Whether a bookie is silent, has become read-only or has no agent any more, and whether the writer
+pauses, so that its bookies are to be told how far is confirmed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.write.delivery import Delivery
     from spark_bookkeeper.client.write.lane_set import Lanes, Reports
     from spark_bookkeeper.client.write.pending import PendingEntries
+    from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import Condition
 
 _SHORTEST_SECONDS: Final = 0.001
 """Of a wait: a clock may be rounded down to just before what is waited for."""
+
+AWAY_SECONDS: Final = 10.0
+"""A bookie whose agent is not there for so long is left: it may have been started again sooner, and
+autorecovery takes a ledger that stays on a lost bookie (``open_ledger_grace_ms``) much later."""
 
 
 class Watch:
@@ -52,6 +57,8 @@ class Watch:
         self._delivery = delivery
         self._reports = reports
         self._pause = context.config.explicit_lac_ms / 1000
+        self._away_since: dict[BookieId, float] = {}
+        """Bookies whose agents are not there."""
         self._is_over = False
         self._over = Bell(self._runtime)
 
@@ -99,7 +106,7 @@ class Watch:
             self._over.wait(wait)
             if not pause or self._runtime.now() >= next_look:
                 next_look = self._runtime.now() + limit / 4
-                self.look_for_readonly()
+                self.look_at_registrations()
 
     def tell_if_idle(self) -> float:
         """Have the bookies told how far is confirmed, if nothing was confirmed for a while.
@@ -127,11 +134,14 @@ class Watch:
         """Deliver beside the task that watches, which no callback may end."""
         self._runtime.spawn("delivery", self._delivery.deliver)
 
-    def look_for_readonly(self) -> None:
-        """Report bookies that take no new data, if there is one that could take their place.
+    def look_at_registrations(self) -> None:
+        """Report bookies that are to be left, if there is one that could take their place.
 
-        Adds go on succeeding there, and would fill the space that fences and recovery need. The
-        metadata store is asked only after it told of a change. While it is slow to answer, no
+        Adds go on succeeding where a bookie takes no new data, and would fill the space that fences
+        and recovery need. They do, too, where its agent is gone and its storage answers all the
+        same: but to autorecovery it is lost, which takes a ledger that stays from its writer.
+
+        The metadata store is asked only after it told of a change. While it is slow to answer, no
         bookie is given up: none could be replaced.
         """
         with self._lock:
@@ -143,12 +153,16 @@ class Watch:
             return  # whoever needs the metadata store says so; here it is asked again soon
         with self._lock:
             inside = {lane.bookie for lane in self._lanes.by_position.values()}
+            now, since = self._runtime.now(), self._away_since
+            self._away_since = {b: since.get(b, now) for b in inside if b not in alive}
             if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
                 return
             for lane in list(self._lanes.by_position.values()):
                 registration = alive.get(lane.bookie)
-                if registration is not None and registration.is_readonly:
-                    self._reports.became_readonly(lane)
+                away_since = self._away_since.get(lane.bookie, now)
+                is_gone = registration is None and now - away_since >= AWAY_SECONDS
+                if is_gone or (registration is not None and registration.is_readonly):
+                    self._reports.is_to_be_left(lane)
             is_due = self._delivery.is_due
         if is_due:
             self._deliver_beside()

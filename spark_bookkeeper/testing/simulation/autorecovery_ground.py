@@ -26,6 +26,7 @@ from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History
+from spark_bookkeeper.testing.simulation.runtime import EPOCH_MS
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 
 PROBE_SECONDS: Final = 15.0
@@ -172,6 +173,7 @@ class AutorecoveryCluster(SimCluster):
         self.acts = 0
         """What processes of autorecovery did to a bookie, a ledger's metadata or the tree."""
         super().__init__(world, bookies, plan, has_directories=has_directories)
+        self.metadata.clock_ms = lambda: EPOCH_MS + int(world.now * 1000)
 
     # Sessions
 

@@ -69,6 +69,9 @@ STEPS: Final = 600_000
 WHOLE_SECONDS: Final = 1_500.0
 """Of the simulation's clock: the longest delay, check and back-off, and then some."""
 
+_AHEAD_MS: Final = (0, 5 * 3_600_000, -5 * 3_600_000)
+"""How much the clocks of the processes are ahead, one after the other."""
+
 _TICK_SECONDS: Final = 5.0
 _SESSION_SECONDS: Final = 10.0
 """After which the servers end the session of a process that died."""
@@ -322,6 +325,7 @@ class _Lifetime:
         process.died_at = None
         name = f"process-{process.number}.{process.lives}"
         actor = process.actor = self._world.actor(name)
+        actor.ahead_ms = _AHEAD_MS[process.number % len(_AHEAD_MS)]
         self._world.start(actor, lambda: self._serve(actor, process))
 
     def _serve(self, actor: Actor, process: _Process) -> None:

@@ -30,7 +30,7 @@ class SimRuntime:
         return self._world.now
 
     def wall_ms(self) -> int:
-        return EPOCH_MS + int(self._world.now * 1000)
+        return EPOCH_MS + int(self._world.now * 1000) + self._actor.ahead_ms
 
     def sleep(self, seconds: float) -> None:
         self._world.delay(seconds)

@@ -113,6 +113,8 @@ class Actor:
         """Tasks that could go on if the actor were not paused."""
         self.operations = 0
         """Operations on storage and metadata begun so far."""
+        self.ahead_ms = 0
+        """How much its calendar is ahead of the world's."""
 
     def __repr__(self) -> str:
         return self.name
