@@ -94,6 +94,9 @@ class StoredEntry(NamedTuple):
     message: Buffer | None = None
     """Of a payload, the message that it was read from, as other entries have it too."""
 
+    message_crc32c: int = 0
+    """The checksum of that message, with which it was compared."""
+
     row: int = -1
     """Its row there."""
 

@@ -22,9 +22,10 @@ from spark_bookkeeper.errors import BookieUnavailableError
 
 _CHUNK_BYTES: Final = 8 << 20
 
-_CACHED_BYTES: Final = 2 << 20
+_CACHED_BYTES: Final = 1 << 20
 """A piece that is read, compared and written while it is near the processor: larger ones come
-back from memory for each of the three. A request to an object store costs more than that."""
+back from memory for each of the three, and of smaller ones the calls cost more than that saves. So
+does a request to an object store."""
 
 REMOVING: Final = ".removing"
 """Behind the name of a part that is about to be removed, as no record lists it (rule R21)."""

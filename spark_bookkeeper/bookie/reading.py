@@ -10,7 +10,7 @@ replica, where a mapped page would end the process.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -113,6 +113,7 @@ class Message:
                 data=data,
                 schema=schema,
                 message=self.data if is_payload else None,
+                message_crc32c=place.extent_crc32c if is_payload else 0,
                 row=place.row,
                 appended_at_ms=place.appended_at_ms,
             )
@@ -266,18 +267,25 @@ class EntryReader:
         refused: list[Refused] = []
         payloads: list[pa.Buffer] = []
         column = batch.column(0)
+        slices = _slices(column) if each else None
         for place in group:
             try:
                 if place.row >= len(column):
                     raise self._corrupt(place, "it has fewer rows than its record says")
-                if each:
-                    payload = column[place.row].as_buffer()
+                if slices is not None:
+                    payload = self._payload(place, slices)
                     self._verify(place, payload)
                     payloads.append(payload)
                 good.append(place)
             except BookieError as error:
                 refused.append((place, error))
         return Message(tuple(good), tuple(refused), data, batch, tuple(payloads))
+
+    def _payload(self, location: Location, slices: Callable[[int], pa.Buffer]) -> pa.Buffer:
+        try:
+            return slices(location.row)
+        except UNDECODABLE as error:  # where even the checksum was made to fit
+            raise self._corrupt(location, f"its row cannot be found ({error})") from error
 
     def _decoded(
         self, location: Location, data: pa.Buffer, columns: Sequence[str] | None
@@ -313,6 +321,19 @@ class EntryReader:
             path=location.path,
             entry_id=location.entry_id,
         )
+
+
+def _slices(column: pa.BinaryArray) -> Callable[[int], pa.Buffer]:
+    """The bytes of a row, where they are: a value that Arrow is asked for is a copy of them."""
+    assert column.offset == 0, "it is as it was in its message"
+    _, offsets, data = column.buffers()
+    ends = memoryview(offsets).cast("B").cast("i")
+
+    def row(number: int) -> pa.Buffer:
+        start = ends[number]
+        return data.slice(start, ends[number + 1] - start)
+
+    return row
 
 
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -300,15 +300,19 @@ def encode_copy(
     batches = sorted((e for e in entries if not e.is_payload), key=lambda e: e.entry_id)
     ordered = [*rows, *batches]
     messages: list[Buffer] = []
+    row_crc32c = 0
     if rows:
-        messages.append(
-            _shared_message(rows)
-            or payload_message(encoding, [bytes(entry.data) for entry in rows])
-        )
+        message = _shared_message(rows)
+        if message is not None:
+            row_crc32c = rows[0].message_crc32c
+        else:
+            message = payload_message(encoding, [bytes(entry.data) for entry in rows])
+            row_crc32c = crc(message)
+        messages.append(message)
     encoded = EncodedEntries(
         messages=(*messages, *(entry.data for entry in batches)),
         row_count=len(rows),
-        row_crc32c=crc(messages[0]) if rows else 0,
+        row_crc32c=row_crc32c,
         ids=[entry.entry_id for entry in ordered],
         lengths=[entry.length_after for entry in ordered],
         sizes=[entry.size_bytes for entry in ordered],

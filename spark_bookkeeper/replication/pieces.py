@@ -34,7 +34,7 @@ from spark_bookkeeper.replication.targets import Chooser
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
-PIECE_BYTES: Final = 256 << 20
+PIECE_BYTES: Final = 512 << 20
 """About the size of a piece. A share that is smaller than two of them is not cut."""
 
 

@@ -92,6 +92,7 @@ def copy_share(
         target,
         throttle,
         held=held,
+        ask_both=context.bookies.ask_both,
     )
     context.metrics.copies.inc()
     context.metrics.copied_bytes.inc(copied)

@@ -49,7 +49,7 @@ would only wait for each other. How many are under way at once, the configuratio
 ITEMS_PER_TASK: Final = 256
 """With more items there are more tasks than cores, so that progress can be seen."""
 
-BYTES_PER_TASK: Final = 256 << 20
+BYTES_PER_TASK: Final = 1 << 30
 """The same for items that say how large they are (``size_bytes``)."""
 
 RESULT_SCHEMA: Final = "item int, results binary"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import pickle
@@ -135,6 +136,45 @@ def test_r9_content_is_synced_before_the_name_and_the_name_before_the_answer(
     storage.put_if_absent("a", b"12345")
 
     assert steps == ["content of 5 bytes", "link", "directory"]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "sync_file_range"), reason="a call of Linux")
+def test_a_large_file_is_on_its_way_to_the_disk_while_it_is_written(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[object] = []
+    begin, sync = new_file.begin_writing_out, new_file.sync_content
+
+    def noted(descriptor: int, offset: int, length: int) -> None:
+        steps.append((offset, length))
+        begin(descriptor, offset, length)
+
+    def noted_sync(descriptor: int) -> None:
+        steps.append("sync")
+        sync(descriptor)
+
+    monkeypatch.setattr(local, "_BEGUN_BYTES", 10)
+    monkeypatch.setattr(local, "begin_writing_out", noted)
+    monkeypatch.setattr(new_file, "sync_content", noted_sync)
+    sink = storage.create("a")
+    for piece in (b"1234", b"567890ab", b"cde", b"f" * 7, b"g"):
+        sink.write(piece)
+    sink.finish()
+
+    assert steps == [(0, 12), (12, 10), "sync"]  # which is what its durability rests on
+    assert (tmp_path / "a").read_bytes() == b"1234567890abcde" + b"f" * 7 + b"g"
+
+
+def test_a_system_that_cannot_begin_to_write_a_file_out_writes_it_all_the_same(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_BEGUN_BYTES", 1)
+    monkeypatch.setattr(new_file, "_sync_file_range", None)
+    sink = storage.create("a")
+    sink.write(b"12345")
+    sink.finish()
+
+    assert (tmp_path / "a").read_bytes() == b"12345"
 
 
 def _synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -174,6 +174,105 @@ def test_within_a_call_the_storage_is_asked_without_another_task() -> None:
     in_a_world(story, lambda *_: False)
 
 
+class Two:
+    """Two bookies in simulated time, of which one is read and the other is written to."""
+
+    def __init__(self, bench: Bench, hangs: Callable[[str, str], bool]) -> None:
+        self.bench = bench
+        self.source, self.other = bench.storage, bench.door
+        self.disk = MemoryDisk("c")
+        self.disk.directories.add("d")
+        self.hang = Hang(bench.runtime, hangs)
+        self.door = Door("c:1", "memory://c", bench.runtime, PATIENCE)
+        inner = HangingStorage(MemoryStorage(self.disk), self.hang)
+        self.target = BoundedStorage(inner, self.door)
+
+    def copy(self) -> int:
+        """Three pieces from one to the other, in one task; how many that were."""
+
+        def run() -> int:
+            sink = self.target.create("d/copy")
+            try:
+                for _ in range(3):
+                    data = self.source.read_range("f", 0, 7)
+                    assert data is not None
+                    sink.write(data)
+                    self.bench.runtime.sleep(9.0)  # as long as neither of them is asked
+                sink.finish()
+            finally:
+                sink.abandon()
+            return 3
+
+        return self.door.ask_with(self.other, "copying", run)
+
+
+def test_two_bookies_are_asked_in_turn_by_one_task() -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+        employed: list[str] = []
+        employ = bench.runtime.employ
+
+        def counted(name: str, run: Callable[[], None]) -> None:
+            employed.append(name)
+            employ(name, run)
+
+        bench.runtime.employ = counted  # type: ignore[method-assign]
+
+        assert two.copy() == 3
+        assert two.disk.files["d/copy"] == b"content" * 3
+        assert len(employed) == 1
+        assert not two.door.calls
+        assert not two.other.calls
+
+    in_a_world(story, lambda *_: False)
+
+
+@pytest.mark.parametrize("silent", ["b:1", "c:1"])
+def test_of_two_bookies_that_are_asked_in_turn_the_silent_one_is_given_up(silent: str) -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda asked, _: silent == "c:1" and asked == "write")
+        with pytest.raises(
+            BookieUnavailableError, match=r"no answer for 10\.0 s: copying"
+        ) as caught:
+            two.copy()
+
+        assert caught.value.facts["bookie_id"] == silent
+        assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
+        assert two.door.is_silent == (silent == "c:1")
+        assert two.other.is_silent == (silent == "b:1")
+
+    in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
+
+
+@pytest.mark.parametrize("silent", ["b:1", "c:1"])
+def test_who_was_given_up_with_two_bookies_asks_neither_of_them_for_more(silent: str) -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda asked, _: silent == "c:1" and asked == "write")
+        with pytest.raises(BookieUnavailableError):
+            two.copy()
+        bench.hang.release()
+        two.hang.release()
+        bench.runtime.sleep(100.0)
+
+        assert "d/copy" not in two.disk.files
+        assert bench.hang.stuck == two.hang.stuck == 0
+        assert not two.door.calls
+        assert not two.other.calls
+
+    in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
+
+
+def test_a_copy_from_a_bookie_that_hangs_is_not_begun() -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+        assert not bench.is_refused()
+        with pytest.raises(BookieUnavailableError, match="b:1 hangs"):
+            two.copy()
+        assert not two.disk.files
+
+    in_a_world(story, lambda asked, _: asked == "read")
+
+
 def test_a_bookie_that_hangs_is_refused_for_a_while_and_then_tried_with_one_call() -> None:
     def story(bench: Bench) -> None:
         assert not bench.is_refused()

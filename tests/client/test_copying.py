@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -76,10 +77,11 @@ def test_a_slot_that_is_copied_whole_is_not_encoded_again(
     source, target = formatted(FROM), formatted(TO)
     slot(source, 0, [b"a" * 100, b"", b"c" * 100], 0)
 
-    def encode_again(*_: object) -> bytes:
-        raise AssertionError("its message is there already")
+    def again(*_: object) -> bytes:
+        raise AssertionError("its message is there already, and was compared with its checksum")
 
-    monkeypatch.setattr(record, "payload_message", encode_again)
+    monkeypatch.setattr(record, "payload_message", again)
+    monkeypatch.setattr(record, "crc", again)
 
     assert copy(source, target, 3) == 200
     log = target.log()
@@ -208,6 +210,27 @@ def test_a_forged_part_alone_is_an_entry_that_cannot_be_read_and_no_fault_of_the
     with pytest.raises(EntryUnreadableError, match=FROM):
         copy(source, target, 1)
     assert list(target.log().locate(0)) == []
+
+
+def test_a_forged_slot_whose_rows_lie_beyond_its_message_is_refused_as_its_sources() -> None:
+    source, target = formatted(FROM, KEYED), formatted(TO, KEYED)
+    slot(source, 0, [b"one", b"two", b"three"], 0)
+    ends = struct.pack("<4i", 0, 3, 6, 11)
+    (path,) = (path for path in source.disk.files if "/slots/" in path)
+    before = crc(source.disk.files[path])
+    at = source.disk.files[path].index(ends) + 4
+    source.disk.corrupt(
+        path,
+        lambda good: (
+            good[:at]
+            + bytes(a ^ b for a, b in zip(good[at:], GENERATOR, strict=False))
+            + good[at + 5 :]
+        ),
+    )
+    assert crc(source.disk.files[path]) == before
+
+    with pytest.raises(EntryUnreadableError, match=FROM):
+        copy(source, target, 3)
 
 
 def test_a_forged_part_is_repaired_where_it_is() -> None:

@@ -28,11 +28,11 @@ from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
 from spark_bookkeeper.bookie.storage.new_file import (
     O_TMPFILE,
-    PIECE_BYTES,
     KeptDirectory,
     NamedFile,
     NewFile,
     UnnamedFile,
+    begin_writing_out,
     is_temporary,
     link_unnamed,
     open_directory,
@@ -55,6 +55,13 @@ _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 _DURABLE_KEPT = 4096
 _FILES_TOGETHER = 128
 """So many are open at once."""
+
+_BEGUN_BYTES = 8 << 20
+"""Of a file that is written piece by piece, so much at a time begins its way to the disk."""
+
+_THROUGH_BYTES = 1 << 20
+"""Read through in one call: little enough to stay near the processor, and enough that the calls
+cost little beside the bytes."""
 
 _LITTLE_BYTES = 64 << 10
 """Read sooner as plain bytes than into Arrow's memory."""
@@ -255,7 +262,7 @@ class LocalStorage(Storage):
             try:
                 if offset:
                     os.lseek(descriptor, offset, os.SEEK_SET)
-                piece = memoryview(bytearray(min(length, PIECE_BYTES)))
+                piece = memoryview(bytearray(min(length, _THROUGH_BYTES)))
                 while length and (count := os.readv(descriptor, [piece[:length]])):
                     take(piece[:count])
                     length -= count
@@ -467,11 +474,19 @@ class _LocalSink(FileSink):
         self._target = target
         self._directory = directory
         self._file = file
+        self._size = 0
+        self._begun = 0
+        """How much of it is on its way to the disk: else all of that would begin with ``finish``,
+        and whoever waits for it would have nothing else to do."""
 
     @override
     def write(self, data: Buffer) -> None:
         with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
             write(self._file.descriptor, data)
+            self._size += memoryview(data).nbytes
+            if self._size - self._begun >= _BEGUN_BYTES:
+                begin_writing_out(self._file.descriptor, self._begun, self._size - self._begun)
+                self._begun = self._size
 
     @override
     def finish(self) -> None:

@@ -135,6 +135,42 @@ class Door:
             ) from error
         return call
 
+    def ask_with(self, other: Door, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns, which asks the storages of this bookie and of another, in turn.
+
+        For copies: the task that reads a piece from one writes it to the other, while it is near
+        the processor. Each of the two may be silent as long as it may for ``ask``.
+
+        Raises:
+            BookieUnavailableError: as by ``ask``, for the one that it names.
+        """
+        if _current.get() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
+            return run()  # what is asked is bounded one by one
+        beside = other.attend(purpose)
+
+        def both() -> T:
+            beside.beside = _current.get()
+            try:
+                return beside.in_person(run)
+            finally:
+                beside.beside = None
+
+        call = self.begin(purpose, both, self._runtime.condition())
+        with call.changed:
+            while not call.is_over:
+                left = min(call.left_to_answer(), beside.left_to_answer())
+                if left <= 0:
+                    break
+                if self.wait(call.changed, left):
+                    call.begin_anew()
+                    beside.begin_anew()
+        silent = beside.give_up_if_silent()
+        if silent is not None:
+            call.is_given_up = True  # it asks for no more when it comes back
+            raise silent
+        beside.is_given_up = not call.is_over
+        return call.result()
+
     def employ(self, what: str, run: Callable[[], None]) -> None:
         """Do something there for which nobody waits, and which raises nothing."""
         self._runtime.employ(f"{what}-{self.bookie_id}", run)
@@ -295,6 +331,8 @@ class Call(Generic[T]):
         self.changed = changed
         """Notified when it is over; guards the result."""
         self.is_over = False
+        self.beside: Call[Any] | None = None
+        """That of another bookie, which the same task asks in turn."""
         self.is_trial = False
         """Whether it is to show that the bookie answers again."""
         self.is_forgiven = False
@@ -490,8 +528,8 @@ def step(
     """One thing that a bookie is really asked: within ``Door.ask`` a step of that call, elsewhere a
     call by itself; see ``Call.step``.
     """
-    current = _current.get()
-    if current is not None and current.door is door:
+    current = current_call(door)
+    if current is not None:
         return current.step(
             operation, subject, size_bytes, function, *args, more_seconds=more_seconds
         )
@@ -507,4 +545,6 @@ def step(
 def current_call(door: Door) -> Call[Any] | None:
     """The call of the running task, if it asks this bookie."""
     current = _current.get()
+    if current is not None and current.door is not door:
+        current = current.beside
     return current if current is not None and current.door is door else None

@@ -253,6 +253,11 @@ class Bookies:
         """What ``run`` returns, which asks the bookie of a replica; see ``Door.ask``."""
         return self.door(BookieId(replica.bookie_id)).ask(purpose, run)
 
+    def ask_both(self, source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns, which asks the bookies of two replicas; see ``Door.ask_with``."""
+        other = self.door(BookieId(source.bookie_id))
+        return self.door(BookieId(target.bookie_id)).ask_with(other, purpose, run)
+
     def _open(self, bookie_id: BookieId) -> tuple[Door, Bookie]:
         uri = self.root_uri(bookie_id)
         found = self._opened.get(uri)

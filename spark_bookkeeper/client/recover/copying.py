@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ COPY_ENTRIES = 16_384
 FILES_AT_ONCE = 4
 """Written at once for one share: some are read or read back while others are synced."""
 
+T = TypeVar("T")
+
 Throttle = Callable[[int], None]
 """Called with bytes that are copied; waits while they are too many. Any thread calls."""
 
@@ -47,6 +50,18 @@ class TargetError(Exception):
     def __init__(self, cause: BookKeeperError) -> None:
         super().__init__(cause.message)
         self.cause = cause
+
+
+class AskBoth(Protocol):
+    """Runs what asks two bookies in turn: in one task, as ``Bookies.ask_both``."""
+
+    def __call__(self, source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns."""
+
+
+def each_by_itself(source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
+    """Asks as it comes."""
+    return run()
 
 
 def no_throttle(size_bytes: int) -> None:
@@ -65,6 +80,7 @@ def copy_entries(
     throttle: Throttle = no_throttle,
     *,
     held: Collection[EntryId] | None = None,
+    ask_both: AskBoth = each_by_itself,
 ) -> int:
     """Copy entries of one fragment to a bookie, durably, and read them back.
 
@@ -76,6 +92,7 @@ def copy_entries(
         sources: the replica for each position that may be read from.
         preference: positions in the order they are asked.
         held: what the target is known to hold; ``None`` is what can be read there now.
+        ask_both: how a file is read from one bookie and written to the other.
 
     Returns:
         bytes of the entries that were copied.
@@ -92,7 +109,8 @@ def copy_entries(
     while wanted:
         asks = reader.next()
         if isinstance(asks, Unreadable):
-            run = _CopyRun(runtime, next(iter(sources.values()), target), target, throttle)
+            source = next(iter(sources.values()), target)
+            run = _CopyRun(runtime, source, target, throttle, ask_both)
             done = run.copy_crosswise(list(sources.values()), reader.waiting)
             if asks.entry_id not in done:
                 raise _unreadable(ledger_id, asks)
@@ -102,7 +120,7 @@ def copy_entries(
         if not asks:
             break
         for ask in asks:
-            run = _CopyRun(runtime, sources[ask.position], target, throttle)
+            run = _CopyRun(runtime, sources[ask.position], target, throttle, ask_both)
             done, refused = run.copy(ask.entries)
             copied += run.copied_bytes
             reader.answered(ask, done, refused)
@@ -141,12 +159,18 @@ class _CopyRun:
     """Copies from one bookie to another."""
 
     def __init__(
-        self, runtime: Runtime, source: Replica, target: Replica, throttle: Throttle
+        self,
+        runtime: Runtime,
+        source: Replica,
+        target: Replica,
+        throttle: Throttle,
+        ask_both: AskBoth,
     ) -> None:
         self._runtime = runtime
         self._source = source
         self._target = target
         self._throttle = throttle
+        self._ask_both = ask_both
         self.copied_bytes = 0
 
     def copy(self, entries: Sequence[EntryId]) -> tuple[list[EntryId], dict[EntryId, str]]:
@@ -178,10 +202,15 @@ class _CopyRun:
 
     def _copy_part(self, part: PlacedPart) -> PlacedPart | None:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
-        try:
+
+        def copy() -> PlacedPart | None:
             ref = self._target.copy_part(self._source, part.ref, self._throttle)
             placed = replace(part, ref=ref)
             return placed if self._target.check_part(placed) else None
+
+        try:
+            purpose = f"copying {part.ref.name} from {self._source.bookie_id}"
+            return self._ask_both(self._source, self._target, purpose, copy)
         except BookieError as error:
             if error.bookie_id == self._target.bookie_id:
                 raise TargetError(error) from error
@@ -198,9 +227,18 @@ class _CopyRun:
             refused = {EntryId(entry_id): why for entry_id, why in delivery.refused.items()}
             return refused, self._write(entries, ()) if entries else 0
 
+        def ask(group: Sequence[EntryId]) -> tuple[dict[EntryId, str], int]:
+            purpose = f"copying entries {group[0]} to {group[-1]} from {source.bookie_id}"
+            try:
+                return self._ask_both(source, self._target, purpose, lambda: copy(group))
+            except BookieError as error:
+                if error.bookie_id == self._target.bookie_id:
+                    raise TargetError(error) from error
+                return dict.fromkeys(group, error.message), 0
+
         refused: dict[EntryId, str] = {}
         groups = list(_groups(known, entries))
-        for bad, size in self._runtime.map(copy, groups, FILES_AT_ONCE):
+        for bad, size in self._runtime.map(ask, groups, FILES_AT_ONCE):
             refused |= bad
             self.copied_bytes += size
         return refused

@@ -394,6 +394,7 @@ class LedgerRecovery:
                 # same: it may have the record or the file of a part, and another the other half.
                 [p for p, replica in sorted(self._replicas.items()) if replica is not target],
                 target,
+                ask_both=self._context.bookies.ask_both,
             )
         except EntryUnreadableError as error:
             return error
