@@ -213,7 +213,7 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
         MetadataFormatError: the metadata does not say.
     """
     try:
-        return _incarnations(metadata.custom_metadata[INCARNATIONS])
+        return dict(_incarnations(metadata.custom_metadata[INCARNATIONS]))
     except Exception as error:
         raise _unusable(INCARNATIONS, error) from error
 
@@ -267,7 +267,9 @@ def _schema(data: bytes) -> pa.Schema:
     return schema
 
 
-def _incarnations(data: bytes) -> dict[BookieId, str]:
+@lru_cache(maxsize=1024)
+def _incarnations(data: bytes) -> Mapping[BookieId, str]:
+    """Once for the same bytes, as ``_form``: many ledgers have the same bookies."""
     found = json.loads(data)
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"{INCARNATIONS} is {data[:80]!r}, and not a mapping of text to text")
@@ -286,4 +288,7 @@ def _unusable(path: str, error: Exception) -> MetadataFormatError:
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return _JSON.encode(value).encode()
+
+
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
