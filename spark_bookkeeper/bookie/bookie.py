@@ -31,7 +31,7 @@ from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.quorum import Share
 
 T = TypeVar("T")
@@ -45,6 +45,11 @@ def value_of(answer: Answer[T]) -> T:
     if isinstance(answer, BookKeeperError):
         raise answer
     return answer
+
+
+def is_by_itself(bookie_id: str) -> BookieUnavailableError:
+    """What ``Bookie.read_small`` answers for a ledger that is not small."""
+    return BookieUnavailableError("it is read by itself", bookie_id=bookie_id)
 
 
 # What requests name
@@ -81,6 +86,15 @@ class RangeRef:
     ledger: LedgerRef
     first: int
     last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRef:
+    """Some entries of one ledger."""
+
+    ledger: LedgerRef
+    entry_ids: Sequence[int]
+    """Ascending, at least one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -347,8 +361,27 @@ class Bookie(Protocol):
         where nothing else can tell (a ledger without digests).
         """
 
+    def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
+        """What is to be copied here of entries, ascending: all that cannot be read here now.
+
+        Says of no entry that it is absent. Errors: as ``check`` raises them.
+        """
+
+    def read_small(
+        self, wanted: Sequence[EntriesRef], most_bytes: int
+    ) -> Sequence[Answer[Sequence[StoredEntry]]]:
+        """Read entries of ledgers that are small here: records without parts, and of this size at
+        the most. Not in any order; those that cannot be read are left out.
+
+        Errors: ``BookieUnavailableError`` for a ledger that is not small, too: ``read`` is for it.
+        """
+
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
-        """Store copies, durably, and read them back; repeating it changes nothing."""
+        """Store copies, durably, and read them back; repeating it changes nothing.
+
+        Of copies for several ledgers it is also seen that whoever looks for them finds them. Who
+        has much to copy for one ledger looks when all of it is there.
+        """
 
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
         """Where a part is, or can be put.

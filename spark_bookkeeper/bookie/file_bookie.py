@@ -15,6 +15,7 @@ from spark_bookkeeper.bookie.bookie import (
     Compacted,
     Compaction,
     Delivered,
+    EntriesRef,
     EntryView,
     LedgerRef,
     NewCopies,
@@ -28,6 +29,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
+    is_by_itself,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -45,8 +47,10 @@ from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.bookie.together import (
+    empty_together,
     fence_together,
     locate_together,
+    read_together,
     verify_together,
     write_together,
 )
@@ -210,15 +214,52 @@ class FileBookie(Bookie):
         return retrieval.verify(with_files=wanted.with_files)
 
     @override
+    def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
+        logs = {n: self.log(one.ledger) for n, one in enumerate(wanted)}
+        empty = empty_together(self.storage, logs)
+        rest = [one for n, one in enumerate(wanted) if n not in empty]
+        verdicts = iter(self.verify([Verification(one.ledger, one.entry_ids) for one in rest]))
+
+        def answer(n: int, one: EntriesRef) -> Sequence[int]:
+            if n in empty:
+                return one.entry_ids
+            verdict = next(verdicts)
+            logs[n].check()
+            good = () if isinstance(verdict, BookKeeperError) else verdict.good
+            return [entry_id for entry_id in one.entry_ids if entry_id not in good]
+
+        return _each(wanted, answer)
+
+    @override
+    def read_small(
+        self, wanted: Sequence[EntriesRef], most_bytes: int
+    ) -> Sequence[Answer[Sequence[StoredEntry]]]:
+        logs = {n: (self.log(one.ledger), one.entry_ids) for n, one in enumerate(wanted)}
+        found = read_together(self.storage, logs, most_bytes)
+
+        def answer(n: int, one: EntriesRef) -> Sequence[StoredEntry]:
+            if n not in found:
+                raise is_by_itself(self.bookie_id)
+            return found[n]
+
+        return _each(wanted, answer)
+
+    @override
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
         done: Set[int] = frozenset()
         if len(copies) > 1:
             wanted = {n: (self.log(copy.ledger), copy) for n, copy in enumerate(copies)}
             done = write_together(self.storage, wanted)
-        return _each(copies, lambda n, copy: None if n in done else self._write_copies(copy))
 
-    def _write_copies(self, copies: NewCopies) -> None:
-        self.log(copies.ledger).write_copy(copies.entries, copies.parts)
+        def write(n: int, copy: NewCopies) -> None:
+            if n in done:
+                return
+            log = self.log(copy.ledger)
+            path = log.write_copy(copy.entries, copy.parts)
+            if len(copies) > 1 and not log.finds(path):
+                raise unavailable(self.storage, f"{path} was copied there and is not found", path)
+
+        return _each(copies, write)
 
     @override
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:

@@ -251,8 +251,14 @@ class LedgerLog:
             return None
         return self.paths.slot(number), _fence(self.key)
 
+    def keep_whole(self) -> None:
+        """From now on small files that are read are kept for ``take_whole``."""
+        self._slots.keep_whole()
+
     def take_whole(self) -> Mapping[str, bytes]:
-        """Small slots that were read whole since ``usual_fence``, by their paths; once."""
+        """Small files that were read whole since ``usual_fence`` or ``keep_whole``, by their
+        paths; once.
+        """
         return self._slots.take_whole()
 
     def end(self, occupied: set[int]) -> Tail:
@@ -495,6 +501,17 @@ class LedgerLog:
         compared = _Compared([data] if isinstance(data, bytes) else data)
         is_there = self.storage.read_through(path, 0, len(data) + 1, compared.take)
         return is_there and compared.is_same
+
+    def finds(self, path: str, data: bytes | None = None) -> bool:
+        """Whether the copy at that path is listed, by which whoever looks for its entries finds it.
+
+        Args:
+            data: and whether it has these bytes, and none besides. So its header, which a look-up
+                would decode, is the one that was encoded.
+        """
+        directory, _, name = path.rpartition("/")
+        is_listed = name in self.storage.list(directory)
+        return is_listed and (data is None or self.storage.read(path) == data)
 
     def check_life(self, marker: MarkerData) -> None:
         """Whether a marker that was just read is the right one.

@@ -49,10 +49,15 @@ class Retrieval:
         """Entries that could be read from no place so far: the places that were tried, each with
         its error."""
 
-    def read(self) -> Delivered[StoredEntry]:
-        """Whole entries."""
+    def read(self, read: Mapping[str, bytes] | None = None) -> Delivered[StoredEntry]:
+        """Whole entries.
+
+        Args:
+            read: small files that the look-up of their places has read, whole, by their paths.
+        """
         schema = self.log.encoding.schema
-        found = [e for m in self._messages(Wanted.ENTRIES) for e in m.entries(schema)]
+        messages = self._messages(Wanted.ENTRIES, read=read)
+        found = [entry for message in messages for entry in message.entries(schema)]
         return Delivered(found, self._reasons())
 
     def scan(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies
+from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
@@ -106,18 +107,68 @@ def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> di
     return _of_each(good, verdict)
 
 
+def empty_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> Set[int]:
+    """Of those that take copies (``LedgerLog.check``) the ones that have no file here yet."""
+    if not storage.has_directories or not logs:
+        return frozenset()
+
+    def is_empty(log: LedgerLog, _: int) -> bool:
+        log.check_tombstone()
+        return not storage.list(log.paths.directory)
+
+    found = _of_each(logs, is_empty)
+    try:
+        marker = read_marker_data(storage)
+    except BookKeeperError:
+        return frozenset()
+    empty = {n: logs[n] for n, is_so in found.items() if is_so}
+    return _of_each(empty, lambda log, _: log.check_life(marker)).keys()
+
+
+def read_together(
+    storage: Storage, wanted: Mapping[int, tuple[LedgerLog, Sequence[int]]], most_bytes: int
+) -> dict[int, Sequence[StoredEntry]]:
+    """The entries of those that have no parts and are this small; each small file is read once."""
+
+    def read(one: tuple[LedgerLog, Sequence[int]], _: int) -> Sequence[StoredEntry] | None:
+        log, entry_ids = one
+        log.keep_whole()
+        index = log.search(entry_ids[0], entry_ids[-1])
+        whole = log.take_whole()
+        records = [holding.record for holding in index.holdings]
+        size = sum(int(record.sizes.sum()) for record in records)
+        if log.ledger.era_alone or size > most_bytes or any(record.parts for record in records):
+            return None
+        return Retrieval(log, entry_ids, index).read(whole).found
+
+    found = _of_each(wanted, read)
+    try:
+        marker = read_marker_data(storage)
+    except BookKeeperError:
+        return {}
+    small = {n: entries for n, entries in found.items() if entries is not None}
+
+    def checked(entries: Sequence[StoredEntry], n: int) -> Sequence[StoredEntry]:
+        wanted[n][0].check_life(marker)
+        return entries
+
+    return _of_each(small, checked)
+
+
 def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCopies]]) -> Set[int]:
-    """``LedgerLog.write_copy`` for those whose names are free; which of them are done."""
+    """``LedgerLog.write_copy`` for those whose names are free; which of them are done, and listed
+    for whoever looks.
+    """
     files: dict[int, tuple[str, bytes]] = {}
     for n, (log, copy) in copies.items():
         name, data = encode_copy(
             log.key, log.encoding, copy.entries, copy.parts, era=log.ledger.era
         )
         files[n] = log.paths.copy(name), bytes(data)
+    directories = [log.paths.copies for log, _ in copies.values()]
     try:
-        storage.make_directories([log.paths.copies for log, _ in copies.values()])
-        put = _put(storage, files)
-        held = _of_each(put, lambda _, n: copies[n][0].holds(*files[n]))
+        put = _put(storage, files, directories=directories)
+        held = _of_each(put, lambda _, n: copies[n][0].finds(*files[n]))
         marker = read_marker_data(storage)
     except BookKeeperError:
         return frozenset()
@@ -131,12 +182,15 @@ def _check_copy(log: LedgerLog, copy: NewCopies, marker: MarkerData) -> None:
 
 
 def _put(
-    storage: Storage, files: Mapping[int, tuple[str, bytes]], relied_on: Sequence[str] = ()
+    storage: Storage,
+    files: Mapping[int, tuple[str, bytes]],
+    relied_on: Sequence[str] = (),
+    directories: Sequence[str] = (),
 ) -> dict[int, bool]:
     """Those whose files this call has created."""
     if not files:
         return {}
-    created = storage.put_all(list(files.values()), relied_on=relied_on)
+    created = storage.put_all(list(files.values()), relied_on=relied_on, directories=directories)
     return {n: is_new for n, is_new in zip(files, created, strict=True) if is_new}
 
 

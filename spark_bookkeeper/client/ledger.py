@@ -212,7 +212,7 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
         MetadataFormatError: the metadata does not say.
     """
     try:
-        return _incarnations(metadata.custom_metadata[INCARNATIONS])
+        return dict(_incarnations(metadata.custom_metadata[INCARNATIONS]))
     except Exception as error:
         raise _unusable(INCARNATIONS, error) from error
 
@@ -271,7 +271,9 @@ def _schema(data: bytes) -> pa.Schema:
     return schema
 
 
-def _incarnations(data: bytes) -> dict[BookieId, str]:
+@lru_cache(maxsize=1024)
+def _incarnations(data: bytes) -> Mapping[BookieId, str]:
+    """Once for the same bytes, as ``_form``: many ledgers have the same bookies."""
     found = json.loads(data)
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"{INCARNATIONS} is {data[:80]!r}, and not a mapping of text to text")

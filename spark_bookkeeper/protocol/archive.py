@@ -61,9 +61,9 @@ def archived_of(metadata: LedgerMetadata) -> Archived | None:
     Raises:
         MetadataFormatError: it cannot be decoded, or is of a newer version of this library.
     """
-    data = metadata.custom_metadata.get(ARCHIVE)
-    if data is None:
+    if ARCHIVE not in metadata.custom_metadata:
         return None
+    data = metadata.custom_metadata[ARCHIVE]
     try:
         values = json.loads(data)
         if values["format"] != FORMAT_VERSION:

@@ -126,9 +126,9 @@ def _with(
 
 
 def _decoded(metadata: LedgerMetadata) -> dict[str, tuple[list[str], int]]:
-    data = metadata.custom_metadata.get(COLLECTED)
-    if data is None:
+    if COLLECTED not in metadata.custom_metadata:
         return {}
+    data = metadata.custom_metadata[COLLECTED]
     found: Any = json.loads(data)
     is_right = isinstance(found, dict) and all(
         isinstance(each, list)

@@ -288,6 +288,10 @@ class _FrozenMapping(Mapping[str, bytes]):
         return len(self._items)
 
     @override
+    def __contains__(self, key: object) -> bool:
+        return key in self._items  # ``Mapping`` raises and catches an error where it is not
+
+    @override
     def items(self) -> ItemsView[str, bytes]:
         return self._items.items()
 

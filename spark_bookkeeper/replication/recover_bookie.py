@@ -170,8 +170,15 @@ class _Survey:
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
         """The affected ledgers, one after the other."""
         only = self.wish.ledger_ids
-        wanted = wanted_ids(context, only)
-        for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
+        wanted, lost = wanted_ids(context, only), frozenset(self.wish.bookies)
+        done = 0
+
+        def asked() -> Iterator[LedgerId]:
+            nonlocal done
+            for done, ledger_id in enumerate(wanted, 1):  # noqa: B007  (it is told below)
+                yield ledger_id
+
+        for ledger_id, found in context.store.read_ledgers(asked(), naming=lost):
             if found is None and only is not None:
                 raise InvalidArgumentError(
                     f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper "
@@ -179,10 +186,11 @@ class _Survey:
                 )
             if isinstance(found, MetadataFormatError):
                 self.unreadable.append(ShareCopied(ledger_id, Outcome.LEFT, found.message))
-            elif found is not None and found.value.members() & set(self.wish.bookies):
+            elif found is not None:
                 self._note(ledger_id, found.value)
                 yield ledger_id, found
             progress("reading ledger metadata", done, len(wanted), 0)
+        progress("reading ledger metadata", len(wanted), len(wanted), 0)
 
     def _note(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         self.named |= metadata.members()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
@@ -30,6 +31,7 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,10 @@ class FragmentCopy:
     """The shares of one fragment, with all that is known of it when the work begins.
 
     ``run`` does the work; ``rereplicate_many.py`` does it for many by the same steps.
+
+    Args:
+        targets: among which the bookies are chosen that take copies, as they were when the metadata
+            were known, or later; ``None`` looks which are alive.
     """
 
     def __init__(
@@ -139,6 +145,7 @@ class FragmentCopy:
         ledger: Ledger,
         fragment: FragmentRange,
         known: Versioned[LedgerMetadata] | None = None,
+        targets: Targets | None = None,
     ) -> None:
         assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
         self._context = context
@@ -147,10 +154,12 @@ class FragmentCopy:
         self.fragment = fragment
         self.known = known
         self.last = fragment.last_entry_id
-        # The answer to the read of the metadata, just now, came with every change before it.
-        self.alive = context.bookies.last_registrations()
-        self.targets = Targets(context.bookies, self.alive, work.lost, work.target)
-        self._throttle = throttle_for(context, work.bytes_per_second, work.rate_now)
+        if targets is None:
+            # The answer to the read of the metadata, just now, came with every change before it.
+            alive = context.bookies.last_registrations()
+            targets = Targets(context.bookies, alive, work.lost, work.target)
+        self.alive = targets.alive
+        self.targets = targets
 
     def run(self) -> Sequence[ShareCopied]:
         shares: list[ShareCopied] = []
@@ -193,6 +202,10 @@ class FragmentCopy:
             return share
         reason = "another client replaced the bookie meanwhile"
         return self.share(Outcome.NO_LONGER_NEEDED, reason, share.source)
+
+    @cached_property
+    def _throttle(self) -> Throttle:
+        return throttle_for(self._context, self._work.bytes_per_second, self._work.rate_now)
 
     @property
     def lost(self) -> list[tuple[int, BookieId]]:

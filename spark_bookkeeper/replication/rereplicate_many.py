@@ -31,6 +31,7 @@ from spark_bookkeeper.replication.rereplicate import (
     with_successors,
 )
 from spark_bookkeeper.replication.shares import in_order, share_of
+from spark_bookkeeper.replication.targets import Targets
 
 
 def rereplicate_many(
@@ -67,12 +68,20 @@ def _planned(context: ClientContext, together: Together, works: Sequence[Fragmen
     for number, work in enumerate(works):
         if work.size_bytes <= SMALL_BYTES and work.bytes_per_second is None and not work.ahead:
             numbers.setdefault(work.ledger_id, number)
+    known = list(context.store.read_ledgers(list(numbers)))
+    # The last of these answers came with every change before it.
+    alive = context.bookies.last_registrations()
+    choosers: dict[object, Targets] = {}
     shares: dict[int, _Share] = {}
-    for ledger_id, found in context.store.read_ledgers(list(numbers)):
+    for ledger_id, found in known:
         number = numbers[ledger_id]
         if isinstance(found, Versioned):
+            work = works[number]
+            key = work.lost, work.target
+            if key not in choosers:
+                choosers[key] = Targets(context.bookies, alive, *key)
             try:
-                share = _plan(context, together, works[number], found)
+                share = _plan(context, together, work, found, choosers[key])
             except BookKeeperError:
                 continue
             if share is not None:
@@ -81,14 +90,18 @@ def _planned(context: ClientContext, together: Together, works: Sequence[Fragmen
 
 
 def _plan(
-    context: ClientContext, together: Together, work: FragmentWork, found: Versioned[LedgerMetadata]
+    context: ClientContext,
+    together: Together,
+    work: FragmentWork,
+    found: Versioned[LedgerMetadata],
+    targets: Targets,
 ) -> _Share | None:
     ledger = Ledger.of(work.ledger_id, found.value)
     fragment = found.value.fragment_range(work.first_entry_id)
     is_planned = work.nonce is None or work.nonce == found.value.nonce
     if not is_planned or fragment is None or fragment.last_entry_id is None:
         return None
-    copy = FragmentCopy(context, work, ledger, fragment, found)
+    copy = FragmentCopy(context, work, ledger, fragment, found, targets)
     if len(copy.lost) != 1 or copy.is_back(copy.lost[0][1]):
         return None
     position, _ = copy.lost[0]

@@ -166,15 +166,17 @@ def carry_out_many(
     runtime = runtime or context.runtime
     found: dict[int, Sequence[ResultT]] = {}
     if (do_many := step.do_many) is not None and len(items) > 1:
+        batches = -(-len(items) // ITEMS_TOGETHER)
+        size = -(-len(items) // batches)  # as large as each other: two are under way at once
 
         def carry_out_some(start: int) -> None:
-            some = items[start : start + ITEMS_TOGETHER]
+            some = items[start : start + size]
             for number, results in enumerate(_together(do_many, step, context, some, under_way)):
                 if results is not None:
                     found[start + number] = results
                     done(results)
 
-        starts = list(range(0, len(items), ITEMS_TOGETHER))
+        starts = list(range(0, len(items), size))
         runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
 
     def carry_out_one(number: int) -> Sequence[ResultT]:

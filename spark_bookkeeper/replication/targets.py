@@ -16,7 +16,7 @@ from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import FragmentRange
-from spark_bookkeeper.protocol.placement import choose, drawn, members
+from spark_bookkeeper.protocol.placement import Candidate, choose, drawn, members
 
 
 class Chooser(Protocol):
@@ -49,7 +49,8 @@ class Targets:
         wanted: BookieId | None,
     ) -> None:
         self._bookies = bookies
-        self._alive = alive
+        self.alive = alive
+        """The bookies that are alive, as it was told."""
         self._lost = lost
         self._wanted = wanted
 
@@ -75,26 +76,27 @@ class Targets:
         Raises:
             NotEnoughBookiesError: with every bookie and why it was not chosen.
         """
-        excluded = members(fragment.ensemble, self._alive)
+        excluded = members(fragment.ensemble, self.alive)
         excluded |= dict.fromkeys(taken, "already in the ensemble")
         excluded |= dict.fromkeys(self._lost, "to be recovered") | dict(failures or {})
         if self._wanted is not None:
             excluded |= {
                 b: f"not the target {self._wanted}"
-                for b in self._alive
+                for b in self.alive
                 if b != self._wanted and b not in excluded
             }
-        reasons = self._bookies.ineligible(self._alive, 0, ledger, excluded)
+        reasons = self._bookies.ineligible(self.alive, 0, ledger, excluded)
         share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
         peers = {
             p for each in ledger.metadata.quorum.write_sets() if position in each for p in each
         }
         rest = [b for n, b in enumerate(fragment.ensemble) if n in peers - {position}]
         rest += taken
-        racks = {self._alive[b].rack for b in rest if b in self._alive}
-        beside = [b for b, each in self._alive.items() if each.rack in racks]
-        free = {b: each.free_bytes for b, each in self._alive.items() if each.free_bytes}
-        candidates = drawn(share, self._bookies.candidates(self._alive), free, beside)
+        racks = {self.alive[b].rack for b in rest if b in self.alive}
+        beside = [b for b, each in self.alive.items() if each.rack in racks]
+        # Those that cannot be chosen are not drawn: a draw is most of what this costs.
+        possible = [each for each in self._candidates if each.bookie_id not in reasons]
+        candidates = drawn(share, possible, self._free_bytes, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
         try:
             return choose(1, candidates, reasons, purpose)[0]
@@ -102,6 +104,14 @@ class Targets:
             return choose(1, candidates, {**self._unusable, **reasons}, purpose)[0]
 
     @cached_property
+    def _candidates(self) -> Sequence[Candidate]:
+        return self._bookies.candidates(self.alive)
+
+    @cached_property
+    def _free_bytes(self) -> Mapping[BookieId, int]:
+        return {b: each.free_bytes for b, each in self.alive.items() if each.free_bytes}
+
+    @cached_property
     def _unusable(self) -> Mapping[BookieId, str]:
         """Bookies that no fragment could use, those that are down among them; asked once."""
-        return self._bookies.ineligible(self._alive, len(self._alive) + 1)
+        return self._bookies.ineligible(self.alive, len(self.alive) + 1)

@@ -52,10 +52,10 @@ ITEMS_PER_TASK: Final = 256
 BYTES_PER_TASK: Final = 1 << 30
 """The same for items that say how large they are (``size_bytes``)."""
 
-RESULT_SCHEMA: Final = "item int, results binary"
+RESULT_SCHEMA: Final = "pack int, results binary"
 
 _COUNTS: Final = -1
-"""In place of an item: what the task counted."""
+"""In place of a pack: what the task counted."""
 
 
 class SparkRunner(Runner):
@@ -138,7 +138,8 @@ class SparkRunner(Runner):
         cores = parallelism(self._spark)
         tasks = len(items) if step.is_computing else task_count(items, cores)
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
-        packs = [[(i, pickle.dumps(items[i])) for i in numbers] for numbers in hands]
+        # Together: what items have in common, their classes to begin with, travels once.
+        packs = [pickle.dumps([items[i] for i in numbers]) for numbers in hands]
         frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(
             _task(self._connection, packs, step, self._token), RESULT_SCHEMA
         )
@@ -147,14 +148,14 @@ class SparkRunner(Runner):
         except spark_errors() as error:
             reason = f"the Spark job failed: {first_line(error)}; run it again to do the rest"
             return [step.failed(item, Failure(reason)) for item in items]
-        found: list[ResultT] = []
-        for answer in sorted(collected, key=lambda answer: answer.item):
+        found: dict[int, Sequence[ResultT]] = {}
+        for answer in collected:
             told = pickle.loads(bytes(answer.results))
-            if answer.item == _COUNTS:
+            if answer.pack == _COUNTS:
                 self._on_counts(told)
             else:
-                found += told
-        return found
+                found.update(zip(hands[answer.pack], told, strict=True))
+        return [result for number in range(len(items)) for result in found[number]]
 
 
 def task_count(items: Sequence[Item], cores: int) -> int:
@@ -196,7 +197,7 @@ def _size_bytes(items: Sequence[Item]) -> int:
 
 def _task(
     connection: Connection,
-    packs: Sequence[Sequence[tuple[int, bytes]]],
+    packs: Sequence[bytes],
     step: Step[Any, Any],
     job: str,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -210,20 +211,19 @@ def _task(
         with counted(context.metrics, told.append), noting(context, job, under_way):
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    pack = list(packs[number])
+                    items = pickle.loads(packs[number])
                     inside = context
-                    if len(pack) >= ITEMS_AT_ONCE:
+                    if len(items) >= ITEMS_AT_ONCE:
                         inside = replace(context, runtime=ThreadRuntime(map_width=1))
-                    items = [pickle.loads(data) for _, data in pack]
                     results = carry_out_many(
                         step, inside, items, at_once, under_way, runtime=context.runtime
                     )
-                    yield _answer([index for index, _ in pack], [pickle.dumps(r) for r in results])
-        yield _answer([_COUNTS], [pickle.dumps(told[0])])
+                    yield _answer(number, results)
+        yield _answer(_COUNTS, told[0])
 
     return run
 
 
-def _answer(items: Sequence[int], results: Sequence[bytes]) -> pa.RecordBatch:
-    columns = [pa.array(items, pa.int32()), pa.array(results, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, names=["item", "results"])
+def _answer(pack: int, results: object) -> pa.RecordBatch:
+    columns = [pa.array([pack], pa.int32()), pa.array([pickle.dumps(results)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["pack", "results"])

@@ -21,6 +21,7 @@ from spark_bookkeeper.bookie.bookie import (
     Compacted,
     Compaction,
     Delivered,
+    EntriesRef,
     EntryDetails,
     EntryView,
     LedgerRef,
@@ -35,6 +36,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
+    is_by_itself,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -368,6 +370,22 @@ class TableBookie(Bookie):
     @override
     def check(self, ledger: LedgerRef) -> None:
         raise self._takes_nothing(ledger.key)
+
+    @override
+    def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
+        return [self._takes_nothing(each.ledger.key) for each in wanted]
+
+    @override
+    def read_small(
+        self, wanted: Sequence[EntriesRef], most_bytes: int
+    ) -> Sequence[Answer[Sequence[StoredEntry]]]:
+        def read(each: EntriesRef) -> Sequence[StoredEntry]:
+            held = self._holdings(RangeRef(each.ledger, each.entry_ids[0], each.entry_ids[-1]))
+            if held.pieces(each.entry_ids)[1].sum() > most_bytes:
+                raise is_by_itself(self._bookie_id)
+            return self.read(each.ledger, each.entry_ids).found
+
+        return _each(wanted, read)
 
     @override
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:

@@ -61,12 +61,15 @@ class CountingStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
+        for path in directories:
+            self._note("make_directory", path)
         for path in relied_on:
             self._note("sync", path)
         for path, _ in files:
             self._note("put_if_absent", path)
-        return self.inner.put_all(files, progress, relied_on)
+        return self.inner.put_all(files, progress, relied_on, directories)
 
     @override
     def make_directories(

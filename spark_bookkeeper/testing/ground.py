@@ -280,8 +280,9 @@ class GroundStorage(CountingStorage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
-        created = super().put_all(files, progress, relied_on)
+        created = super().put_all(files, progress, relied_on, directories)
         for path, _ in files:
             self._after("put_if_absent", path)
         return created

@@ -155,10 +155,12 @@ class MemoryStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
         """As a disk does it: all are visible before any is durable."""
         if not self.disk.has_directories:
-            return super().put_all(files, progress, relied_on)
+            return super().put_all(files, progress, relied_on, directories)
+        self.make_directories(directories, progress)
         if relied_on:
             self.sync_all(relied_on, progress)
         for path, data in files:

@@ -23,6 +23,7 @@ from spark_bookkeeper.bookie.bookie import (
     Compacted,
     Compaction,
     Delivered,
+    EntriesRef,
     EntryView,
     LedgerRef,
     NewCopies,
@@ -196,6 +197,20 @@ class QueueBookie(Bookie):
     @override
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
         answers: Sequence[Answer[Verdict]] = self.ask("verify", wanted)
+        return answers
+
+    @override
+    def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
+        answers: Sequence[Answer[Sequence[int]]] = self.ask("lacking", wanted)
+        return answers
+
+    @override
+    def read_small(
+        self, wanted: Sequence[EntriesRef], most_bytes: int
+    ) -> Sequence[Answer[Sequence[StoredEntry]]]:
+        answers: Sequence[Answer[Sequence[StoredEntry]]] = self.ask(
+            "read_small", wanted, most_bytes
+        )
         return answers
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 import time
@@ -65,6 +66,19 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def sync_file_system(path: Path) -> None:
+    """Everything that was done before in the file system of a directory is durable."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBRARY.syncfs(directory) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs failed")
+    finally:
+        os.close(directory)
+
+
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 
 def write_copies(directory: Path, data: memoryview) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import crc32c
 import pyarrow as pa
 from kazoo.client import KazooClient
 from typing_extensions import Self
@@ -28,6 +31,7 @@ from tests.benchmarks.profiling import timed
 
 ENTRIES = 10
 WIDTH = 32
+TOGETHER = 128
 ENTRY_BYTES = 1 << 20
 ENTRIES_A_SLOT = 8
 ZNODE_BYTES = 700
@@ -95,6 +99,97 @@ class _Bare:
         started = time.perf_counter()
         ThreadRuntime().map(recover, turns, width)
         return time.perf_counter() - started
+
+
+class _BareShares:
+    """The least that making small shares again consists of, by plain code and plain kazoo.
+
+    For each share its node is read, and a small file, whose CRC32C is compared; a new file of the
+    same bytes is put into two new directories, all of it synced, read back and compared; and the
+    node is written, if it has the version that was read.
+    """
+
+    def __init__(self, lab: Lab, bk: sbk.BookKeeper, count: int) -> None:
+        hosts = bk.metadata_uri.split("://")[1].split("/")[0]
+        self._client = KazooClient(hosts)
+        self._scratch = lab.scratch("raw-shares")
+        self._turns = list(range(count))
+        self._value = raw.noise(ZNODE_BYTES)
+        self._data = raw.noise(ENTRIES * SMALL)
+        self._checksum = crc32c.crc32c(self._data)
+
+    def __enter__(self) -> Self:
+        self._client.start()
+        for turn in self._turns:
+            self._client.ensure_path(self._node(turn))
+            self._source(turn).parent.mkdir(parents=True)
+            self._source(turn).write_bytes(self._data)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def at_once(self) -> float:
+        """How many in a second, ``WIDTH`` at a time, each with syncs of its own."""
+
+        def share(home: Path, turn: int) -> None:
+            _, stat = self._client.get(self._node(turn))
+            data = self._read(turn)
+            target = self._target(home, turn)
+            target.parent.mkdir(parents=True)
+            raw.sync_directory(home)
+            raw.sync_directory(target.parents[1])
+            raw.write_synced(target, [memoryview(data)])
+            assert target.read_bytes() == data
+            self._client.set(self._node(turn), self._value, stat.version)
+
+        home = Path(tempfile.mkdtemp(dir=self._scratch))
+        started = time.perf_counter()
+        ThreadRuntime().map(partial(share, home), self._turns, WIDTH)
+        return len(self._turns) / (time.perf_counter() - started)
+
+    def together(self) -> float:
+        """The same in one thread, ``TOGETHER`` of them from step to step, and all synced as one."""
+        home = Path(tempfile.mkdtemp(dir=self._scratch))
+        started = time.perf_counter()
+        for start in range(0, len(self._turns), TOGETHER):
+            turns = self._turns[start : start + TOGETHER]
+            reads = [self._client.get_async(self._node(turn)) for turn in turns]
+            versions = [read.get()[1].version for read in reads]
+            targets = [self._target(home, turn) for turn in turns]
+            contents = [self._read(turn) for turn in turns]
+            unnamed = []
+            for target, data in zip(targets, contents, strict=True):
+                target.parent.mkdir(parents=True)
+                unnamed.append(os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666))
+                os.write(unnamed[-1], data)
+            raw.sync_file_system(home)
+            for target, file in zip(targets, unnamed, strict=True):
+                os.link(f"/proc/self/fd/{file}", target, src_dir_fd=file, follow_symlinks=True)
+                os.close(file)
+            raw.sync_file_system(home)
+            for target, data in zip(targets, contents, strict=True):
+                assert target.read_bytes() == data
+            transaction = self._client.transaction()
+            for turn, version in zip(turns, versions, strict=True):
+                transaction.set_data(self._node(turn), self._value, version)
+            assert not any(isinstance(each, Exception) for each in transaction.commit())
+        return len(self._turns) / (time.perf_counter() - started)
+
+    def _node(self, turn: int) -> str:
+        return f"/raw-shares/{turn}"
+
+    def _source(self, turn: int) -> Path:
+        return self._scratch / "sources" / str(turn) / "slot"
+
+    def _target(self, home: Path, turn: int) -> Path:
+        return home / str(turn) / "copies" / "copy"
+
+    def _read(self, turn: int) -> bytes:
+        data = self._source(turn).read_bytes()
+        assert crc32c.crc32c(data) == self._checksum
+        return data
 
 
 def _empty(lab: Lab, bare: _Bare) -> Line:
@@ -242,7 +337,8 @@ def bookie(lab: Lab) -> Iterator[Line]:
     assert lab.spark is not None
     with lab.new_cluster("losing") as bk:
         yield _lost_bytes(lab, bk)
-        yield _lost_ledgers(lab, bk)
+        with _BareShares(lab, bk, lab.sizes.lost_ledgers * 3 // 4) as bare:
+            yield _lost_ledgers(lab, bk, bare)
     shutil.rmtree(lab.directory / "losing")
 
 
@@ -274,7 +370,10 @@ def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
         made, victim = write()
         figure = sum(path.stat().st_size for path in _files(bk, victim))
         copied()
-        return figure / _recover(lab, bk, made, victim) / MB
+        seconds = _recover(bk, victim)
+        for ledger_id in made:
+            lab.forget(ledger_id, bk)
+        return figure / seconds / MB
 
     def theirs(*, verified: bool) -> float:
         copied()
@@ -298,9 +397,10 @@ def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
     )
 
 
-def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper) -> Line:
+def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper, bare: _BareShares) -> Line:
     count = lab.sizes.lost_ledgers
     payload = raw.noise(SMALL)
+    aside = lab.scratch("lost")
 
     def write(_: int) -> LedgerId:
         with bk.create_ledger() as writer:
@@ -312,7 +412,15 @@ def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper) -> Line:
         made = ThreadRuntime().map(write, list(range(count)), 16)
         victim = _most_used(bk, made)
         hit = sum(victim in bk.ledger(i).fragments[0].ensemble for i in made)
-        return hit / _recover(lab, bk, made, victim)
+        assert bk.cluster is not None
+        # Its files go at the end, and so do those of the ledgers: see ``Lab.forget``.
+        root = bk.cluster.root_of(victim)
+        root.rename(Path(tempfile.mkdtemp(dir=aside)) / "bookie")
+        root.mkdir()
+        seconds = _recover(bk, victim)
+        for ledger_id in made:
+            bk.delete_ledger(ledger_id, even_if_alive=True)
+        return hit / seconds
 
     return Line(
         "P7",
@@ -321,9 +429,11 @@ def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper) -> Line:
         f"{count:,} ledgers of {ENTRIES} x {SMALL} B, some three quarters of them hit",
         ours,
         [
+            Against(f"raw: the same, {WIDTH} at a time", bare.at_once),
+            Against(f"raw: the same, {TOGETHER} together", bare.together),
             lab.against_peer(
                 lambda: lab.peer().ask("bookie", count, ENTRIES, SMALL)["per_s"], at_least(1)
-            )
+            ),
         ],
         rounds=lab.sizes.rounds,
     )
@@ -346,8 +456,8 @@ def _files(bk: sbk.BookKeeper, bookie_id: BookieId) -> list[Path]:
     return sorted(path for path in root.glob("ledgers/*/*/*") if path.is_file())
 
 
-def _recover(lab: Lab, bk: sbk.BookKeeper, made: list[LedgerId], victim: BookieId) -> float:
-    """Seconds to recover a bookie that is destroyed first; all is as before afterwards."""
+def _recover(bk: sbk.BookKeeper, victim: BookieId) -> float:
+    """Seconds to recover a bookie that is destroyed first; it is there again afterwards."""
     assert bk.cluster is not None
     bk.cluster.stop_bookie(victim, destroy=True)
     started = time.perf_counter()
@@ -355,7 +465,5 @@ def _recover(lab: Lab, bk: sbk.BookKeeper, made: list[LedgerId], victim: BookieI
         report = bk.recover_bookie(victim)
     seconds = time.perf_counter() - started
     assert report.is_complete, report
-    for ledger_id in made:
-        lab.forget(ledger_id, bk)
     bk.cluster.start_bookie(victim)
     return seconds

@@ -9,7 +9,8 @@ import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -252,6 +253,38 @@ def test_r9b_a_directory_whose_sync_failed_is_synced_by_the_next_call(
     storage.make_directory("a")
 
     assert synced == [str(tmp_path)]
+
+
+def test_r9_directories_and_contents_are_durable_before_the_names_in_two_syncs_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+
+    class Whole:
+        """A file system that can be synced by one call; what is named in it then is noted."""
+
+        def has_all(self, devices: Iterable[int]) -> bool:
+            return all(device == os.stat(tmp_path).st_dev for device in devices)
+
+        def check_has(self, descriptor: int) -> None:
+            assert self.has_all([os.fstat(descriptor).st_dev])
+
+        def sync(self) -> None:
+            synced.append(sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")))
+
+    monkeypatch.setattr(local, "file_system", lambda _: nullcontext(Whole()))
+    storage = LocalStorage(tmp_path)
+    if not storage._unnamed_files:
+        pytest.skip("files without a name are not supported here")
+    (tmp_path / "d").mkdir()
+    directories = [f"d/{number}" for number in range(8)]
+    files = [(f"{directory}/a", b"x") for directory in directories]
+
+    storage.put_all(files, directories=directories)
+    storage.make_directories(directories)
+
+    made = ["d", *directories]
+    assert synced == [made, sorted([*made, *(path for path, _ in files)])]
 
 
 def test_r9_a_deleted_name_stays_deleted(

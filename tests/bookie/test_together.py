@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.bookie import LedgerRef, NewCopies, RangeRef, Verification, value_of
+from spark_bookkeeper.bookie.bookie import (
+    EntriesRef,
+    LedgerRef,
+    NewCopies,
+    RangeRef,
+    Verification,
+    value_of,
+)
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.holdings import LedgerTail
@@ -93,9 +100,9 @@ def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None
     calls: list[tuple[str, int]] = []
 
     class Noting(MemoryStorage):
-        def put_all(self, files, progress=lambda: None, relied_on=()):  # type: ignore[no-untyped-def]
+        def put_all(self, files, *others, **named):  # type: ignore[no-untyped-def]
             calls.append(("put", len(files)))
-            return super().put_all(files, progress, relied_on)
+            return super().put_all(files, *others, **named)
 
         def sync_all(self, paths, progress=lambda: None):  # type: ignore[no-untyped-def]
             calls.append(("sync", len(paths)))
@@ -244,6 +251,67 @@ def test_cookie_neg_where_entries_are_is_told_of_one_incarnation(
         isinstance(held, BookKeeperError)
         for held in bookie.holdings([RangeRef(each, 0, 3) for each in LEDGERS])
     )
+
+
+def test_a_small_slot_is_read_once_for_its_places_and_its_entries(disk: MemoryDisk) -> None:
+    written(disk)
+    looks = Counter[tuple[str, bool]]()
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        looks[operation, path == MARKER_PATH] += moment == "before"
+
+    bookie = FileBookie(MemoryStorage(disk, faults))
+    found = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
+
+    assert [[e.entry_id for e in value_of(one)] for one in found] == [[0, 1, 2, 3]] * COUNT
+    assert looks["read", False] == 2 * COUNT, "two slots of each"
+    assert looks["read", True] == 1
+
+
+def test_cookie_neg_copies_are_not_taken_for_another_incarnation(disk: MemoryDisk) -> None:
+    """The partition is formatted anew between the looks for tombstones and that at the marker."""
+
+    def is_due(operation: str, path: str) -> bool:
+        return operation == "list"
+
+    wanted = [EntriesRef(each, range(4)) for each in LEDGERS]
+    for answer in FileBookie(wiped_before(disk, is_due)).lacking(wanted):
+        assert isinstance(answer, CookieMismatchError)
+
+
+def test_damaged_entries_are_not_among_those_that_are_copied(disk: MemoryDisk) -> None:
+    written(disk)
+    path = LedgerPaths(LEDGERS[2].key).slot(1)
+    disk.corrupt(path, flipped)
+    wanted = [EntriesRef(each, range(4)) for each in LEDGERS]
+
+    found = FileBookie(MemoryStorage(disk)).read_small(wanted, 1 << 20)
+
+    counts = [len(value_of(one)) for one in found]
+    assert counts == [2 if each is LEDGERS[2] else 4 for each in LEDGERS]
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[:-8], lambda data: data + b"x", lambda data: b"?" + data[1:]]
+)
+def test_a_copy_that_is_not_read_back_as_it_was_written_is_not_stored(
+    disk: MemoryDisk, spoil: Callable[[bytes], bytes]
+) -> None:
+    written(disk)
+    source = FileBookie(MemoryStorage(disk))
+    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
+    target = MemoryDisk("10.0.0.2:3181")
+    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+    damaged = LedgerPaths(LEDGERS[2].key).copies
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        if operation == "put" and path.startswith(damaged) and moment == "after":
+            target.corrupt(path, spoil)
+
+    answers = FileBookie(MemoryStorage(target, faults)).write_copies(copies)
+
+    # Its name is taken by then; alone it is put under another, and spoilt again.
+    assert [answer is None for answer in answers] == [each is not LEDGERS[2] for each in LEDGERS]
 
 
 def test_what_is_unusual_about_one_is_its_own_affair(disk: MemoryDisk) -> None:

@@ -164,8 +164,8 @@ def failing_for(ledger_id: LedgerId) -> Callable[[Bookie, Sequence[Any]], Sequen
 
     def some_fail(bookie: Bookie, wanted: Sequence[Any]) -> Sequence[Any]:
         answers = list(entries(bookie, wanted))
-        for number, (ledger, _) in enumerate(wanted):
-            if ledger.key.ledger_id == ledger_id:
+        for number, one in enumerate(wanted):
+            if one.ledger.key.ledger_id == ledger_id:
                 answers[number] = BookieUnavailableError("not now", bookie_id=bookie.bookie_id)
         return answers
 

@@ -140,11 +140,14 @@ class LocalStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
         created: list[bool] = []
         for start in range(0, len(files), _FILES_TOGETHER):
             some = files[start : start + _FILES_TOGETHER]
-            created += self._put_together(some, progress, () if start else relied_on)
+            if start:  # all of them were made, and relied on, before the first
+                relied_on = directories = ()
+            created += self._put_together(some, progress, relied_on, directories)
         return created
 
     def _put_together(
@@ -152,12 +155,16 @@ class LocalStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None],
         relied_on: Sequence[str],
+        directories: Sequence[str],
     ) -> Sequence[bool]:
         if len(files) < FEWEST or not self._unnamed_files:
-            return super().put_all(files, progress, relied_on)
+            return super().put_all(files, progress, relied_on, directories)
         with self._translated(self._root), file_system(self._root) as whole:
             if whole is None or not whole.has_all(self._parents(relied_on).values()):
-                return super().put_all(files, progress, relied_on)
+                return super().put_all(files, progress, relied_on, directories)
+            doubtful = self._made(directories)
+            if not whole.has_all(status.st_dev for status in doubtful.values()):
+                return super().put_all(files, progress, relied_on, directories)
             written: list[tuple[str, int]] = []
             try:
                 for path, data in files:
@@ -167,7 +174,8 @@ class LocalStorage(Storage):
                     whole.check_has(descriptor)
                     write(descriptor, data)
                 progress()
-                whole.sync()  # what is relied on as well
+                whole.sync()  # what is relied on as well, and the directories
+                self._note_durable(doubtful)
                 progress()
                 created = [link_unnamed(descriptor, target) for target, descriptor in written]
                 progress()
@@ -309,25 +317,35 @@ class LocalStorage(Storage):
         # A directory that was merely found may not be durable yet (rule R9b): its parent is
         # synced either way, unless this very directory was made durable here before. All are
         # made first, as one commit of the file system's journal then does for every sync.
-        doubtful: dict[str, os.stat_result] = {}
-        for path in paths:
-            with self._translated(f"{self._root}/{path}"):
-                doubtful |= self._make(path)
+        doubtful = self._made(paths)
         parents = {made.rpartition("/")[0]: status.st_dev for made, status in doubtful.items()}
         self._sync_directories(parents, progress)
+        self._note_durable(doubtful)
+
+    def _made(self, paths: Sequence[str]) -> dict[str, os.stat_result]:
+        """Make directories; those on their ways that may not be durable, as they are."""
+        doubtful: dict[str, os.stat_result] = {}
+        tops: dict[str, os.stat_result] = {}
+        for path in paths:
+            with self._translated(f"{self._root}/{path}"):
+                self._make(path, doubtful, tops)
+        return doubtful
+
+    def _note_durable(self, doubtful: Mapping[str, os.stat_result]) -> None:
         if len(self._durable) > _DURABLE_KEPT:
             self._durable = {}
         self._durable |= {made: status.st_ino for made, status in doubtful.items()}
 
-    def _make(self, path: str) -> dict[str, os.stat_result]:
-        """Make a directory; those on its way that may not be durable, as they are."""
-        doubtful: dict[str, os.stat_result] = {}
+    def _make(
+        self, path: str, doubtful: dict[str, os.stat_result], tops: dict[str, os.stat_result]
+    ) -> None:
+        """Args: ``tops`` are those below the root that were seen a moment ago."""
         directory = self._root
         top, *below = path.split("/")
         if below:
             directory = f"{directory}/{top}"
             try:
-                status = os.stat(directory)
+                status = tops.get(top) or tops.setdefault(top, os.stat(directory))
             except FileNotFoundError:
                 raise top_is_gone(self, path) from None
             if self._durable.get(directory) != status.st_ino:
@@ -340,7 +358,6 @@ class LocalStorage(Storage):
             status = os.stat(directory)
             if self._durable.get(directory) != status.st_ino:
                 doubtful[directory] = status
-        return doubtful
 
     @override
     def sync(self, *paths: str) -> None:

@@ -112,13 +112,18 @@ class Storage(Protocol):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
         """``put_if_absent`` for many files, path and content; all are durable when it returns.
 
         Args:
             relied_on: files that were merely found. They are durable, as by ``sync_all``, before
                 any of the new ones appears.
+            directories: made before, as by ``make_directories``, and durable before any of the new
+                files appears.
         """
+        if directories:
+            self.make_directories(directories, progress)
         if relied_on:
             self.sync_all(relied_on, progress)
         created = []

@@ -72,9 +72,10 @@ class BoundedStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
         def put(files: Sequence[tuple[str, bytes]], progress: Callable[[], None]) -> Sequence[bool]:
-            return self._storage.put_all(files, progress, relied_on)
+            return self._storage.put_all(files, progress, relied_on, directories)
 
         size = sum(len(data) for _, data in files)
         return self._together("put", files[0][0], size, put, files)

@@ -7,27 +7,19 @@ and is for ``copy_entries``, which asks everybody and says what is the matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
-from spark_bookkeeper.bookie.bookie import (
-    Answer,
-    Bookie,
-    LedgerRef,
-    NewCopies,
-    RangeRef,
-    Verification,
-    value_of,
-)
+from spark_bookkeeper.bookie.bookie import Answer, Bookie, EntriesRef, NewCopies
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
+from spark_bookkeeper.protocol.reader import Reader, Unreadable
 
 SMALL_BYTES: Final = 256 << 10
 """For one target: what is larger gains nothing by company, and many of these fit into memory."""
@@ -46,7 +38,7 @@ class SmallCopy:
     target: Replica
     preference: Sequence[int]
     """Positions that may be read from, in the order in which they are asked; not the target's."""
-    wanted: list[EntryId] = field(default_factory=list)
+    wanted: Sequence[EntryId] = ()
     """What the target lacks."""
     found: list[StoredEntry] = field(default_factory=list)
 
@@ -74,37 +66,27 @@ def copy_many(
 def _held(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
     """With what each target lacks."""
     wanted = {
-        key: (copy.target_id, Verification(copy.target.ledger, copy.entries))
+        key: (copy.target_id, EntriesRef(copy.target.ledger, copy.entries))
         for key, copy in copies.items()
         if copy.entries
     }
-    answers = together.ask("looking for copies of many ledgers", _good, wanted)
+    answers = together.ask("looking for copies of many ledgers", _lacking, wanted)
     kept: dict[K, SmallCopy] = {}
     for key, copy in copies.items():
-        good = answers.get(key, frozenset())
-        if not isinstance(good, BookKeeperError):
-            copy.wanted = [e for e in copy.entries if e not in good]
+        lacking = answers.get(key, ())
+        if not isinstance(lacking, BookKeeperError):
+            copy.wanted = cast(Sequence[EntryId], lacking)
             kept[key] = copy
     return kept
 
 
-def _good(bookie: Bookie, wanted: Sequence[Verification]) -> Sequence[Answer[Iterable[int]]]:
-    """What a bookie that takes copies has of them already."""
-    answers: list[Answer[frozenset[int]]] = []
-    for one, verdict in zip(wanted, bookie.verify(wanted), strict=True):
-        try:
-            bookie.check(one.ledger)
-        except BookKeeperError as error:
-            answers.append(error)
-            continue
-        good = () if isinstance(verdict, BookKeeperError) else verdict.good
-        answers.append(frozenset(good))
-    return answers
+def _lacking(bookie: Bookie, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
+    return bookie.lacking(wanted)
 
 
 def _read(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
     """With the entries, each from the first bookie that is to be asked for it."""
-    wanted: dict[tuple[K, int], tuple[BookieId, tuple[LedgerRef, Ask]]] = {}
+    wanted: dict[tuple[K, int], tuple[BookieId, EntriesRef]] = {}
     for key, copy in copies.items():
         ledger, ensemble = copy.ledger, copy.ensemble
         asks = Reader(ledger.metadata.quorum, ensemble, copy.wanted, copy.preference).next()
@@ -115,7 +97,8 @@ def _read(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, Small
                 source = together.replica(ensemble[ask.position], ledger)
             except BookKeeperError:
                 continue
-            wanted[key, ask.position] = ensemble[ask.position], (source.ledger, ask)
+            asked = EntriesRef(source.ledger, ask.entries)
+            wanted[key, ask.position] = ensemble[ask.position], asked
     answers = together.ask("reading entries of many ledgers", _entries, wanted)
     for (key, _), found in answers.items():
         if not isinstance(found, BookKeeperError):
@@ -124,38 +107,20 @@ def _read(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, Small
 
 
 def _entries(
-    bookie: Bookie, wanted: Sequence[tuple[LedgerRef, Ask]]
+    bookie: Bookie, wanted: Sequence[EntriesRef]
 ) -> Sequence[Answer[Sequence[StoredEntry]]]:
-    """Small entries that lie in records; no answer where there are others."""
-    ranges = [RangeRef(ledger, ask.entries[0], ask.entries[-1]) for ledger, ask in wanted]
-    answers: list[Answer[Sequence[StoredEntry]]] = []
-    for (ledger, ask), held in zip(wanted, bookie.holdings(ranges), strict=True):
-        try:
-            known = value_of(held)
-            _, sizes = known.pieces(ask.entries)
-            if known.parts or int(sizes.sum()) > SMALL_BYTES:
-                answers.append(_by_itself(bookie))
-                continue
-            answers.append(bookie.read(ledger, ask.entries, known).found)
-        except BookKeeperError as error:
-            answers.append(error)
-    return answers
-
-
-def _by_itself(bookie: Bookie) -> BookieUnavailableError:
-    return BookieUnavailableError("it is copied by itself", bookie_id=bookie.bookie_id)
+    return bookie.read_small(wanted, SMALL_BYTES)
 
 
 def _stored(
     context: ClientContext, together: Together, copies: Mapping[K, SmallCopy]
 ) -> Mapping[K, SmallCopy]:
     """Those that their targets have, durably, and read back."""
-    wanted: dict[K, tuple[BookieId, tuple[NewCopies, RangeRef]]] = {}
-    for key, copy in copies.items():
-        if copy.found:
-            ledger, entries = copy.target.ledger, sorted(copy.found, key=lambda e: e.entry_id)
-            told = RangeRef(ledger, entries[0].entry_id, entries[-1].entry_id)
-            wanted[key] = copy.target_id, (NewCopies(ledger, entries), told)
+    wanted = {
+        key: (copy.target_id, NewCopies(copy.target.ledger, copy.found))
+        for key, copy in copies.items()
+        if copy.found
+    }
     answers = together.ask("storing copies of many ledgers", _store, wanted)
     stored: dict[K, SmallCopy] = {}
     for key, copy in copies.items():
@@ -168,14 +133,5 @@ def _stored(
     return stored
 
 
-def _store(bookie: Bookie, wanted: Sequence[tuple[NewCopies, RangeRef]]) -> Sequence[Answer[None]]:
-    answers = list(bookie.write_copies([copies for copies, _ in wanted]))
-    found = bookie.holdings([told for _, told in wanted])  # whoever looks for them finds them
-    for number, held in enumerate(found):
-        if answers[number] is not None:
-            continue
-        if isinstance(held, BookKeeperError):
-            answers[number] = held
-        elif held.lacking([entry.entry_id for entry in wanted[number][0].entries]):
-            answers[number] = _by_itself(bookie)
-    return answers
+def _store(bookie: Bookie, wanted: Sequence[NewCopies]) -> Sequence[Answer[None]]:
+    return bookie.write_copies(wanted)

@@ -18,6 +18,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
     Compaction,
+    EntriesRef,
     LedgerRef,
     NewCopies,
     NewRecord,
@@ -333,6 +334,44 @@ class BookieConformance:
         assert size > 0
         target.write_copies(entries)
         assert target.bookie.space_of(PAYLOADS.key) == size
+
+    def test_to_be_copied_is_what_cannot_be_read_there(self, shelf: Shelf) -> None:
+        entries = self.written(shelf).read([1, 2, 4]).found
+        target = self.replica(shelf, PAYLOADS, "10.0.0.2:3181")
+        other = replace(PAYLOADS, key=LedgerKey(9, "n1"))
+        strange = replace(other, incarnation="another")
+        retired = replace(PAYLOADS, key=LedgerKey(10, "n1"))
+        target.bookie.retire(retired.key)
+        wanted = [EntriesRef(each, range(6)) for each in (PAYLOADS, other, strange, retired)]
+
+        empty = [list(value_of(one)) for one in target.bookie.lacking(wanted[:2])]
+        target.write_copies(entries)
+        some, nothing, refused, gone = travelled(target.bookie.session().lacking(wanted))
+
+        assert empty == [[0, 1, 2, 3, 4, 5]] * 2
+        assert list(value_of(some)) == [0, 3, 5]
+        assert list(value_of(nothing)) == [0, 1, 2, 3, 4, 5]
+        assert isinstance(refused, CookieMismatchError)
+        assert isinstance(gone, NoSuchLedgerError)
+
+    def test_small_ledgers_are_read_together_and_no_others(self, shelf: Shelf) -> None:
+        known = self.written(shelf).read(range(6)).found
+        self.table(shelf)
+        bookie = shelf.bookie()
+        none = replace(PAYLOADS, key=LedgerKey(9, "n1"))
+        asked = (PAYLOADS, none, TABLE, replace(PAYLOADS, incarnation="another"))
+        wanted = [EntriesRef(each, range(6)) for each in asked]
+
+        good, nothing, parts, refused = travelled(bookie.read_small(wanted, 1 << 20))
+        (large,) = bookie.session().read_small(wanted[:1], 1)
+
+        assert {e.entry_id: bytes(e.data) for e in value_of(good)} == {
+            e.entry_id: bytes(e.data) for e in known
+        }
+        assert not value_of(nothing)
+        assert isinstance(parts, BookieUnavailableError)
+        assert isinstance(refused, BookKeeperError)
+        assert isinstance(large, BookieUnavailableError)
 
     def test_a_part_is_copied_whole(self, shelf: Shelf) -> None:
         source = self.table(shelf)

@@ -174,6 +174,20 @@ class StorageConformance:
         assert all(storage.size(path) is None for path, _ in above)
         assert list(storage.put_all(above, relied_on=["d/0/a", "d/1/a"])) == [True] * 10
 
+    def test_many_files_are_put_into_directories_that_are_made_for_them(
+        self, storages: Storages
+    ) -> None:
+        storage = self.directory(storages)
+        storage.make_directory("d/3/copies")
+        directories = [f"d/{number}/copies" for number in range(10)]
+        files = [(f"{directory}/a", directory.encode()) for directory in directories]
+
+        assert list(storage.put_all(files, directories=directories)) == [True] * 10
+        assert list(storage.put_all(files, directories=directories)) == [False] * 10
+        storage.make_directories(directories)  # found, and as durable as if it had made them
+        for path, data in files:
+            assert storages.open().read(path) == data
+
     def test_many_files_that_hang_come_back_unknown(self, storages: Storages) -> None:
         storage = self.directory(storages)
         runtime = ThreadRuntime()
