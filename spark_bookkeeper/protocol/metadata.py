@@ -111,7 +111,7 @@ class LedgerMetadata:
     """Fields of the stored message that this version does not know, kept as they were."""
 
     def __post_init__(self) -> None:
-        if type(self.custom_metadata) is not _FrozenMapping:
+        if not isinstance(self.custom_metadata, _FrozenMapping):  # as it is in a changed copy
             object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
         check_ledger(self.quorum, self.state, self.fragments, self.last_entry_id, self.length_bytes)
 

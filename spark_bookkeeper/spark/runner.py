@@ -37,7 +37,7 @@ from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
-from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.spark.workers import seldom_collected, task_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,9 +159,13 @@ class SparkRunner(Runner):
 
 
 def task_count(items: Sequence[Item], cores: int) -> int:
-    """How many tasks share these items: one for each core, and more only where it pays."""
+    """How many tasks share these items: one for each core, and more only where it pays.
+
+    Many small items are shared by as many tasks for each core, or some cores would wait at the end.
+    """
+    by_count = len(items) // (ITEMS_PER_TASK * cores) * cores
     by_size = _size_bytes(items) // BYTES_PER_TASK
-    return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, by_size))
+    return min(len(items), max(cores, by_count, by_size))
 
 
 def dealt(items: int, tasks: int) -> list[range]:
@@ -208,7 +212,11 @@ def _task(
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
         under_way = UnderWay(context.runtime)
-        with counted(context.metrics, told.append), noting(context, job, under_way):
+        with (
+            seldom_collected(),
+            counted(context.metrics, told.append),
+            noting(context, job, under_way),
+        ):
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     items = pickle.loads(packs[number])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +31,7 @@ from spark_bookkeeper.spark.runner import (
     dealt,
     task_count,
 )
-from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.spark.workers import OBJECTS_COLLECTED, task_context
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
 pytestmark = pytest.mark.spark
@@ -268,6 +269,24 @@ def test_there_are_few_tasks_unless_there_is_much_to_do() -> None:
     assert task_count(small[:1], cores=4) == 1
     assert task_count(small, cores=4) == 4
     assert task_count(small * 41, cores=4) == 4100 // 256, "many items: progress can be seen"
+    assert task_count(small * 10, cores=3) == 3, "as many for each core"
+    assert task_count(small * 20, cores=3) == 6, "as many for each core"
     large = Piece(0, size_bytes=1 << 30)
     assert task_count([large] * 3, cores=2) == 3, "large ones: each its own"
     assert task_count([Piece(0, size_bytes=1 << 20)] * 100, cores=2) == 2
+
+
+def test_a_task_looks_for_garbage_seldom_and_the_next_as_it_was_asked_to(
+    bk: sbk.BookKeeper,
+) -> None:
+    def work(_: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason=str(gc.get_threshold()[0]))]
+
+    def thresholds(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"of": pa.array([gc.get_threshold()[0]], pa.int32())})
+
+    (done,) = runner(bk).run(step(work, "copying"), [Piece(0)], no_progress)
+    after = bk.spark.range(0, 8, 1, 8).mapInArrow(thresholds, "of int").collect()
+
+    assert done.reason == str(OBJECTS_COLLECTED)
+    assert {row.of for row in after} == {gc.get_threshold()[0]}
