@@ -216,7 +216,8 @@ class AutorecoveryConfig:
     """After a ledger could not be repaired, it is left alone for so long; then twice as long."""
 
     retry_most_ms: int = 300_000
-    """And never longer than this. A bookie that comes ends the wait."""
+    """And never longer than this. A bookie that comes ends the wait; where nothing else can help, a
+    day does."""
 
     ledgers_at_once: int = 8
     """Ledgers that one worker without Spark repairs side by side, as long as it runs or in one

@@ -10,7 +10,8 @@ import os
 import socket
 from typing import Final
 
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 
 _OURS: Final = "spark-bookkeeper@"
 
@@ -48,6 +49,14 @@ def process_name(bookie: BookieId | None = None) -> str:
 def is_ours(name: str) -> bool:
     """Whether a process of this library has that name."""
     return name.startswith(_OURS)
+
+
+def beside(name: str) -> BookieId | None:
+    """The bookie beside which a process of ours runs, by its name; ``None`` for one alone."""
+    try:
+        return parse_bookie_id(name.removeprefix(_OURS))
+    except InvalidArgumentError:
+        return None
 
 
 def _host() -> str:

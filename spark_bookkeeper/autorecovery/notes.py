@@ -7,7 +7,7 @@ Only ledgers with trouble, or whose writers are being waited for, have one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
 from typing import Final
 
@@ -15,7 +15,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.task_notes import LocalRefusal, Marked, TaskNote
 
 _PARENT: Final = "autorecovery/notes"
 _IN_A_FOLDER: Final = 10_000
@@ -33,6 +33,13 @@ class Notes:
     def read(self, ledger_id: LedgerId) -> TaskNote:
         """The note of one ledger; an empty one where there is none, or none that can be read."""
         return _decode(self._registers.read(_name(ledger_id)))
+
+    def read_many(self, ledger_ids: Iterable[LedgerId]) -> Iterator[tuple[LedgerId, TaskNote]]:
+        """The same for many, in order; each may be a little older."""
+        ids = list(ledger_ids)
+        found = self._registers.read_many(map(_name, ids))
+        for ledger_id, (_, note) in zip(ids, found, strict=True):
+            yield ledger_id, _decode(note)
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         """The ledgers that have a note, in no order."""
@@ -78,6 +85,10 @@ def _decode(found: Versioned[bytes] | None) -> TaskNote:
         known = {k: v for k, v in values.items() if k in _KNOWN}
         for name in ("waits_for", "open_ensemble"):
             known[name] = tuple(known.get(name, ()))
+        known["refusals"] = tuple(LocalRefusal(**each) for each in known.get("refusals", ()))
+        if known.get("marked") is not None:
+            missing, at_ms = known["marked"]["missing"], known["marked"]["at_ms"]
+            known["marked"] = Marked(tuple(missing), at_ms)
         return TaskNote(**known)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, KeyError):
         return TaskNote()

@@ -26,8 +26,8 @@ from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, FragmentRange, LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
+from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
+from spark_bookkeeper.protocol.underreplication import absent_members, blocked, live_bookies
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.rates import RateNow
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
@@ -169,6 +169,7 @@ class _Replication:
         self._task = task
         self._notes = Notes(context.store.registers)
         self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
+        self._marked = Marked(task.value.missing, task.value.marked_at_ms)
         self._has_writer = False
         """Whether what is left has to wait until a writer that lives closes its ledger."""
         self.rows: list[Row] = []
@@ -250,7 +251,7 @@ class _Replication:
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
             self._work.ledger_id,
-            lambda old: old.with_grace(fragment, now_ms, grace_ms, away, writable),
+            lambda old: old.with_grace(fragment, now_ms, grace_ms, self._marked, away, writable),
         )
         self._say("task", Outcome.LEFT, after.last_error, fragment.first_entry_id)
         return True
@@ -305,7 +306,32 @@ class _Replication:
             reason = f"{', '.join(absent)} went meanwhile"
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
-            self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
+            local = self._work.local
+            event = self._awaited_event(ledger, absent, unfinished)
+            if event is not None:
+                self.defer(reason, event, absent, waits_for_event=True)
+            elif local is not None and self._is_refused(absent, unfinished):
+                self._leave_to_others(local, reason)
+            else:
+                self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
+
+    def _awaited_event(
+        self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
+    ) -> str | None:
+        """What has to happen before anybody can do any of what is left, if that is certain."""
+        if not all(row.source in absent for row in unfinished):
+            return None  # something else is the matter as well
+        live = live_bookies(registered_incarnations(self._alive), ledger.incarnations)
+        return blocked(ledger.metadata, live, writable_of(self._alive))
+
+    def _is_refused(self, absent: Sequence[BookieId], unfinished: Sequence[Row]) -> bool:
+        """Whether the bookie beside which this worker runs is all that was in the way: a share that
+        could not be read is ``UNRECOVERABLE``.
+        """
+        return bool(unfinished) and all(
+            row.action == "copy" and row.status is Outcome.LEFT and row.source in absent
+            for row in unfinished
+        )
 
     def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
         """Whether the local bookie is in the ensemble of every fragment that is left, so that only
@@ -355,7 +381,14 @@ class _Replication:
             reason = f"fully replicated{took}"
         self._say("task", status, reason)
 
-    def defer(self, reason: str, blocker: str | None, absent: Sequence[BookieId]) -> None:
+    def defer(
+        self,
+        reason: str,
+        blocker: str | None,
+        absent: Sequence[BookieId],
+        *,
+        waits_for_event: bool = False,
+    ) -> None:
         """The task stays, with a note for whoever comes next."""
         config = self._work.config
         now_ms = self._context.cluster_ms()
@@ -366,14 +399,26 @@ class _Replication:
                 reason,
                 blocker,
                 now_ms,
+                self._marked,
                 waits_for=away,
                 writable=writable,
                 first_ms=config.retry_first_ms,
                 most_ms=config.retry_most_ms,
+                waits_for_event=waits_for_event,
             )
 
         self._notes.change(self._work.ledger_id, failed)
         self._say("task", Outcome.LEFT, reason)
+
+    def _leave_to_others(self, local: BookieId, reason: str) -> None:
+        """The task stays, and keeps only this worker waiting."""
+        config, now_ms = self._work.config, self._context.cluster_ms()
+        first_ms, most_ms = config.retry_first_ms, config.retry_most_ms
+        self._notes.change(
+            self._work.ledger_id,
+            lambda old: old.refused(local, reason, now_ms, first_ms=first_ms, most_ms=most_ms),
+        )
+        self._say("task", Outcome.LEFT, f"{local} did not take it, and others may: {reason}")
 
     def _blocker(
         self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
@@ -410,7 +455,12 @@ class _Replication:
         return [bookie for bookie in absent if bookie not in self._alive]
 
     def _writable(self) -> int:
-        return sum(not each.is_readonly for each in self._alive.values())
+        return len(writable_of(self._alive))
+
+
+def writable_of(alive: Mapping[BookieId, Registration]) -> frozenset[BookieId]:
+    """The bookies that take data."""
+    return frozenset(bookie for bookie, each in alive.items() if not each.is_readonly)
 
 
 def blocked_by(
@@ -419,7 +469,7 @@ def blocked_by(
     alive: Mapping[BookieId, Registration],
 ) -> str | None:
     """What a ledger waits for that no worker can bring about; ``None`` when there is nothing."""
-    writable = {bookie for bookie, each in alive.items() if not each.is_readonly}
+    writable = writable_of(alive)
     for fragment in metadata.fragments:
         if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):
             return NEEDS_BOOKIE

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.autorecovery.names import beside, is_ours
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.replication import blocked_by
+from spark_bookkeeper.autorecovery.replication import blocked_by, writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
@@ -19,8 +21,16 @@ from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.protocol.underreplication import absent_members, fewest_copies
+from spark_bookkeeper.protocol.underreplication import (
+    absent_members,
+    blocked,
+    fewest_copies,
+    takers,
+)
 from spark_bookkeeper.replication.report import Outcome, Row
+
+_NAMED: Final = 3
+"""So many bookies are named that could take copies."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -43,25 +53,30 @@ def underreplicated_table(context: ClientContext) -> pa.Table:
     """Every task (``UNDERREPLICATED``); changes nothing.
 
     ``live_copies`` is of the entries that have the fewest; null where the metadata is gone or
-    cannot be read. A task that nobody has tried has no attempts, and its ``blocker`` is what any
-    attempt would meet, where the metadata alone shows it.
+    cannot be read. ``blocker`` is what the last attempt met, or what any attempt would meet, and
+    why no worker makes one, as the votes of those that run tell; null where it is somebody's turn.
     """
-    return pa.Table.from_pylist(list(_rows(context)), schema=UNDERREPLICATED)
+    tables = [
+        pa.Table.from_pylist(rows, schema=UNDERREPLICATED)
+        for rows in chunks(_rows(context), LEDGERS_AT_ONCE)
+    ]
+    return pa.concat_tables([UNDERREPLICATED.empty_table(), *tables])
 
 
 def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
     tree, notes = context.store.underreplication, Notes(context.store.registers)
     locks = tree.locks()
-    noted = set(notes.ledger_ids())
     registered = context.bookies.registrations()
+    workers = Workers.seen(context)
     for chunk in chunks(tree.ledger_ids(), LEDGERS_AT_ONCE):
         tasks = dict(tree.read_many(chunk))
+        noted = dict(notes.read_many(chunk))
         for ledger_id, found in context.store.read_ledgers(chunk):
             task = tasks.get(ledger_id)
             if task is None:
                 continue
-            note = notes.read(ledger_id) if ledger_id in noted else TaskNote()
-            yield _row(ledger_id, task, found, note, locks.get(ledger_id), registered)
+            holder = locks.get(ledger_id)
+            yield _row(ledger_id, task, found, noted[ledger_id], holder, registered, workers)
 
 
 def _row(
@@ -71,17 +86,27 @@ def _row(
     note: TaskNote,
     locked_by: str | None,
     registered: Mapping[BookieId, Registration],
+    workers: Workers,
 ) -> dict[str, Any]:
     error, blocker, copies = note.last_error, note.blocker, None
+    for refusal in note.refusals:
+        error = error or f"{refusal.bookie} did not take it: {refusal.error}"
+    unattended = workers.none_works
     if isinstance(task, MetadataFormatError):
         error = task.message
     if isinstance(found, MetadataFormatError):
         error = error or found.message
     elif found is not None:
         live = live_members(found.value, registered_incarnations(registered))
+        writable = writable_of(registered)
         copies = fewest_copies(found.value, live)
+        if note.waits_for_event:
+            blocker = blocked(found.value, live, writable)
         absent = absent_members(found.value, live)
         blocker = blocker or blocked_by(found.value, absent, registered)
+        unattended = unattended or workers.lacking(found.value, live, writable)
+    if locked_by is not None:
+        unattended = None
     value = task.value if isinstance(task, Versioned) else None
     return {
         "ledger_id": ledger_id,
@@ -89,11 +114,54 @@ def _row(
         "marked_at": _time(value.marked_at_ms if value else None),
         "locked_by": locked_by,
         "live_copies": copies,
-        "attempts": note.attempts,
+        "attempts": note.attempts + sum(refusal.attempts for refusal in note.refusals),
         "last_error": error,
-        "blocker": blocker,
+        "blocker": "; ".join(filter(None, (blocker, unattended))) or None,
         "next_try_at": _time(note.next_try_at_ms or None),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Those that run, as their votes tell: each takes part in the election of the auditor."""
+
+    is_enabled: bool
+    names: tuple[str, ...]
+    """Of ours: BookKeeper's cannot read these bookies."""
+
+    @classmethod
+    def seen(cls, context: ClientContext) -> Workers:
+        """As they are now."""
+        tree = context.store.underreplication
+        return cls(tree.is_enabled(), tuple(filter(is_ours, tree.candidates())))
+
+    @property
+    def none_works(self) -> str | None:
+        """Why no worker does anything, and what to do."""
+        if not self.is_enabled:
+            return "autorecovery is disabled: `spark-bookkeeper autorecovery enable`"
+        if not self.names:
+            return "no replication worker runs: `spark-bookkeeper autorecovery start`"
+        return None
+
+    def lacking(
+        self, metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
+    ) -> str | None:
+        """Why none of those that run can take some fragment that another one could."""
+        bookies = {beside(name) for name in self.names}
+        if None in bookies:
+            return None  # that one copies to any bookie
+        for fragment, fit in takers(metadata, live, writable):
+            if fit and not fit & bookies:
+                some, more = " or ".join(sorted(fit)[:_NAMED]), len(fit) - _NAMED
+                others = f" or {more} others" if more > 0 else ""
+                return (
+                    f"only {some}{others} can take the fragment from entry "
+                    f"{fragment.first_entry_id}, and no worker runs beside any of those: "
+                    "`spark-bookkeeper autorecovery rereplicate` copies to any bookie, once; "
+                    "`spark-bookkeeper autorecovery start` does so as long as it runs"
+                )
+        return None
 
 
 def _time(ms: int | None) -> datetime | None:

@@ -1,18 +1,23 @@
 """Which tasks to take next: the most endangered ledgers, then the oldest, else at random.
 
+What was read of a task is kept until it is taken or a bookie comes or goes, which changes the
+order of all: so a whole large bookie that is lost is not read again with every round.
+
 Source: BookKeeper ``ZkLedgerUnderreplicationManager.getLedgerToRereplicate`` (skips what is
 locked; at random, so that workers do not meet).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias
 
+import numpy as np
+
+from spark_bookkeeper.autorecovery.backlog import Backlog, FreeTask, Ids, LeftAlone, is_among
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
+from spark_bookkeeper.autorecovery.replication import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
@@ -20,22 +25,26 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.protocol.underreplication import absent_members, fewest_copies
+from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS, Marked, TaskNote
+from spark_bookkeeper.protocol.underreplication import (
+    absent_members,
+    blocked,
+    fewest_copies,
+    takers,
+)
 
 TASKS_PLANNED: Final = 1_000
-"""So many of the most endangered are kept in memory; then the tree is read again."""
+"""So many of the most endangered are taken in one round."""
 
+_PART: Final = 8
+"""The tree is listed again when one in so many of the tasks that are known is gone: then what is
+listed in all is a few times the tasks, however many there are."""
 
-@dataclass(frozen=True, slots=True, order=True)
-class FreeTask:
-    """A task that this worker may take. The first in order is the next."""
+_LIST_SECONDS: Final = 30.0
+"""And after so long, for what was published meanwhile."""
 
-    live_copies: int
-    """Of the entries that have the fewest; a ledger that cannot be read comes first."""
-    marked_at_ms: int
-    dice: int
-    ledger_id: LedgerId = field(compare=False)
+TaskRead: TypeAlias = Versioned[Task] | MetadataFormatError
+Bookies: TypeAlias = Mapping[BookieId, Registration]
 
 
 class Tasks:
@@ -44,81 +53,175 @@ class Tasks:
     Args:
         local: the bookie beside which it runs; it takes what that bookie can store, or what needs
             no bookie.
-        most_ms: the longest that a ledger is left alone.
+        most_ms: the longest that a ledger is left alone before somebody looks what became of it.
+        asked_at_ms: what waits for an event, and was not tried since then, is due all the same.
     """
 
-    def __init__(self, context: ClientContext, local: BookieId | None, most_ms: int) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        local: BookieId | None,
+        most_ms: int,
+        asked_at_ms: int = 0,
+    ) -> None:
         self._context = context
         self._local = local
         self._most_ms = most_ms
+        self._asked_at_ms = asked_at_ms
         self._notes = Notes(context.store.registers)
-        self._known_notes: dict[LedgerId, TaskNote] = {}
-        """Of ledgers that are left alone; read again when their time has come."""
-        self.next_due_at_ms: int | None = None
-        """When the first of those that are left alone is due, as of the last ``next``."""
+        self._start_over({})
+
+    def _start_over(self, registered: Bookies) -> None:
+        self._bookies = _standing(registered)
+        self._backlog = Backlog()
+        self._left = LeftAlone()
+        self._listed: tuple[float, int] | None = None
+        """When the tree was listed last, and how many free tasks were known then."""
+
+    @property
+    def next_due_at_ms(self) -> int | None:
+        """When there is something to do or to look at, if nothing changes before."""
+        return 0 if len(self._backlog) else self._left.until_ms
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a bookie came or went since the order was made, as far as anybody was told."""
+        return _standing(self._context.bookies.last_registrations()) != self._bookies
 
     def next(self, changed: Callable[[], None] | None = None) -> list[FreeTask]:
-        """The tasks to take, the most urgent first; at most ``TASKS_PLANNED``.
+        """The tasks to take, the most urgent first; at most ``TASKS_PLANNED``. None of them comes
+        again, unless it is put back, or the tree is listed again and it is still there.
 
         Args:
             changed: called once when tasks come or go, or a lock is released.
         """
-        tree = self._context.store.underreplication
-        locked = tree.locks(changed)
+        locked = self._context.store.underreplication.locks(changed)
         registered = self._context.bookies.registrations()
-        self._look_at_notes()
-        self.next_due_at_ms = None
+        if _standing(registered) != self._bookies:
+            self._start_over(registered)
+        was_empty = not len(self._backlog)
+        if self._is_to_be_listed():
+            self._list(changed, locked, registered)
+        listed, self._listed = self._listed, None  # without an answer, what is taken is found anew
+        found: list[FreeTask] = []
+        while more := self._backlog.take(TASKS_PLANNED - len(found)):
+            free = [each for each in more if each.ledger_id not in locked]
+            found += free if was_empty else self._still_free(free, registered)
+        self._listed = listed
+        return found
 
-        def found() -> list[FreeTask]:
-            best: list[FreeTask] = []
-            for chunk in chunks(tree.ledger_ids(changed), LEDGERS_AT_ONCE):
-                free = [i for i in chunk if i not in locked and self._is_due(i, registered)]
-                tasks = dict(tree.read_many(free))
-                for ledger_id, metadata in self._context.store.read_ledgers(free):
-                    task = tasks.get(ledger_id)
-                    if task is None:
-                        continue
-                    candidate = self._candidate(ledger_id, task, metadata, registered)
-                    if candidate is not None:
-                        best.append(candidate)
-                best = heapq.nsmallest(TASKS_PLANNED, best)
-            return best
+    def put_back(self, tasks: Sequence[FreeTask]) -> None:
+        """They were not worked on after all."""
+        self._backlog.add(tasks)
 
-        return found()
-
-    def forget_note(self, ledger_id: LedgerId) -> None:
-        """It was worked on: what was known of it is old."""
-        self._known_notes.pop(ledger_id, None)
-
-    def _look_at_notes(self) -> None:
-        noted = set(self._notes.ledger_ids())
-        self._known_notes = {i: n for i, n in self._known_notes.items() if i in noted}
-        now_ms = self._context.cluster_ms() if noted else 0
-        asked = [
-            i
-            for i in noted
-            if i not in self._known_notes or self._known_notes[i].next_try_at_ms <= now_ms
-        ]
-        read = self._context.runtime.map(self._notes.read, asked, 16)
-        self._known_notes |= dict(zip(asked, read, strict=True))
-
-    def _is_due(self, ledger_id: LedgerId, registered: Mapping[BookieId, Registration]) -> bool:
-        note = self._known_notes.get(ledger_id)
-        if note is None:
+    def _is_to_be_listed(self) -> bool:
+        if self._listed is None:
             return True
-        writable = sum(not each.is_readonly for each in registered.values())
-        if note.is_due(self._context.cluster_ms(), registered, writable, self._most_ms):
+        at, size = self._listed
+        is_late = self._context.runtime.now() - at >= _LIST_SECONDS
+        return is_late or len(self._backlog) * _PART <= size * (_PART - 1)
+
+    def _list(
+        self,
+        changed: Callable[[], None] | None,
+        locked: Collection[LedgerId],
+        registered: Bookies,
+    ) -> None:
+        self._listed = None
+        noted = np.sort(np.fromiter(self._notes.ledger_ids(), np.int64))
+        self._left.forget(self._context.cluster_ms(), noted)
+        known = np.sort(np.concatenate([self._backlog.ledger_ids, self._left.ledger_ids]))
+        tree = self._context.store.underreplication
+        for chunk in chunks(tree.ledger_ids(changed), LEDGERS_AT_ONCE):
+            is_known = is_among(np.array(chunk, np.int64), known)
+            new = [
+                ledger_id
+                for ledger_id, is_old in zip(chunk, is_known.tolist(), strict=True)
+                if not is_old and ledger_id not in locked
+            ]
+            if new:
+                self._sort_in(new, noted, registered)
+        self._listed = self._context.runtime.now(), len(self._backlog)
+
+    def _sort_in(self, ledger_ids: Sequence[LedgerId], noted: Ids, registered: Bookies) -> None:
+        """Read them, and put each where it belongs."""
+        now_ms = self._context.cluster_ms()
+        is_noted = is_among(np.array(ledger_ids, np.int64), noted).tolist()
+        asked = [i for i, has_note in zip(ledger_ids, is_noted, strict=True) if has_note]
+        notes = dict(self._notes.read_many(asked))
+        tasks = {
+            ledger_id: task
+            for ledger_id, task in self._context.store.underreplication.read_many(ledger_ids)
+            if task is not None
+        }
+        left: list[tuple[LedgerId, int, bool]] = []
+        free: list[FreeTask] = []
+
+        def leave(ledger_id: LedgerId, until_ms: int) -> None:
+            look_ms = min(until_ms, now_ms + self._most_ms)
+            left.append((ledger_id, look_ms, ledger_id in notes))
+
+        waiting = {
+            ledger_id
+            for ledger_id, note in notes.items()
+            if ledger_id in tasks and not self._is_due(note, tasks[ledger_id], registered)
+        }
+        for ledger_id in list(waiting):
+            note = notes[ledger_id]
+            if not note.waits_for_event or note.is_refused(now_ms, self._most_ms, self._local):
+                leave(ledger_id, note.waits_until_ms(self._local))
+                del tasks[ledger_id]
+        for ledger_id, found in self._context.store.read_ledgers(list(tasks)):
+            if ledger_id in waiting and self._is_blocked(found, registered):
+                leave(ledger_id, notes[ledger_id].next_try_at_ms)
+                continue
+            candidate = self._candidate(ledger_id, tasks[ledger_id], found, registered)
+            if candidate is None:
+                leave(ledger_id, now_ms + self._most_ms)
+            else:
+                free.append(candidate)
+        self._left.add(left)
+        self._backlog.add(free)
+
+    def _still_free(self, tasks: Sequence[FreeTask], registered: Bookies) -> list[FreeTask]:
+        """Those that nobody has done or tried in vain since they were read."""
+        ids = [each.ledger_id for each in tasks]
+        notes = dict(self._notes.read_many(ids))
+        found = dict(self._context.store.underreplication.read_many(ids))
+        free: list[FreeTask] = []
+        for each in tasks:
+            task = found.get(each.ledger_id)
+            if task is not None and self._is_due(notes[each.ledger_id], task, registered):
+                free.append(each)
+        return free
+
+    def _is_due(self, note: TaskNote, task: TaskRead, registered: Bookies) -> bool:
+        marked = None
+        if isinstance(task, Versioned):
+            marked = Marked(task.value.missing, task.value.marked_at_ms)
+        writable = len(writable_of(registered))
+        now_ms = self._context.cluster_ms()
+        tried_at_ms = note.next_try_at_ms - WAIT_FOR_EVENT_MS
+        if note.waits_for_event and tried_at_ms < self._asked_at_ms:
             return True
-        due = note.next_try_at_ms
-        self.next_due_at_ms = due if self.next_due_at_ms is None else min(self.next_due_at_ms, due)
-        return False
+        return note.is_due(now_ms, marked, registered, writable, self._most_ms, self._local)
+
+    def _is_blocked(
+        self,
+        found: Versioned[LedgerMetadata] | MetadataFormatError | None,
+        registered: Bookies,
+    ) -> bool:
+        if not isinstance(found, Versioned):
+            return False
+        live = live_members(found.value, registered_incarnations(registered))
+        return blocked(found.value, live, writable_of(registered)) is not None
 
     def _candidate(
         self,
         ledger_id: LedgerId,
-        task: Versioned[Task] | MetadataFormatError,
+        task: TaskRead,
         found: Versioned[LedgerMetadata] | MetadataFormatError | None,
-        registered: Mapping[BookieId, Registration],
+        registered: Bookies,
     ) -> FreeTask | None:
         marked_at_ms = 0
         if isinstance(task, Versioned) and task.value.marked_at_ms is not None:
@@ -126,31 +229,35 @@ class Tasks:
         copies = 0
         if isinstance(found, Versioned):
             live = live_members(found.value, registered_incarnations(registered))
-            if not self._can_help(found.value, live, registered):
+            if not can_help(self._local, found.value, live, writable_of(registered)):
                 return None
             copies = fewest_copies(found.value, live)
         dice = int(self._context.runtime.token()[:8], 16)
-        return FreeTask(copies, marked_at_ms, dice, ledger_id)
+        return FreeTask(ledger_id, copies, marked_at_ms, dice)
 
-    def _can_help(
-        self,
-        metadata: LedgerMetadata,
-        live: frozenset[BookieId],
-        registered: Mapping[BookieId, Registration],
-    ) -> bool:
-        """Whether this worker's bookie can take a place; BookKeeper's worker finds out by trying.
 
-        Source: Bookie Ledger Recovery, "ReplicationWorker" ("segments of which its local bookie is
-        not a member").
-        """
-        absent = set(absent_members(metadata, live))
-        if self._local is None or not absent:
-            return True
-        if not metadata.is_closed and absent & set(metadata.last_fragment.ensemble):
-            return True  # it has to be recovered first, by anybody
-        here = registered.get(self._local)
-        if here is None or here.is_readonly:
-            return False
-        return any(
-            self._local not in f.ensemble for f in metadata.fragments if absent & set(f.ensemble)
-        )
+def can_help(
+    local: BookieId | None,
+    metadata: LedgerMetadata,
+    live: Collection[BookieId],
+    writable: Collection[BookieId],
+) -> bool:
+    """Whether the bookie of a worker can take a place; BookKeeper's worker finds out by trying.
+
+    Args:
+        local: the bookie beside which it runs; ``None`` is a worker that copies to any.
+
+    Source: Bookie Ledger Recovery, "ReplicationWorker" ("segments of which its local bookie is
+    not a member").
+    """
+    absent = set(absent_members(metadata, live))
+    if local is None or not absent:
+        return True
+    if not metadata.is_closed and absent & set(metadata.last_fragment.ensemble):
+        return True  # it has to be recovered first, by anybody
+    return any(local in bookies for _, bookies in takers(metadata, live, writable))
+
+
+def _standing(registered: Bookies) -> Mapping[BookieId, tuple[str, bool]]:
+    """What of the bookies the order depends on."""
+    return {b: (each.incarnation, each.is_readonly) for b, each in registered.items()}

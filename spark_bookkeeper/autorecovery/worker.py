@@ -73,10 +73,21 @@ class ReplicationWorker:
         self._local = local
         self._locked: dict[LedgerId, None] = {}
         """Locks to be released, also those whose release has failed until now."""
-        longest_ms = max(config.retry_most_ms, config.open_ledger_grace_ms)
-        self._tasks = Tasks(context, local, longest_ms)
+        self._asked_at_ms = 0
+        self._tasks = self._new_tasks()
         self.fully_replicated = 0
         """Ledgers that this worker has made whole."""
+
+    def _new_tasks(self) -> Tasks:
+        longest_ms = max(self._config.retry_most_ms, self._config.open_ledger_grace_ms)
+        return Tasks(self._context, self._local, longest_ms, self._asked_at_ms)
+
+    def try_everything(self) -> None:
+        """From now on also those are tried once that wait for an event: somebody asks for it, and
+        may know what nobody is told of.
+        """
+        self._asked_at_ms = self._context.cluster_ms()
+        self._tasks = self._new_tasks()
 
     def plan(self) -> list[Row]:
         """The tasks that a round would take now, in order; nothing is locked or changed."""
@@ -88,13 +99,18 @@ class ReplicationWorker:
                 Outcome.PLANNED,
                 f"{each.live_copies} live copies of the entries that have the fewest",
             )
-            for each in self._tasks.next()
+            for each in self._new_tasks().next()
         ]
 
     @property
     def next_due_at_ms(self) -> int | None:
-        """When the first task is due of those that were left alone in the last round."""
+        """When another round has something to do or to look at, if nothing changes before."""
         return self._tasks.next_due_at_ms
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a bookie came or went since the order of the last round was made."""
+        return self._tasks.is_outdated
 
     def round(
         self,
@@ -103,7 +119,8 @@ class ReplicationWorker:
         progress: Progress = no_progress,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> Iterator[Row]:
-        """Do what can be done of the tasks that are there; rows as they come.
+        """Do what can be done of the tasks that are there; rows as they come. It ends early when a
+        bookie comes or goes, which may put others first.
 
         Args:
             changed: called once when there may be more to do.
@@ -114,7 +131,7 @@ class ReplicationWorker:
         """
         check_enabled(self._context)
         self._release()
-        found = [each.ledger_id for each in self._tasks.next(changed)]
+        found = self._tasks.next(changed)
         progress("replicating", 0, len(found), 0)
         done = size = 0
 
@@ -123,15 +140,20 @@ class ReplicationWorker:
 
         if not found:
             return
-        for batch in chunks(found, self._at_once(len(found))):
-            if is_stopping():
-                return
-            if done:
-                check_enabled(self._context)
-            rows = self._batch(batch, tell)
-            done += len(batch)
-            size += sum(row.bytes for row in rows)
-            yield from rows
+        try:
+            for batch in chunks(found, self._at_once(len(found))):
+                if is_stopping():
+                    return
+                if done:
+                    check_enabled(self._context)
+                    if self.is_outdated:
+                        return
+                rows = self._batch([each.ledger_id for each in batch], tell)
+                done += len(batch)
+                size += sum(row.bytes for row in rows)
+                yield from rows
+        finally:
+            self._tasks.put_back(found[done:])
 
     def _at_once(self, tasks: int) -> int:
         """So many are locked at a time: more where there are many, since small ones go together,
@@ -156,8 +178,6 @@ class ReplicationWorker:
             job = Job("rereplicate", self._context, self._runner, progress, limit)
             rows = list(job.run(task_step(), items))
         finally:
-            for ledger_id in ledger_ids:
-                self._tasks.forget_note(ledger_id)
             self._release()
         for row in rows:
             if row.action == "task":
@@ -188,14 +208,16 @@ def rereplicate(
 ) -> RecoveryReport:
     """Rounds until one leaves nothing that can be done now; a row for each share and each task.
 
-    Tasks that are there and were not taken, since another has their lock or it is not their time
-    yet, are rows too: nobody is to read that all is done while they wait.
+    What waits for an event is tried once too. Tasks that are there and were not taken, since
+    another has their lock or it is not their time yet, are rows too: nobody is to read that all is
+    done while they wait.
 
     Raises:
         DisabledError: autorecovery is disabled, and nothing was done. Disabled later, it ends
             with a report of what was done, and of what is left.
     """
     started = context.runtime.now()
+    worker.try_everything()
     if dry_run:
         planned = worker.plan()
         planned += left_waiting(context, {row.ledger_id for row in planned})
@@ -214,7 +236,8 @@ def rereplicate(
             if not tried | ids:
                 raise
             disabled = error
-        is_over = disabled is not None or ids <= tried  # what was left is not tried again at once
+        # What was left is not tried again at once.
+        is_over = disabled is not None or (ids <= tried and not worker.is_outdated)
         tried |= ids
         if is_over:
             break

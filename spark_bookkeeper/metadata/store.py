@@ -86,6 +86,9 @@ class Registers(Protocol):
         reads afterwards, ledgers too, is no older than that.
         """
 
+    def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, Versioned[bytes] | None]]:
+        """The same for many, in order and pipelined; each may be a little older than ``read``'s."""
+
     def create(self, name: str, data: bytes) -> Versioned[bytes]:
         """Make a register. One that has these very bytes counts as made by an earlier attempt.
 

@@ -9,7 +9,7 @@ Source: BookKeeper 4.17 ``meta/ZkLedgerUnderreplicationManager``, ``meta/ZkLedge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -139,6 +139,9 @@ class Underreplication(Protocol):
 
     def auditor(self) -> str | None:
         """The name of who is auditor now."""
+
+    def candidates(self) -> Sequence[str]:
+        """The names of all who take part in the election, the auditor's first."""
 
 
 # What the nodes hold

@@ -12,9 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Final
 
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import Fragment
+
+WAIT_FOR_EVENT_MS: Final = 86_400_000
+"""Until the next attempt where only something that is noticed by itself can help, a bookie that
+comes for example. It is there for what nobody is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A task as it was published: when it is published again, another."""
+
+    missing: tuple[str, ...]
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRefusal:
+    """What a bookie did not take from the worker beside it. It keeps nobody else waiting."""
+
+    bookie: str
+    attempts: int
+    error: str
+    next_try_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +61,74 @@ class TaskNote:
     open_since_ms: int = 0
     percentage: int = 0
     """How much of the replicas that are there has to be read to see what the auditor saw."""
+    waits_for_event: bool = False
+    """No attempt can help before something changes that ``protocol/underreplication.blocked``
+    sees: whoever thinks of trying again asks that first."""
+    marked: Marked | None = None
+    """The task at the last attempt."""
+    refusals: tuple[LocalRefusal, ...] = ()
+    """One for each bookie beside whose worker it was tried in vain."""
 
-    def is_due(self, now_ms: int, registered: Collection[str], writable: int, most_ms: int) -> bool:
-        """Whether to try again now: it is time, or a bookie has come that may help.
+    def is_due(
+        self,
+        now_ms: int,
+        marked: Marked | None,
+        registered: Collection[str],
+        writable: int,
+        most_ms: int,
+        local: str | None = None,
+    ) -> bool:
+        """Whether to try again now: it is time, it was published again, or a bookie has come that
+        may help.
 
         Args:
+            marked: the task as it is now; ``None`` where it cannot be read.
             registered: bookies that are there now.
             writable: how many of them take data.
-            most_ms: the longest that anybody waits; a time further off is another clock's.
+            most_ms: the longest that anybody waits for a time to come; one further off is another
+                clock's.
+            local: the bookie beside which the worker runs that asks.
         """
-        left = self.next_try_at_ms - now_ms
-        if left <= 0 or left > most_ms:
+        if self.is_refused(now_ms, most_ms, local):
+            return False
+        if marked is not None and self.next_try_at_ms and marked != self.marked:
             return True
+        left = self.next_try_at_ms - now_ms
+        if left <= 0 or left > (2 * WAIT_FOR_EVENT_MS if self.waits_for_event else most_ms):
+            return True
+        if self.waits_for_event:
+            return False
         return writable > self.writable or any(b in registered for b in self.waits_for)
+
+    def is_refused(self, now_ms: int, most_ms: int, local: str | None) -> bool:
+        """Whether the worker beside a bookie leaves it alone because of that bookie."""
+        return 0 < self._refusal_until_ms(local) - now_ms <= most_ms
+
+    def waits_until_ms(self, local: str | None) -> int:
+        """When it is due for the worker beside a bookie, if nothing happens before."""
+        return max(self.next_try_at_ms, self._refusal_until_ms(local))
+
+    def _refusal_until_ms(self, local: str | None) -> int:
+        return next((r.next_try_at_ms for r in self.refusals if r.bookie == local), 0)
 
     def failed(
         self,
         error: str,
         blocker: str | None,
         now_ms: int,
+        marked: Marked,
         *,
         waits_for: Collection[str],
         writable: int,
         first_ms: int,
         most_ms: int,
+        waits_for_event: bool = False,
     ) -> TaskNote:
-        """After an attempt in vain: wait twice as long as the last time, at most ``most_ms``."""
+        """After an attempt in vain: wait twice as long as the last time, at most ``most_ms``; and
+        where the clock does not help, ``WAIT_FOR_EVENT_MS``.
+        """
         attempts = self.attempts + 1
-        wait = min(most_ms, first_ms << min(attempts - 1, 30))
+        wait = WAIT_FOR_EVENT_MS if waits_for_event else _back_off(attempts, first_ms, most_ms)
         return replace(
             self,
             attempts=attempts,
@@ -74,7 +137,18 @@ class TaskNote:
             next_try_at_ms=now_ms + wait,
             waits_for=tuple(sorted(waits_for)),
             writable=writable,
+            waits_for_event=waits_for_event,
+            marked=marked,
         )
+
+    def refused(
+        self, bookie: str, error: str, now_ms: int, *, first_ms: int, most_ms: int
+    ) -> TaskNote:
+        """After an attempt that failed only because of the bookie beside which it was made."""
+        before = next((each.attempts for each in self.refusals if each.bookie == bookie), 0)
+        next_ms = now_ms + _back_off(before + 1, first_ms, most_ms)
+        others = (each for each in self.refusals if each.bookie != bookie)
+        return replace(self, refusals=(*others, LocalRefusal(bookie, before + 1, error, next_ms)))
 
     def grace_over(self, fragment: Fragment, now_ms: int, grace_ms: int) -> bool:
         """Whether a writer has had its time to leave this very fragment."""
@@ -89,6 +163,7 @@ class TaskNote:
         fragment: Fragment,
         now_ms: int,
         grace_ms: int,
+        marked: Marked,
         waits_for: Collection[str],
         writable: int,
     ) -> TaskNote:
@@ -103,6 +178,8 @@ class TaskNote:
             next_try_at_ms=since + grace_ms,
             waits_for=tuple(sorted(waits_for)),
             writable=writable,
+            waits_for_event=False,
+            marked=marked,
             last_error=f"its last fragment, from entry {fragment.first_entry_id}, is open, and its "
             "writer may be about to replace the lost bookie itself",
             blocker="the grace period of an open ledger",
@@ -111,6 +188,10 @@ class TaskNote:
     def without_grace(self) -> TaskNote:
         """No writer is waited for: the last fragment lacks nobody."""
         return replace(self, open_fragment=None, open_ensemble=(), open_since_ms=0)
+
+
+def _back_off(attempts: int, first_ms: int, most_ms: int) -> int:
+    return min(most_ms, first_ms << min(attempts - 1, 30))
 
 
 def next_check_at(last_ms: int | None, interval_ms: int, now_ms: int) -> int | None:

@@ -7,7 +7,7 @@ those which contain the failed bookie"); BookKeeper ``client/LedgerFragment`` an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -129,3 +129,64 @@ def below_ack_quorum(
         after = live_copies(metadata.quorum, fragment, rest)
         if after < metadata.quorum.ack_quorum_size:
             yield fragment, live_copies(metadata.quorum, fragment, live), after
+
+
+def takers(
+    metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
+) -> Iterator[tuple[FragmentRange, frozenset[BookieId]]]:
+    """The fragments that lack a replica and have an end, each with the bookies that could take
+    its copies. The last one of a ledger that is not closed has to be recovered first, by anybody.
+
+    A bookie that lost what it held of the ledger takes nothing of it before it was refilled.
+    """
+    free = frozenset(writable) - set(absent_members(metadata, live))
+    for fragment in metadata.fragment_ranges():
+        if fragment.last_entry_id is not None and not set(fragment.ensemble) <= set(live):
+            yield fragment, free - frozenset(fragment.ensemble)
+
+
+def blocked(
+    metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
+) -> str | None:
+    """What a ledger waits for before any worker can make any of its copies, as long as neither
+    the metadata nor the bookies change; ``None`` when one could be tried, or none is lacking.
+
+    Args:
+        live: members that have what they should.
+        writable: bookies that take data.
+    """
+    if not metadata.is_closed and not set(metadata.last_fragment.ensemble) <= set(live):
+        return None  # it has to be recovered first
+    has_taker = False
+    away: set[BookieId] = set()
+    lacking = list(takers(metadata, live, writable))
+    for fragment, bookies in lacking:
+        for position, bookie in enumerate(fragment.ensemble):
+            if bookie in live or not bookies:
+                continue
+            has_taker = True
+            lost = _unreadable_without(metadata.quorum, fragment, position, live)
+            if not lost:
+                return None
+            away.update(lost)
+    if not lacking:
+        return None
+    if not has_taker:
+        return "a writable bookie outside its ensemble"
+    return f"{' or '.join(sorted(away))} to come back: no other bookie has copies"
+
+
+def _unreadable_without(
+    quorum: Quorum, fragment: FragmentRange, position: int, live: Collection[BookieId]
+) -> Sequence[BookieId]:
+    """The bookies without which a share cannot be read, as nobody else has some entry of it;
+    none where each of its entries has a live copy.
+    """
+    first, last = fragment.first_entry_id, fragment.last_entry_id
+    assert last is not None
+    for entry_id in range(first, min(last, first + quorum.ensemble_size - 1) + 1):
+        write_set = quorum.write_set(EntryId(entry_id))
+        bookies = [fragment.ensemble[p] for p in write_set]
+        if position in write_set and not any(bookie in live for bookie in bookies):
+            return bookies
+    return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from spark_bookkeeper.metadata import refusals
@@ -31,6 +31,10 @@ class MemoryRegisters:
 
     def read(self, name: str) -> Versioned[bytes] | None:
         return self._call("read_register", name, lambda: self._values.get(name))
+
+    def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, Versioned[bytes] | None]]:
+        for name in names:
+            yield name, self.read(name)
 
     def create(self, name: str, data: bytes) -> Versioned[bytes]:
         def effect() -> Versioned[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -246,3 +246,6 @@ class MemoryUnderreplication:
         return self._call(
             "auditor", "", lambda: self._state.votes[0][2] if self._state.votes else None
         )
+
+    def candidates(self) -> Sequence[str]:
+        return self._call("candidates", "", lambda: [name for _, _, name in self._state.votes])

@@ -125,6 +125,7 @@ def test_the_commands_show_and_set_what_the_cluster_does(
         assert row["missing_replicas"] == [lost]
         shown = said("autorecovery", "underreplicated")["underreplicated"]
         assert [each["ledger_id"] for each in shown] == [writer.ledger_id]  # type: ignore[attr-defined]
+        assert "no replication worker runs: `spark-bookkeeper" in shown[0]["blocker"]  # type: ignore[index]
         assert run(["autorecovery", "underreplicated", "--metadata-uri", cluster.metadata_uri]) == 0
         done = said("autorecovery", "start", "--once", "--engine", "local")
         assert done["complete"] is True

@@ -290,49 +290,6 @@ def test_an_empty_ledger_loses_its_dead_bookie(ground: Ground) -> None:
     assert_replicated(ground, writer)
 
 
-def test_a_ledger_on_all_bookies_waits_for_another_one(ground: Ground) -> None:
-    writer = written(ground, Quorum(4, 3, 2))
-    process = Process(ground)
-    ground.stop(victim_of(writer), destroy=True)
-    process.audit()
-
-    process.work()
-    row = row_of(ground, writer.ledger_id)
-    assert row["blocker"] == "a writable bookie outside its ensemble"
-    assert row["attempts"] == 1
-    assert process.work() == [], "it is not tried again and again"
-
-    ground.add_bookie()
-    process.work()
-    assert_replicated(ground, writer)
-
-
-def test_a_single_copy_that_is_lost_is_not_tried_again_and_again(ground: Ground) -> None:
-    writer = written(ground, Quorum(1, 1, 1))
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
-
-    waits = []
-    for _ in range(8):
-        process.work()
-        note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
-        waits.append(round((note.next_try_at_ms - process.runtime.wall_ms()) / 1000))
-        process.runtime.sleep(waits[-1] + 1)
-
-    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
-    row = row_of(ground, writer.ledger_id)
-    assert row["live_copies"] == 0
-    assert row["attempts"] == 8
-    assert str(lost) in str(row["blocker"])
-
-    process.work()
-    ground.start(lost)
-    process.work()
-    assert_replicated(ground, writer)
-
-
 def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> None:
     writers = [written(ground) for _ in range(6)]
     lost = ground.bookie_ids[0]
@@ -355,6 +312,56 @@ def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> 
     for bookie in ground.bookie_ids[2:]:
         Process(ground, f"beside-{bookie}", local=bookie).work()
     assert_replicated(ground, *writers)
+
+
+def test_of_two_lost_members_a_worker_beside_a_third_bookie_replaces_one(ground: Ground) -> None:
+    writer = written(ground)
+    first, second, _ = writer.metadata.last_fragment.ensemble
+    (local,) = set(ground.bookie_ids) - writer.metadata.bookies()
+    other = ground.add_bookie()
+    for bookie in (first, second):
+        ground.stop(bookie, destroy=True)
+    process = Process(ground, local, local=local)
+    process.audit()
+
+    rows = process.work()
+
+    copies = [(row.source, row.target) for row in rows if row.status is Outcome.REPLICATED]
+    assert copies == [(first, local)]
+    assert list(ground.context.store.underreplication.locks()) == []
+    row = row_of(ground, writer.ledger_id)
+    assert (row["attempts"], row["next_try_at"]) == (0, None), "others may go on at once"
+    assert f"only {other} can take the fragment from entry 0" in str(row["blocker"])
+    assert process.work() == []
+    Process(ground, "other", local=other).work()
+    assert_replicated(ground, writer)
+
+
+def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    (local,) = set(ground.bookie_ids) - writer.metadata.bookies()
+    process = Process(ground, "beside", local=local)
+    ground.stop(victim_of(writer), destroy=True)
+    process.audit()
+    ground._down.add(local)  # registered, and its disk does not answer
+
+    waits = []
+    for _ in range(3):
+        assert process.work()[-1].status is Outcome.LEFT
+        assert process.work() == [], "it is left alone for a while"
+        note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
+        waits.append(round((note.waits_until_ms(local) - process.runtime.wall_ms()) / 1000))
+        process.runtime.sleep(waits[-1] + 1)
+
+    assert waits == [10, 20, 40]
+    row = row_of(ground, writer.ledger_id)
+    assert (row["attempts"], row["next_try_at"]) == (3, None)
+    assert f"{local} did not take it" in str(row["last_error"])
+    other = ground.add_bookie()
+    Process(ground, "other", local=other).work()
+    assert_replicated(ground, writer)
 
 
 def test_a_worker_that_cannot_recover_a_ledger_of_its_own_bookie_waits_before_it_tries_again(
@@ -536,6 +543,25 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     assert_replicated(ground, *writers)
 
 
+def test_a_bookie_that_is_down_counts_before_anybody_has_published_it(ground: Ground) -> None:
+    ground.add_bookie()
+    first, second = ground.bookie_ids[:2]
+    tree = ground.context.store.underreplication
+    writers: list[LedgerWriter] = []
+    while {second in writer.metadata.bookies() for writer in writers} != {False, True}:
+        writers += [w for w in written_on(ground, first, 1) if first in w.metadata.bookies()]
+    for writer in writers:
+        tree.mark(LedgerId(writer.ledger_id), [first], 1_000)
+    ground.stop(first)
+    ground.stop(second)  # within the delay that it has to come back, say
+
+    planned = Process(ground).worker.plan()
+
+    both = {w.ledger_id for w in writers if second in w.metadata.bookies()}
+    assert {row.ledger_id for row in planned[: len(both)]} == both
+    assert len(planned) == len(writers) > len(both)
+
+
 def test_among_ledgers_as_endangered_the_oldest_comes_first_and_then_any(ground: Ground) -> None:
     old, *young = written_on(ground, ground.bookie_ids[0], 9)
     lost = victim_of(old)
@@ -585,7 +611,9 @@ def test_why_it_is_still_underreplicated_survives_the_worker_that_met_the_troubl
 
     row = row_of(ground, writer.ledger_id)
     assert (row["attempts"], row["live_copies"], row["missing_replicas"]) == (1, 3, [lost])
-    assert row["blocker"] == "a writable bookie outside its ensemble"
+    needed, unattended = str(row["blocker"]).split("; ")
+    assert needed == "a writable bookie outside its ensemble"
+    assert unattended == "no replication worker runs: `spark-bookkeeper autorecovery start`"
     assert row["last_error"]
     assert row["next_try_at"]
     assert row["marked_at"]

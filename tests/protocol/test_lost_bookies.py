@@ -7,10 +7,9 @@ from itertools import product
 
 import pytest
 
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.lost_bookies import NOBODY, LostBookies
-from spark_bookkeeper.protocol.metadata import Fragment
-from spark_bookkeeper.protocol.task_notes import TaskNote, next_check_at
+from spark_bookkeeper.protocol.task_notes import next_check_at
 
 A, B, C = (BookieId(f"{name}:3181") for name in "abc")
 ALL = {A, B, C}
@@ -93,38 +92,6 @@ def test_in_every_small_history_nobody_is_forgotten_and_nobody_audited_who_is_th
             if delay == 0:
                 assert lost == before - here
         assert bookies.known <= here | ({bookies.waiting} if bookies.waiting else set())
-
-
-def test_a_note_waits_longer_each_time_and_a_bookie_ends_the_wait() -> None:
-    note = TaskNote()
-    for expected in (10, 20, 40, 80, 100, 100):
-        note = note.failed("e", None, 1000, waits_for=[A], writable=2, first_ms=10, most_ms=100)
-        assert note.next_try_at_ms == 1000 + expected
-    assert not note.is_due(1050, [B, C], 2, 100)
-    assert note.is_due(1050, [A, B], 2, 100), "the one that was missing is there"
-    assert note.is_due(1050, [B, C], 3, 100), "there is one more to copy to"
-    assert note.is_due(1100, [], 0, 100)
-    assert note.is_due(0, [], 0, 100), "a time that far off is another clock's"
-
-
-def test_the_grace_period_is_that_of_one_fragment() -> None:
-    first, later = Fragment(EntryId(0), (A, B)), Fragment(EntryId(7), (A, B))
-    note = TaskNote().with_grace(first, 1000, 30, [A], 2)
-    assert not note.grace_over(first, 1029, 30)
-    assert note.grace_over(first, 1030, 30)
-    assert not note.grace_over(later, 5000, 30), "its writer has made another fragment"
-    assert note.with_grace(first, 1020, 30, [A], 2).open_since_ms == 1000
-    assert note.with_grace(later, 1020, 30, [A], 2).open_since_ms == 1020
-    assert note.with_grace(first, 900, 30, [A], 2).open_since_ms == 900
-
-
-def test_a_writer_that_replaced_a_bookie_before_anything_was_acknowledged_has_its_time() -> None:
-    """The fragment begins at the same entry, and yet it is another one."""
-    note = TaskNote().with_grace(Fragment(EntryId(0), (A, B)), 1000, 30, [A], 2)
-    replaced = Fragment(EntryId(0), (A, C))
-
-    assert not note.grace_over(replaced, 5000, 30)
-    assert note.with_grace(replaced, 1020, 30, [A], 2).open_since_ms == 1020
 
 
 def test_when_a_check_is_due() -> None:

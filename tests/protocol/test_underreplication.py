@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.underreplication import (
+    blocked,
     entries_at,
     live_bookies,
     live_copies,
@@ -87,3 +89,54 @@ def test_a_bookie_has_live_copies_when_it_is_registered_as_what_the_ledger_means
 
     assert live_bookies(registered, meant) == {A, C, D}
     assert live_bookies(registered, meant, lost=(C,)) == {A, D}
+
+
+def subsets(bookies: Sequence[BookieId]) -> Iterator[frozenset[BookieId]]:
+    for size in range(len(bookies) + 1):
+        yield from map(frozenset, combinations(bookies, size))
+
+
+def test_a_ledger_is_blocked_exactly_when_no_share_could_be_copied() -> None:
+    """Every size, number of entries, and set of bookies that are there or take data."""
+    for size in range(1, 4):
+        for write in range(1, size + 1):
+            ensemble = (A, B, C)[:size]
+            quorum = Quorum(size, write, 1)
+            for last in range(-1, 4):
+                metadata = LedgerMetadata(
+                    quorum, LedgerState.OPEN, (Fragment(EntryId(0), ensemble),)
+                ).closed(EntryId(last), 0)
+                for live in subsets(ensemble):
+                    for writable in subsets((A, B, C, D)):
+                        lost = [p for p, bookie in enumerate(ensemble) if bookie not in live]
+                        can_be_taken = bool(writable - set(ensemble))
+                        copyable = [
+                            position
+                            for position in lost
+                            if all(
+                                any(ensemble[p] in live for p in quorum.write_set(EntryId(e)))
+                                for run in entries_at(quorum, position, EntryId(0), EntryId(last))
+                                for e in run
+                            )
+                        ]
+                        expected = bool(lost) and not (can_be_taken and copyable)
+
+                        said = blocked(metadata, live, writable)
+
+                        assert (said is not None) == expected, (metadata, live, writable)
+
+
+def test_what_a_ledger_is_blocked_by_is_said() -> None:
+    metadata = two_fragments().closed(EntryId(9), 100)  # A, B, C, and from entry 5 A, D, C
+
+    assert blocked(metadata, {A, B, C, D}, {E}) is None, "nothing is lacking"
+    assert blocked(metadata, {A, B, D}, {A, B, D}) is None, "B and D are in one fragment each"
+    needed = "a writable bookie outside its ensemble"
+    assert blocked(metadata, {B, C, D}, set()) == needed
+    away = f"{A} or {C} to come back: no other bookie has copies"
+    assert blocked(metadata, {B, D}, {B, D, E}) == away, "of some entries of either share"
+    single = LedgerMetadata(
+        Quorum(1, 1, 1), LedgerState.OPEN, (Fragment(EntryId(0), (A,)),)
+    ).closed(EntryId(3), 1)
+    assert blocked(single, (), {B}) == f"{A} to come back: no other bookie has copies"
+    assert blocked(single, (), {A}) == needed, "it was formatted again"

@@ -154,9 +154,12 @@ class RemoteStorage(Storage):
         files: Sequence[tuple[str, bytes]],
         progress: Callable[[], None] = nothing,
         relied_on: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> Sequence[bool]:
         if not self._is_asynchronous:
-            return super().put_all(files, progress, relied_on)
+            return super().put_all(files, progress, relied_on, directories)
+        if directories:
+            self.make_directories(directories, progress)
         if relied_on:
             self.sync_all(relied_on, progress)
         return self._at_once([partial(self._put, *file) for file in files], progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.store import Unchanged, Versioned
@@ -27,6 +27,12 @@ class ZooKeeperRegisters:
     def read(self, name: str) -> Versioned[bytes] | None:
         node = self._zk.get_settled(self._path(name))
         return None if node is None else Versioned(node.data, node.version)
+
+    def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, Versioned[bytes] | None]]:
+        asked = list(names)
+        nodes = self._zk.get_many(map(self._path, asked))
+        for name, (_, node) in zip(asked, nodes, strict=True):
+            yield name, None if node is None else Versioned(node.data, node.version)
 
     def create(self, name: str, data: bytes) -> Versioned[bytes]:
         try:

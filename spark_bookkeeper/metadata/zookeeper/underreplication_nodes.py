@@ -323,8 +323,10 @@ class ZooKeeperUnderreplication:
                     self._zk.delete(vote.path)
 
     def auditor(self) -> str | None:
-        votes = self._votes()
-        return decode_vote(votes[0].node.data) if votes else None
+        return next(iter(self.candidates()), None)
+
+    def candidates(self) -> Sequence[str]:
+        return [decode_vote(vote.node.data) for vote in self._votes()]
 
     def _votes(self) -> Sequence[_Vote]:
         parent = paths.auditor_election(self._root)

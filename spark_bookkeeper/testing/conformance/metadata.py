@@ -684,6 +684,15 @@ class MetadataStoreConformance:
         store.registers.delete("logs/a/chunk")
         assert store.registers.names("logs/a") == []
 
+    def test_many_registers_are_read_in_order(self, store: MetadataStore) -> None:
+        names = [f"autorecovery/notes/0/{number}" for number in range(150)]
+        written = {name: store.registers.create(name, name.encode()) for name in names[::2]}
+
+        found = list(store.registers.read_many(reversed(names)))
+
+        assert found == [(name, written.get(name)) for name in reversed(names)]
+        assert list(store.registers.read_many([])) == []
+
     def test_who_watches_a_register_knows_without_asking_whether_it_is_as_it_was(
         self, stores: Stores, store: MetadataStore
     ) -> None:

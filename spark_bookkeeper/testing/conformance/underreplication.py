@@ -226,11 +226,13 @@ class UnderreplicationConformance:
         trees = [store.underreplication, *(stores.session().underreplication for _ in range(2))]
         rung = [threading.Event() for _ in trees]
         assert trees[0].auditor() is None
+        assert trees[0].candidates() == []
 
         stood = [tree.stand(f"10.0.0.{n}:3181", rung[n].set) for n, tree in enumerate(trees)]
 
         assert stood == [True, False, False]
         assert trees[2].auditor() == "10.0.0.0:3181"
+        assert trees[1].candidates() == [f"10.0.0.{n}:3181" for n in range(3)]
         trees[0].stand_down()
         assert rung[1].wait(PATIENCE_SECONDS)
         rung[1].clear()
