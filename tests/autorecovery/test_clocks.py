@@ -12,6 +12,7 @@ from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerState
+from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.whole import assert_replicated
@@ -107,7 +108,7 @@ def test_what_waits_is_not_tried_by_turns_by_workers_whose_clocks_differ(
 
     (row,) = underreplicated_table(ground.context).to_pylist()
     assert (row["ledger_id"], row["attempts"]) == (writer.ledger_id, 1)
-    world.seconds += CONFIG.retry_first_ms / 1000 + 1
+    world.seconds += WAIT_FOR_EVENT_MS / 1000 + 1  # nobody else could take a copy
     assert wrong.work() != []
 
 
