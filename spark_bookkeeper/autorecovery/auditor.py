@@ -48,6 +48,10 @@ ReportT = TypeVar("ReportT", bound=AuditReport)
 _WAIT_MOST_SECONDS: Final = 60.0
 """Looked at again after so long, whatever is told or not told."""
 
+_SECOND_LOOK_SECONDS: Final = 60.0
+"""After a loss all bookies are looked for once more. A writer may have chosen the bookie before it
+went, and have named it in the metadata after they were read."""
+
 
 class UnfinishedScanError(BookKeeperError):
     """Not all ledgers were looked at. What was published stays, and the scan is to be repeated."""
@@ -175,6 +179,9 @@ class Auditor:
             except BaseException:
                 self._bookies = self._bookies.audit_failed(lost)
                 raise
+            second_at = self._context.runtime.now() + _SECOND_LOOK_SECONDS
+            if self._bookies_due_at is not None:
+                self._bookies_due_at = min(self._bookies_due_at, second_at)
 
     def _read_delay(self, changed: Callable[[], None]) -> Versioned[int]:
         tree = self._context.store.underreplication

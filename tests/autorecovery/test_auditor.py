@@ -18,6 +18,7 @@ from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -96,6 +97,30 @@ def test_two_at_once_are_not_waited_for(ground: Ground) -> None:
     task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
     assert task is not None
     assert len(task.value.missing) == 2
+
+
+def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(
+    ground: Ground,
+) -> None:
+    """Its writer chose the bookies before one went, and created it after all ledgers were read."""
+    process = Process(ground, config=replace(CONFIG, bookie_check_interval_s=0))
+    process.audit()
+    lost: list[BookieId] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "create_ledger" and not lost:
+            lost.append(ground.bookie_ids[0])
+            ground.stop(lost[0])
+            process.audit()
+
+    late = lifecycle.create_ledger(ground.client(InlineRuntime(), lose), Quorum(4, 4, 2))
+    assert lost[0] in late.metadata.bookies()
+    assert task_ids(ground) == []
+
+    process.runtime.sleep(61)
+    process.audit()
+
+    assert task_ids(ground) == [late.ledger_id]
 
 
 def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
