@@ -131,6 +131,15 @@ def test_what_is_asked_of_one_round_is_refused_where_it_runs_on(
     assert (option[0] in said, "--once" in said) == (True, True)
 
 
+def test_what_serves_what_runs_on_is_refused_of_one_round(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    once = ["autorecovery", "start", "--once", "--metrics-port", "9105"]
+
+    assert run(["--metadata-uri", "zk://127.0.0.1:1/l", *once]) == 2
+    assert "--metrics-port" in capsys.readouterr().err
+
+
 def test_one_round_does_as_many_ledgers_at_once_as_a_worker_that_stays(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -432,3 +432,31 @@ def test_an_agent_with_autorecovery_is_a_candidate_for_auditor(
     assert agent.returncode == 0
     assert store.underreplication.auditor() is None
     assert list(store.underreplication.ledger_ids()) == []
+
+
+def test_autorecovery_that_runs_by_itself_serves_its_metrics(store: ZooKeeperStore) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    call = [sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", str(store.uri)]
+    call += ["autorecovery", "start", "--engine", "local", "--metrics-port", str(port)]
+    first = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    told = next(line for line in first.stderr if "/metrics are at" in line)
+    second = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    assert second.stderr is not None
+    refused = next(line for line in second.stderr if "metrics" in line)
+    running = next(line for line in second.stderr if "autorecovery runs" in line)
+
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    for process in (first, second):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+    assert f"http://127.0.0.1:{port}" in told
+    assert f"no metrics are served: port {port}" in refused
+    assert running, "it goes on without"
+    assert "auditor_NUM_UNDER_REPLICATED_LEDGERS 0.0" in page
+    assert "replication_worker_underreplicated_seconds" in page
+    assert (first.returncode, second.returncode) == (0, 0)

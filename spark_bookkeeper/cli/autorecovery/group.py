@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
 import click
+from prometheus_client import start_http_server
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
@@ -20,6 +23,8 @@ from spark_bookkeeper.cli.shell.work import kept_in_file, open_table, report_tab
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.session.arguments import known_bookies
+
+_LOOPBACK: Final = "127.0.0.1"
 
 
 @click.group(
@@ -48,6 +53,11 @@ autorecovery.add_command(trigger_checks)
     help="Do the work as Spark jobs, or in this process.",
 )
 @click.option("--beside", metavar="BOOKIE", help="Copy to this bookie, and to no other.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(min=1, max=65_535),
+    help="Serve metrics for Prometheus there, at http://127.0.0.1:PORT/metrics.",
+)
 @click.option("--once", is_flag=True, help="One audit and one round of work, and end.")
 @click.option("--dry-run", is_flag=True, help="Of --once: show what it would do; change nothing.")
 @report_table
@@ -58,6 +68,7 @@ def start(
     access: Access,
     engine: str,
     beside: str | None,
+    metrics_port: int | None,
     once: bool,
     dry_run: bool,
     report_table: str | None,
@@ -76,6 +87,8 @@ def start(
         ):
             if is_given:
                 raise click.UsageError(f"{option} --once, which was not asked for")
+    elif metrics_port is not None:
+        raise click.UsageError("--metrics-port serves what runs on, and --once ends")
     with connected(settings, access, with_spark=engine == "spark") as bk:
         if beside is not None:
             known_bookies(bk.context, [beside])
@@ -84,7 +97,7 @@ def start(
             table = open_table(settings, report_table)
             return run_once(settings, bk, config, beside, table, dry_run=dry_run)
         start_logging(settings.log_format)
-        with until_signalled() as stopping:
+        with _served_metrics(settings, bk, metrics_port), until_signalled() as stopping:
             note_warning(settings, bk)
             running: Autorecovery = bk.autorecovery.start(bookie_id=beside, config=config)
             try:
@@ -96,6 +109,27 @@ def start(
                 running.stop()
     settings.output.note("autorecovery has stopped; what it was at is done by others")
     return EXIT_DONE
+
+
+@contextmanager
+def _served_metrics(settings: Settings, bk: BookKeeper, port: int | None) -> Iterator[None]:
+    """What auditor and worker count, over HTTP; a port that is taken costs the page alone."""
+    if port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(port, _LOOPBACK, bk.metrics_registry)
+    except OSError as error:
+        settings.output.note(f"no metrics are served: port {port} of {_LOOPBACK}: {error}")
+        yield
+        return
+    settings.output.note(f"its /metrics are at http://{_LOOPBACK}:{port}")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def note_warning(settings: Settings, bk: BookKeeper) -> None:
