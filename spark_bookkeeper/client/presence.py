@@ -9,7 +9,7 @@ fence of a recovery, never this (SLOT-LOG rule R17).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 from typing import Final, Literal
 
 from spark_bookkeeper.client.context import ClientContext
@@ -46,20 +46,16 @@ def writer_state(context: ClientContext, ledger_id: LedgerId, known: LedgerMetad
 
 
 def ledgers_with_writers(
-    context: ClientContext, ledger_ids: Iterable[LedgerId] | None = None
+    context: ClientContext,
 ) -> Iterator[tuple[LedgerId, LedgerMetadata | MetadataFormatError, WriterState | None]]:
     """Every ledger in order, and whether its writer lives; ``None`` for one that is closed.
-
-    Args:
-        ledger_ids: only those of them that there are; ``None`` is all.
 
     However many ledgers there are, their writers are one request more; and the ledgers whose
     writers seem gone are read once more, as they may have been closed meanwhile. So a ledger
     that is told to be open without a writer was.
     """
     store = context.store
-    wanted = store.ledger_ids() if ledger_ids is None else ledger_ids
-    found = {i: m for i, m in store.read_ledgers(wanted) if m is not None}
+    found = {i: m for i, m in store.read_ledgers(store.ledger_ids()) if m is not None}
     living = store.writers()
     unsure = [i for i, m in found.items() if _state(i, m, living) == "gone"]
     for ledger_id, again in store.read_ledgers(unsure):

@@ -1,29 +1,31 @@
 """Deleting ledgers that nobody owns, when a person has said so.
 
-Between a plan and its end somebody may claim a ledger: a writer that was frozen goes on and enters
-it into its log. So whose each is, is asked again just before it goes, and it goes as
-``deletion.delete_ledger`` has it: never under a writer that lives.
+Nobody can come to own one of them later but by changing its metadata (``orphans.py``), so each is
+deleted only as it was judged. One that is not closed goes as ``deletion.delete_ledger`` has it:
+never under a writer that lives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.cluster.orphans import OwnedLedger, ledgers_with_owners
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.cluster.orphans import OwnedLedger, is_free, ledgers_with_owners
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.spool import Spool
 
-LEDGERS_AT_ONCE: Final = 100
-"""For so many it is asked together whose they are, and then they are deleted."""
-
-_CLAIMED: Final = "somebody owns it by now"
+_CLAIMED: Final = "its metadata were changed meanwhile, and somebody owns it by now"
 
 
 class OrphansReport(Report):
@@ -34,6 +36,7 @@ def delete_orphans(
     context: ClientContext,
     created_before_ms: int,
     *,
+    ledger_ids: Collection[int] | None = None,
     dry_run: bool = True,
     progress: Progress = no_progress,
 ) -> OrphansReport:
@@ -43,41 +46,59 @@ def delete_orphans(
 
     Args:
         created_before_ms: milliseconds since 1970, by the clocks of those who created them.
+        ledger_ids: only these of them; ``None`` is all.
+
+    Raises:
+        InvalidArgumentError: a restore runs, or was begun and has not ended: its ledgers are there
+            before the logs that own them. Nothing was deleted.
     """
     started = context.runtime.now()
+    _check_no_restore(context)
     doomed = [
         (ledger_id, known)
         for ledger_id, known in ledgers_with_owners(context).items()
-        if _is_doomed(known, created_before_ms)
+        if _is_doomed(known, created_before_ms) and (ledger_ids is None or ledger_id in ledger_ids)
     ]
     rows: Spool[Row] = Spool()
-    if dry_run:
-        rows.extend(_row(ledger_id, known, Outcome.PLANNED) for ledger_id, known in doomed)
-    else:
-        progress("deleting ledgers", 0, len(doomed), 0)
-        following = iter(doomed)
-        while some := list(islice(following, LEDGERS_AT_ONCE)):
-            rows.extend(_deleted(context, some))
+    for ledger_id, known in doomed:
+        if dry_run:
+            rows.append(_row(ledger_id, known, Outcome.PLANNED))
+        else:
             progress("deleting ledgers", len(rows), len(doomed), 0)
+            rows.append(_deleted(context, ledger_id, known))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return OrphansReport("delete_orphans", rows, dry_run, duration_ms)
 
 
-def _deleted(context: ClientContext, some: Sequence[tuple[LedgerId, OwnedLedger]]) -> Iterator[Row]:
-    now = ledgers_with_owners(context, [ledger_id for ledger_id, _ in some])
-    for ledger_id, known in some:
-        again = now.get(ledger_id)
-        if again is None:
-            yield _row(ledger_id, known, Outcome.GONE)
-        elif again.unowned is None:
-            yield _row(ledger_id, known, Outcome.NO_LONGER_NEEDED, _CLAIMED)
+def _check_no_restore(context: ClientContext) -> None:
+    running = restores.running(context.store.ballots, context.runtime)
+    begun = restores.begun(context.store.registers)
+    if running or begun:
+        what = "; ".join(running) or f"begun and not there: {counted(len(begun), 'ledger')}"
+        raise InvalidArgumentError(
+            f"a restore is under way ({what}), whose ledgers nobody owns before it ends; nothing "
+            "was deleted. Repeat it when the restore has ended, or was given up (`spark-bookkeeper "
+            "cluster restore --forget`)"
+        )
+
+
+def _deleted(context: ClientContext, ledger_id: LedgerId, known: OwnedLedger) -> Row:
+    store = context.store
+    try:
+        found = store.read_ledger(ledger_id)
+        if not is_free(found.value):
+            return _row(ledger_id, known, Outcome.NO_LONGER_NEEDED, _CLAIMED)
+        if found.value.is_closed:
+            store.delete_ledger(ledger_id, found)
         else:
-            try:
-                delete_ledger(context, ledger_id)
-            except BookKeeperError as error:
-                yield _row(ledger_id, known, Outcome.LEFT, error.message)
-            else:
-                yield _row(ledger_id, known, Outcome.DELETED)
+            delete_ledger(context, ledger_id)
+    except NoSuchLedgerError:
+        return _row(ledger_id, known, Outcome.GONE)
+    except VersionConflictError:
+        return _row(ledger_id, known, Outcome.NO_LONGER_NEEDED, _CLAIMED)
+    except BookKeeperError as error:
+        return _row(ledger_id, known, Outcome.LEFT, error.message)
+    return _row(ledger_id, known, Outcome.DELETED)
 
 
 def _is_doomed(known: OwnedLedger, created_before_ms: int) -> bool:

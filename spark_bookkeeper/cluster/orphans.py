@@ -1,15 +1,17 @@
 """Ledgers that nobody owns: they take space, and nobody would miss them. Only a person knows.
 
-A ledger is somebody's while its writer lives or may live, while a log names it, or when it has a
-label of a user: a name, an owner, or any other. Those of a log have the label ``log``; when that
-log does not name them (its writer died between making the ledger and entering it, or the log was
-deleted and they were not), they are nobody's as well. But one that a write has staged and closed
-may be entered as long as its log has no later ledger.
+A ledger is somebody's while its writer lives or may live, while a log names it, when a table stands
+for copies of it, or when it has a label of a user: a name, an owner, or any other. One that another
+client made is somebody's, too: what its labels mean is not known here.
+
+Those of a log have the label ``log``. They are nobody's when the log was deleted, or when it has a
+later ledger and does not name them: ids ascend along a log, so nobody can enter them any more. A
+log that was never there may be about to be restored, behind its ledgers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +19,13 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
-from spark_bookkeeper.client.presence import WriterState, ledgers_with_writers, writer_of
-from spark_bookkeeper.client.staging import STAGED
+from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
 from spark_bookkeeper.client.views import UNREADABLE, moment
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.logs.logs import logs_table
+from spark_bookkeeper.metadata.logs import find_life
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import ARCHIVE, LedgerMetadata
 
 LOG_LABEL: Final = "log"
 """Of the ledgers of a log: its name."""
@@ -54,18 +56,13 @@ class OwnedLedger:
     """Why nobody owns it; ``None``: somebody does, or it cannot be told."""
 
 
-def ledgers_with_owners(
-    context: ClientContext, ledger_ids: Iterable[LedgerId] | None = None
-) -> Mapping[LedgerId, OwnedLedger]:
+def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger]:
     """Every ledger there is, and whether somebody owns it.
-
-    Args:
-        ledger_ids: only those of them that there are; ``None`` is all.
 
     Logs are read after the ledgers: of a ledger that was entered into its log meanwhile the log
     tells, and of one that is about to be, its writer.
     """
-    found = list(ledgers_with_writers(context, ledger_ids))
+    found = list(ledgers_with_writers(context))
     in_logs: set[LedgerId] = set()
     newest: dict[str, int] = {}
     unreadable: set[str] = set()
@@ -76,6 +73,7 @@ def ledgers_with_owners(
             newest[row["log"]] = max(newest[row["log"]], row["ledger_id"])
         elif row["state"] == UNREADABLE:
             unreadable.add(row["log"])
+    deleted = _DeletedLogs(context)
     known: dict[LedgerId, OwnedLedger] = {}
     for ledger_id, metadata, writer in found:
         if isinstance(metadata, MetadataFormatError):
@@ -83,12 +81,42 @@ def ledgers_with_owners(
             continue
         log = _log_of(metadata)
         unowned = None
-        is_staged = metadata.is_closed and STAGED in metadata.custom_metadata
-        may_be_entered = is_staged and log in newest and newest[log] < ledger_id
-        if ledger_id not in in_logs and log not in unreadable and not may_be_entered:
-            unowned = _unowned(metadata, log, writer)
+        if writer not in ("lives", "unknown") and is_free(metadata):
+            if log is None:
+                unowned = "no log names it, and it has no name, owner or other label"
+            elif log in newest:
+                if ledger_id not in in_logs and log not in unreadable and ledger_id < newest[log]:
+                    unowned = f"it was made for log {log!r}, which has gone past it"
+            elif log in deleted:
+                unowned = f"it was made for log {log!r}, which was deleted"
         known[ledger_id] = OwnedLedger(metadata, log, unowned)
     return known
+
+
+def is_free(metadata: LedgerMetadata) -> bool:
+    """Whether nothing in a ledger's own metadata says whose it is, but perhaps a log's."""
+    if metadata.nonce is None or ARCHIVE in metadata.custom_metadata:
+        return False
+    return all(
+        key == LOG_LABEL or key.startswith(RESERVED_PREFIX) for key in metadata.custom_metadata
+    )
+
+
+class _DeletedLogs:
+    """Which names were those of logs that were deleted; each is asked for once."""
+
+    def __init__(self, context: ClientContext) -> None:
+        self._registers = context.store.registers
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, log: str) -> bool:
+        if log not in self._known:
+            try:
+                head = find_life(self._registers, log)
+            except (InvalidArgumentError, MetadataFormatError):
+                head = None  # no name of a log, or it cannot be told
+            self._known[log] = head is not None and head.is_deleted
+        return self._known[log]
 
 
 def orphans_table(context: ClientContext) -> pa.Table:
@@ -112,16 +140,6 @@ def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
             "log": known.log,
             "reason": known.unowned,
         }
-
-
-def _unowned(metadata: LedgerMetadata, log: str | None, writer: WriterState | None) -> str | None:
-    if writer in ("lives", "unknown"):
-        return None
-    if log is not None:
-        return f"it was made for log {log!r}, which does not name it"
-    if all(key.startswith(RESERVED_PREFIX) for key in metadata.custom_metadata):
-        return "no log names it, and it has no name, owner or other label"
-    return None
 
 
 def _log_of(metadata: LedgerMetadata) -> str | None:

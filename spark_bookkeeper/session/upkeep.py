@@ -205,31 +205,36 @@ def delete_orphans(
     created_before: datetime,
     dry_run: bool = True,
     *,
+    ledger_ids: Iterable[int] | None = None,
     progress: Progress | None = None,
 ) -> OrphansReport:
     """Delete the ledgers of ``orphans()`` that were created before a time.
 
     A closed ledger without a name, an owner or another label is among them, also when somebody
-    knows its id by heart: look at the plan. Whose each is, is asked again just before it goes. Its
+    knows its id by heart: look at the plan. One whose metadata change before it goes stays. Its
     bytes come back when garbage is collected.
 
     Args:
         created_before: a ledger of which it is not known when it was created stays.
         dry_run: only say what would go; the default.
+        ledger_ids: only these of them; ``None`` is all.
 
     Raises:
-        InvalidArgumentError: it is no time. Nothing was deleted.
+        InvalidArgumentError: it is no time, or a restore is under way. Nothing was deleted.
     """
     from spark_bookkeeper.client.read.times import to_ms
     from spark_bookkeeper.cluster.orphan_deletion import delete_orphans as delete_orphans_job
 
-    at_ms = to_ms(created_before)
+    at_ms, wanted = to_ms(created_before), ids_of(ledger_ids)
+    only = None if wanted is None else frozenset(wanted)
     return self.reported(
         "delete_orphans",
         f"created before {created_before}",
         dry_run,
         progress,
-        lambda _, tell: delete_orphans_job(self.context, at_ms, dry_run=dry_run, progress=tell),
+        lambda _, tell: delete_orphans_job(
+            self.context, at_ms, ledger_ids=only, dry_run=dry_run, progress=tell
+        ),
     )
 
 

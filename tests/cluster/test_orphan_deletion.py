@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,15 +11,16 @@ import pytest
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster import orphan_deletion
 from spark_bookkeeper.cluster.orphan_deletion import delete_orphans
 from spark_bookkeeper.cluster.space import space_table
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.begun_writes import note_of
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
-from spark_bookkeeper.metadata.logs import change_log, read_log
+from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import ARCHIVE
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Report
 from spark_bookkeeper.testing.ground import Ground
@@ -77,29 +79,55 @@ def test_what_was_created_later_stays(ground: Ground) -> None:
     }
 
 
-def test_what_its_log_names_by_the_time_that_it_would_go_stays(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The writer of the log was frozen between making a ledger and entering it."""
-    monkeypatch.setattr(orphan_deletion, "LEDGERS_AT_ONCE", 1)
-    create_log(ground.context, "orders", LogOptions(USUAL))
-    registers = ground.context.store.registers
-    nonce = read_log(registers, "orders").nonce
-    first, entered = made(ground, log=b"orders"), made(ground, log=b"orders")
+def test_one_that_is_changed_before_it_goes_stays(ground: Ground) -> None:
+    """As when it is released to a table in this very moment."""
+    first, released = made(ground), made(ground)
+    store = ground.context.store
 
-    def enter(place: str, operation: str, path: str) -> None:
-        if operation == "delete_ledger":
-            change_log(
-                registers, "orders", nonce, lambda old: old.with_ledger(LedgerId(entered.ledger_id))
-            )
+    def release(place: str, operation: str, path: str) -> None:
+        if operation == "delete_ledger" and path == str(moment):
+            found = store.read_ledger(LedgerId(released.ledger_id))
+            custom = {**found.value.custom_metadata, ARCHIVE: b"a table"}
+            changed = replace(found.value, custom_metadata=custom)
+            store.write_ledger(LedgerId(released.ledger_id), changed, found)
 
-    report = delete_orphans(ground.client(None, enter), EVER, dry_run=False)
-
+    moment = first.ledger_id  # before it is read
+    report = delete_orphans(ground.client(None, release), EVER, dry_run=False)
     assert outcomes(report) == {
         first.ledger_id: Outcome.DELETED,
-        entered.ledger_id: Outcome.NO_LONGER_NEEDED,
+        released.ledger_id: Outcome.NO_LONGER_NEEDED,
     }
-    assert list(ground.context.store.ledger_ids()) == [entered.ledger_id]
+
+    released = made(ground)
+    moment = released.ledger_id  # between its being read and its being deleted
+    report = delete_orphans(ground.client(None, release), EVER, dry_run=False)
+    assert outcomes(report) == {released.ledger_id: Outcome.NO_LONGER_NEEDED}
+
+
+def test_only_those_that_were_shown_go(ground: Ground) -> None:
+    shown, other = made(ground), made(ground)
+
+    report = delete_orphans(ground.context, EVER, ledger_ids=[shown.ledger_id], dry_run=False)
+
+    assert outcomes(report) == {shown.ledger_id: Outcome.DELETED}
+    assert list(ground.context.store.ledger_ids()) == [other.ledger_id]
+
+
+def test_while_a_restore_is_under_way_nothing_goes(ground: Ground) -> None:
+    """Its ledgers are there before the logs that own them."""
+    made(ground)
+    store, runtime = ground.context.store, ground.context.runtime
+    with (
+        restores.restoring(store.ballots, "a job", runtime),
+        pytest.raises(InvalidArgumentError, match="a restore is under way"),
+    ):
+        delete_orphans(ground.context, EVER, dry_run=False)
+    restores.begin(store.registers, LedgerId(7), b"nonce")
+    with pytest.raises(InvalidArgumentError, match="begun and not there: 1 ledger"):
+        delete_orphans(ground.context, EVER, dry_run=False)
+    restores.end(store.registers, LedgerId(7))
+
+    assert delete_orphans(ground.context, EVER, dry_run=False).is_complete
 
 
 def test_a_write_that_is_ready_to_be_entered_stays_until_its_log_has_gone_past_it(

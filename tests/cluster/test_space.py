@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import ARCHIVE
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -74,11 +76,42 @@ def test_the_ledgers_of_a_log_are_the_logs(ground: Ground) -> None:
         writer.append(b"1")
     stray = made(ground, log=b"orders")
     stray.close()
+    assert orphans(ground) == {}, "it may be entered yet, by a writer that was frozen"
+
+    with log.become_writer() as writer:
+        writer.append(b"2")
+    late = made(ground, log=b"orders")
+    late.close()
 
     assert list(orphans(ground)) == [stray.ledger_id]
-    assert "log 'orders'" in orphans(ground)[stray.ledger_id]
+    assert "log 'orders', which has gone past it" in orphans(ground)[stray.ledger_id]
     truncation.delete(ground.context, "orders")
-    assert list(orphans(ground)) == [stray.ledger_id]
+    assert list(orphans(ground)) == [stray.ledger_id, late.ledger_id]
+    assert "log 'orders', which was deleted" in orphans(ground)[late.ledger_id]
+
+
+def test_what_another_client_made_or_a_table_stands_for_is_nobodys_business(
+    ground: Ground,
+) -> None:
+    """What their labels mean is not known, or they are what is left to read from the table."""
+    ours, released = made(ground), made(ground)
+    for writer in (ours, released):
+        writer.close()
+    store = ground.context.store
+    found = store.read_ledger(released.ledger_id)
+    custom = {**found.value.custom_metadata, ARCHIVE: b"a table"}
+    store.write_ledger(released.ledger_id, replace(found.value, custom_metadata=custom), found)
+    foreign = replace(store.read_ledger(ours.ledger_id).value, custom_metadata={})
+    store.create_ledger(LedgerId(1000), foreign)
+
+    assert list(orphans(ground)) == [ours.ledger_id]
+
+
+def test_the_ledgers_of_a_log_that_is_not_there_yet_may_be_restored(ground: Ground) -> None:
+    restored = made(ground, log=b"orders")
+    restored.close()
+
+    assert orphans(ground) == {}
 
 
 def test_bytes_are_live_then_orphan_then_garbage(ground: Ground) -> None:

@@ -4,6 +4,7 @@ they are.
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -111,10 +112,15 @@ def delete_orphans(work: Work, created_before: Time) -> int:
     """Delete the ledgers that `ledger orphans` lists and that are old enough.
 
     A closed ledger without a name, an owner or another label is among them, also when somebody
-    knows its id. Whose each is, is asked again just before it goes.
+    knows its id, and those of a log that was deleted or has gone past them. What was confirmed is
+    deleted, and nothing else.
     """
+    shown: set[int] | None = None
+    time: datetime | None = None
 
     def ask(plan: OrphansReport) -> None:
+        nonlocal shown
+        shown = {row.ledger_id for row in plan.rows}
         if plan.rows:
             size = counted(sum(row.bytes for row in plan.rows), "byte")
             ids = some_of([row.ledger_id for row in islice(plan.rows, MOST_ROWS)])
@@ -123,8 +129,9 @@ def delete_orphans(work: Work, created_before: Time) -> int:
             confirm("Delete them for ever?")
 
     def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> OrphansReport:
-        time = time_of(created_before, bk.context.earlier_ms())
+        nonlocal time
+        time = time or time_of(created_before, bk.context.earlier_ms())
         assert time is not None
-        return bk.delete_orphans(time, dry_run, progress=progress)
+        return bk.delete_orphans(time, dry_run, ledger_ids=shown, progress=progress)
 
     return work.show(work.run("reading ledger metadata", job, ask=ask))
