@@ -329,7 +329,10 @@ class _Replication:
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
-            took = "" if age is None else f", {age / 1000:.1f} s after it was published"
+            took = ""
+            if age is not None:
+                took = f", {age / 1000:.1f} s after it was published"
+                self._context.metrics.underreplicated_seconds.observe(max(0, age) / 1000)
             reason = f"fully replicated{took}"
         self._say("task", status, reason)
 
