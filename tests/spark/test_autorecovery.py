@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -126,7 +125,11 @@ def test_a_task_that_is_killed_in_the_middle_of_copying_is_done_again(
     own_bk.autorecovery.bytes_per_second = 1_000  # minutes, and nobody waits for them
     running = own_bk.autorecovery.start()
     try:
-        until(lambda: active_tasks(spark) > 0 and len(own_bk.autorecovery_locks()) > 0)
+        until(
+            lambda: (
+                active_tasks(spark) > 0 and len(own_bk.context.store.underreplication.locks()) > 0
+            )
+        )
         for worker in workers_of_spark():
             worker.kill()
         until(lambda: jobs.failed_tasks > 0)
