@@ -46,7 +46,11 @@ def underreplicated_table(context: ClientContext) -> pa.Table:
     cannot be read. A task that nobody has tried has no attempts, and its ``blocker`` is what any
     attempt would meet, where the metadata alone shows it.
     """
-    return pa.Table.from_pylist(list(_rows(context)), schema=UNDERREPLICATED)
+    tables = [
+        pa.Table.from_pylist(rows, schema=UNDERREPLICATED)
+        for rows in chunks(_rows(context), LEDGERS_AT_ONCE)
+    ]
+    return pa.concat_tables([UNDERREPLICATED.empty_table(), *tables])
 
 
 def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
