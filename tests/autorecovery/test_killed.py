@@ -144,8 +144,8 @@ def situation(directory: Path, role: str) -> Ground:
     """Ledgers that lost a bookie, up to where the role begins."""
     ground = Ground(directory)
     ground.stop(spare(ground))
-    for _ in range(BATCH if role == "batch" else 1):
-        writer = written(ground, count=2, close=role != "recovery")
+    count = BATCH if role == "batch" else 1
+    writer, *_ = [written(ground, count=2, close=role != "recovery") for _ in range(count)]
     ground.start(spare(ground))
     lost = writer.metadata.last_fragment.ensemble[0]
     if role in ("check", "repair"):

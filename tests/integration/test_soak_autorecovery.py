@@ -253,9 +253,9 @@ class Soak:
 
     def _start_worker(self, number: int) -> None:
         """The first one runs beside a bookie and copies only to it; the other spreads."""
-        how = ("--engine", ENGINE)
+        how = ["--engine", ENGINE]
         if number == 0:
-            how = ("--engine", "local", "--beside", self.bookies[1].bookie_id)
+            how = ["--engine", "local", "--beside", self.bookies[1].bookie_id]
         command = ("autorecovery", "start", *how)
         worker = self.program(f"worker {number}", *command)
         worker.wait_for("autorecovery runs")
@@ -477,7 +477,7 @@ def test_hurt_every_minute_for_long_it_is_whole_at_the_end(soak: Soak) -> None:
         Writing(soak, "--rows", 2200, "--kind", "both"),
     ]
     readers = [Reading(soak, soak.writers)]
-    began = time.monotonic()
+    began = last_blow = time.monotonic()
     blows = soak.blows()
     count = 0
     kinds = soak.kinds

@@ -205,7 +205,7 @@ def run(
     runner = Counting()
     if job in (replicated, all_checked, shown):
         runner.published = Published(ledgers.ids)
-        monkeypatch.setattr(context.store.underreplication._state, "tasks", runner.published)
+        monkeypatch.setattr(ground.cluster.tasks, "tasks", runner.published)
     read = 0
 
     def read_ledgers(ids: Iterable[LedgerId], **_: object) -> Iterator[Any]:
