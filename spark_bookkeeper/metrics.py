@@ -301,6 +301,12 @@ class ClientMetrics(Metrics):
             "Ledgers that a replication worker made whole",
             registry=registry,
         )
+        self.underreplicated_seconds = Histogram(
+            "replication_worker_underreplicated_seconds",
+            "Seconds that a ledger lacked replicas, from its being published to being made whole",
+            buckets=SECONDS,
+            registry=registry,
+        )
         self.published_ledgers = Counter(
             "auditor_ledgers_published",
             "Ledgers that audits published as under-replicated",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
@@ -16,6 +17,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.underreplication import below_ack_quorum
 from spark_bookkeeper.replication.report import counted, some_of
+from spark_bookkeeper.runtime.spool import Spool
 
 AT_RISK: Final = pa.schema(
     [
@@ -48,7 +50,8 @@ class Losses:
     """What the loss of some bookies at once would mean, as the metadata tells it."""
 
     bookies: tuple[BookieId, ...]
-    at_risk: tuple[AtRisk, ...]
+    at_risk: Sequence[AtRisk]
+    """Of more than ``spool.IN_MEMORY`` not in memory: they are read from a temporary file."""
     unreadable: tuple[LedgerId, ...]
     """Ledgers whose metadata cannot be read, of which nothing can be told."""
 
@@ -78,11 +81,17 @@ class Losses:
 
     def to_arrow(self) -> pa.Table:
         """The fragments at risk (``docs/tables.md``)."""
-        return pa.Table.from_pylist([asdict(each) for each in self.at_risk], schema=AT_RISK)
+        tables = [
+            pa.Table.from_pylist(rows, schema=AT_RISK)
+            for rows in chunks(map(asdict, self.at_risk), LEDGERS_AT_ONCE)
+        ]
+        return pa.concat_tables([AT_RISK.empty_table(), *tables])
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
-        return {"is_safe": self.is_safe, **asdict(self)}
+        at_risk = [asdict(each) for each in self.at_risk]
+        named = {"bookies": self.bookies, "at_risk": at_risk, "unreadable": self.unreadable}
+        return {"is_safe": self.is_safe, **named}
 
     def _repr_html_(self) -> str:
         return fields_table({"without": ", ".join(self.bookies), "it is": str(self)})
@@ -115,11 +124,12 @@ def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
                 first, last = fragment.first_entry_id, fragment.last_entry_id
                 yield AtRisk(ledger_id, first, last, found.value.quorum.ack_quorum_size, now, then)
 
-    found = tuple(at_risk())
+    found = Spool(at_risk())
     for bookie in named:
         if bookie not in known:
             raise InvalidArgumentError(
                 f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
                 "names it. `spark-bookkeeper bookie list` shows the bookies"
             )
-    return Losses(named, found, tuple(unreadable))
+    kept = tuple(found) if found.is_in_memory else found
+    return Losses(named, kept, tuple(unreadable))

@@ -376,8 +376,10 @@ class _Replication:
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else self._context.cluster_ms() - at_ms
-            # BookKeeper's auditor marks by its own clock: a time that cannot be is not told.
-            took = "" if age is None or age < 0 else f", {age / 1000:.1f} s after it was published"
+            took = ""
+            if age is not None and age >= 0:  # BookKeeper's auditor marks by its own clock
+                took = f", {age / 1000:.1f} s after it was published"
+                self._context.metrics.underreplicated_seconds.observe(age / 1000)
             reason = f"fully replicated{took}"
         self._say("task", status, reason)
 

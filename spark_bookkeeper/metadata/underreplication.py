@@ -170,11 +170,16 @@ def decode_task(data: bytes, ledger_id: LedgerId, path: str) -> Task:
 
 
 def merged(task: Task, missing: Iterable[str], now_ms: int) -> Task:
-    """A task with more bookies; the same where it names them all."""
+    """A task with more bookies; the same where it names them all.
+
+    It lacks replicas since it was marked first. (BookKeeper writes the time of the last mark, and
+    reads this one as well.)
+    """
     more = [bookie for bookie in dict.fromkeys(missing) if bookie not in task.missing]
     if not more:
         return task
-    return Task(task.ledger_id, (*task.missing, *more), now_ms)
+    since_ms = now_ms if task.marked_at_ms is None else task.marked_at_ms
+    return Task(task.ledger_id, (*task.missing, *more), since_ms)
 
 
 def encode_lock(holder: str) -> bytes:

@@ -210,18 +210,22 @@ class Report:
     def totals(self) -> dict[str, Any]:
         """The same without the rows."""
         entries = size = 0
-        ledgers, fragments = array("q"), array("q")
+        ledgers, fragments, unfinished = array("q"), array("q"), array("q")
         for row in self.rows:
             entries += row.entries
             size += row.bytes
             if row.ledger_id < 0:
                 continue  # about a bookie as a whole
             ledgers.append(row.ledger_id)
+            if not row.status.is_done:
+                unfinished.append(row.ledger_id)
             fragments.append(-1 if row.first_entry_id is None else row.first_entry_id)
+        known = len(np.unique(ledgers))
         return {
             "job": self.job,
             "dry_run": self.dry_run,
-            "ledgers": len(np.unique(ledgers)),
+            "ledgers": known,
+            "ledgers_complete": known - len(np.unique(unfinished)),
             "fragments": len(np.unique(np.array([ledgers, fragments]), axis=1).T),
             "entries": entries,
             "bytes": size,

@@ -197,14 +197,26 @@ class Ground:
         """The registration of a bookie goes; its partition stays and answers."""
         self._agent.unregister(BookieId(bookie))
 
-    def start(self, bookie: str, *, is_readonly: bool = False, rack: str = "/default-rack") -> None:
+    def start(
+        self,
+        bookie: str,
+        *,
+        is_readonly: bool = False,
+        rack: str = "/default-rack",
+        free_bytes: int | None = None,
+    ) -> None:
         """A bookie comes back with the partition that it had, or says something new of itself."""
         self._down.discard(bookie)
         cookie = self._agent.read_cookie(BookieId(bookie))
         assert cookie is not None
         incarnation = cookie.value.incarnation
         registration = Registration(
-            BookieId(bookie), self._uri(bookie), incarnation, is_readonly=is_readonly, rack=rack
+            BookieId(bookie),
+            self._uri(bookie),
+            incarnation,
+            is_readonly=is_readonly,
+            rack=rack,
+            free_bytes=free_bytes,
         )
         self._agent.register(registration)
 

@@ -1,22 +1,24 @@
 """Each role killed at each step: whoever comes next brings the cluster to the same end.
 
-The table of steps is made by a run in which nobody dies: every operation on the metadata or on a
-bookie's storage that the role asks for is one. In each following run the role dies at one of them,
-its session ends, and another process does the rest.
+``STEPS`` has the steps of each role in order, in words and as the operation on the metadata or on a
+bookie's storage that it is. A role dies as it begins one of them, its session ends, and another
+process does the rest. What is between two of them, mostly reading, is an operation too: in the
+slow tests a role dies at every single one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
@@ -24,33 +26,127 @@ from spark_bookkeeper.testing.ground import Ground, Hook, KillAt, Killed
 
 Role = Callable[[Process], object]
 
+BATCH: Final = 4
+
 ROLES: dict[str, Role] = {
     "auditor": lambda process: process.audit(),
     "worker": lambda process: process.work(),
+    "beside": lambda process: process.work(),
+    "batch": lambda process: process.work(),
     "recovery": lambda process: process.work(),
     "check": lambda process: process.audit(),
     "repair": lambda process: process.work(),
 }
-"""A worker copies the fragments of a closed ledger; in the recovery it closes an open one first.
-The check finds a damaged replica on a bookie that is there, and the repair makes it again there."""
+"""A worker copies the fragments of a closed ledger, to any bookie or, beside one, to that; in a
+batch those of several ledgers together; in the recovery it closes an open one first. The check
+finds a damaged replica on a bookie that is there, and the repair makes it again there."""
 
-STEPS: dict[str, set[str]] = {
-    "auditor": {"stand", "is_enabled", "read_delay", "cookies", "ledger_ids", "read_ledger"}
-    | {"registrations", "mark", "set_checked"},
-    "worker": {"is_enabled", "locks", "task_ids", "read_task", "lock", "read_ledger", "list"}
-    | {"read_range", "put_if_absent", "write_ledger", "delete_register", "remove_task", "unlock"},
-    "recovery": {"lock", "read_register", "write_ledger", "list", "put_if_absent", "remove_task"}
-    | {"unlock"},
-    "check": {"read_range", "mark", "set_checked"},
-    "repair": {"lock", "read_range", "put_if_absent", "remove_task", "unlock"},
+
+class Step(NamedTuple):
+    """One row of the table: the first such operation after the row before."""
+
+    words: str
+    operation: str
+    path: str = ""
+    """A part of it."""
+
+
+TAKES: Final = (
+    Step("sees that it may work", "is_enabled"),
+    Step("asks who has locks", "locks"),
+    Step("lists the tasks", "task_ids"),
+    Step("reads a task", "read_task"),
+    Step("reads how endangered its ledger is", "read_ledger"),
+    Step("locks it", "lock"),
+    Step("sees again that it may work", "is_enabled"),
+)
+COPIES: Final = (
+    Step("sees what sources have", "list", "/slots"),
+    Step("reads entries", "read_range", "/slots/"),
+    Step("makes room for the copy", "make_directory", "/copies"),
+    Step("stores the copy", "put_if_absent", "/copies/"),
+    Step("reads it again", "read_range", "/copies/"),
+)
+NAMES: Final = Step("names the new bookie in the metadata", "write_ledger")
+ENDS: Final = (
+    Step("forgets its note", "delete_register", "notes/"),
+    Step("removes the task", "remove_task"),
+    Step("looks who went meanwhile", "registrations"),
+    Step("releases the lock", "unlock"),
+)
+WATCHES: Final = (
+    Step("stands for election", "stand"),
+    Step("sees that it may work", "is_enabled"),
+    Step("reads how long a bookie may be away", "read_delay"),
+    Step("reads which bookies there were", "cookies"),
+    Step("reads which there are", "registrations"),
+    Step("lists the ledgers", "ledger_ids"),
+    Step("reads one", "read_ledger"),
+)
+CHECKED: Final = Step("remembers when it has checked", "set_checked")
+
+STEPS: dict[str, Sequence[Step]] = {
+    "auditor": (*WATCHES, Step("publishes a task", "mark"), CHECKED),
+    "worker": (*TAKES, *COPIES, NAMES, *ENDS),
+    "beside": (*TAKES, *COPIES, NAMES, *ENDS),
+    "batch": (
+        *(*TAKES[:-1], *[Step("locks another", "lock")] * (BATCH - 1), TAKES[-1]),
+        *COPIES[:1],
+        Step("stores a copy", "put_if_absent", "/copies/"),
+        *[Step("stores the copy of another", "put_if_absent", "/copies/")] * (BATCH - 1),
+        *[NAMES] * BATCH,
+        *[step for _ in range(BATCH) for step in ENDS[:2]],
+        *[ENDS[-1]] * BATCH,
+    ),
+    "recovery": (
+        *TAKES,
+        Step("flags the ledger as in recovery", "write_ledger"),
+        Step("fences a bookie", "put_if_absent", "/slots/"),
+        Step("fences another", "put_if_absent", "/slots/"),
+        *(*COPIES, Step("closes the ledger", "write_ledger"), *COPIES, NAMES, *ENDS),
+    ),
+    "check": (
+        *WATCHES,
+        Step("begins to check", "ledger_ids"),
+        Step("reads a replica", "read_range", "/slots/"),
+        Step("publishes what is damaged", "mark"),
+        CHECKED,
+    ),
+    "repair": (
+        *TAKES,
+        Step("looks at the replica", "read_range", "/slots/"),
+        *(*COPIES, *ENDS),
+    ),
 }
-"""Operations that must be among those at which a role dies, so that the table stays complete."""
+
+
+class KillAtStep:
+    """A hook that ends the process as it begins a row of a table, and ever after."""
+
+    def __init__(self, steps: Sequence[Step], number: int) -> None:
+        self._steps = steps
+        self._number = number
+        self.reached = 0
+        """Rows that were met, in order."""
+        self.is_dead = False
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if not self.is_dead and self.reached < len(self._steps):
+            wanted = self._steps[self.reached]
+            if operation == wanted.operation and wanted.path in path:
+                self.is_dead = self.reached == self._number
+                self.reached += 1
+        if self.is_dead:
+            raise Killed(f"{self._steps[self._number].words}: {operation} {path} on {place}")
 
 
 def situation(directory: Path, role: str) -> Ground:
-    """A ledger that lost a bookie, up to where the role begins."""
+    """Ledgers that lost a bookie, up to where the role begins."""
     ground = Ground(directory)
-    writer = written(ground, count=2, close=role != "recovery")
+    ground.stop(spare(ground))
+    count = BATCH if role == "batch" else 1
+    writer, *_ = [written(ground, count=2, close=role != "recovery") for _ in range(count)]
+    ground.start(spare(ground))
     lost = writer.metadata.last_fragment.ensemble[0]
     if role in ("check", "repair"):
         ground.files(lost, "slots")[0].write_bytes(b"")
@@ -68,8 +164,14 @@ def situation(directory: Path, role: str) -> Ground:
     return ground
 
 
+def spare(ground: Ground) -> BookieId:
+    """The bookie that no ledger names at first."""
+    return ground.bookie_ids[-1]
+
+
 def run_role(ground: Ground, role: str, *hooks: Hook) -> None:
-    process = Process(ground, "killed", *hooks)
+    local = spare(ground) if role == "beside" else None
+    process = Process(ground, "killed", *hooks, local=local)
     with suppress(Killed):
         ROLES[role](process)
     process.context.store.faults = None  # type: ignore[attr-defined]  # the dead do nothing more
@@ -89,48 +191,59 @@ def end_of(ground: Ground) -> tuple[object, ...]:
     """What must be the same in every run."""
     store = ground.context.store
     report = check_ledgers(ground.context, LocalRunner(ground.context), None, 100)
-    found = store.read_ledger(LedgerId(0))
-    assert isinstance(found, Versioned)
+    found = [each for _, each in store.read_ledgers(store.ledger_ids())]
+    ledgers = [each.value for each in found if isinstance(each, Versioned)]
+    assert len(ledgers) == len(found)
     alive = {each.bookie_id for each in store.registrations()}
     return (
         report.counts,
-        found.value.state,
-        found.value.last_entry_id,
-        found.value.bookies() <= alive,
+        [ledger.state for ledger in ledgers],
+        [ledger.last_entry_id for ledger in ledgers],
+        all(ledger.bookies() <= alive for ledger in ledgers),
         list(store.underreplication.ledger_ids()),
         dict(store.underreplication.locks()),
         list(Notes(store.registers).ledger_ids()),
     )
 
 
+def whole(directory: Path, role: str, hook: Hook) -> tuple[object, ...]:
+    """The end when nobody dies."""
+    ground = situation(directory / "whole", role)
+    run_role(ground, role, hook)
+    finish(ground)
+    end = end_of(ground)
+    assert end[3:] == (True, [], {}, [])
+    return end
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_killed_at_a_step_the_cluster_ends_the_same(tmp_path: Path, role: str) -> None:
-    killed_at_some_of(tmp_path, role, 10)
+def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
+    tmp_path: Path, role: str
+) -> None:
+    steps = STEPS[role]
+    nobody_dies = KillAtStep(steps, -1)
+    expected = whole(tmp_path, role, nobody_dies)
+    missed = [step.words for step in steps[nobody_dies.reached :]]
+    assert not missed, "the table has steps that are not taken, or not in this order"
+
+    for number, step in enumerate(steps):
+        ground = situation(tmp_path / str(number), role)
+        killed = KillAtStep(steps, number)
+        run_role(ground, role, killed)
+        assert killed.is_dead, f"it did not come to step {number}: {step.words}"
+        finish(ground)
+        assert end_of(ground) == expected, f"killed at step {number}: {step.words}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
-def test_killed_at_any_step_the_cluster_ends_the_same(tmp_path: Path, role: str) -> None:
-    killed_at_some_of(tmp_path, role, 1 << 30)
-
-
-def killed_at_some_of(directory: Path, role: str, most: int) -> None:
-    ground = situation(directory / "whole", role)
+def test_killed_at_any_operation_the_cluster_ends_the_same(tmp_path: Path, role: str) -> None:
     counting = KillAt(-1)
-    run_role(ground, role, counting)
-    seen = {step.operation for step in ground.steps}
-    assert seen >= STEPS[role], STEPS[role] - seen
-    finish(ground)
-    expected = end_of(ground)
-    assert expected[3:] == (True, [], {}, [])
-    steps = counting.operations
-    assert steps > 5
+    expected = whole(tmp_path, role, counting)
+    assert counting.operations > len(STEPS[role])
 
-    tried = sorted({steps * n // most for n in range(most)} if most < steps else range(steps))
-    for number in tried:
-        ground = situation(directory / str(number), role)
-        killed = KillAt(number)
-        run_role(ground, role, killed)
-        assert killed.is_dead, "it died where it was to die"
+    for number in range(counting.operations):
+        ground = situation(tmp_path / str(number), role)
+        run_role(ground, role, KillAt(number))  # a run may have an operation less than another
         finish(ground)
-        assert end_of(ground) == expected, f"killed at step {number} of {steps}"
+        assert end_of(ground) == expected, f"killed at {number} of {counting.operations}"

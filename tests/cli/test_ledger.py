@@ -29,6 +29,7 @@ REPORT_KEYS = [
     "job",
     "dry_run",
     "ledgers",
+    "ledgers_complete",
     "fragments",
     "entries",
     "bytes",

@@ -383,6 +383,55 @@ def test_since_when_autorecovery_is_disabled_is_when_the_node_was_made(
     assert store.underreplication.disabled_at_ms() is None
 
 
+def test_who_dies_after_it_removed_a_task_leaves_no_node_that_is_taken_for_one(
+    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    tree = store.underreplication
+    tree.mark(LedgerId(20), ["a:1"], 1)
+    task = tree.read(LedgerId(20))
+    assert task is not None
+    delete, deleted = Nodes.delete, 0
+
+    def die_after_one(self: Nodes, *args: object, **options: object) -> None:
+        nonlocal deleted
+        if deleted:
+            raise KeyboardInterrupt
+        delete(self, *args, **options)  # type: ignore[arg-type]  # what it was called with
+        deleted += 1
+
+    monkeypatch.setattr(Nodes, "delete", die_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        tree.remove(task)
+    monkeypatch.undo()
+
+    assert list(tree.ledger_ids()) == []
+    assert tree.mark(LedgerId(20), ["a:1"], 2)
+    assert list(tree.ledger_ids()) == [20]
+
+
+def test_a_task_goes_also_beside_what_is_not_ours_and_after_one_who_left_its_parent(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    tree = store.underreplication
+    root = zookeeper.root
+    for ledger_id in (1, 2):
+        tree.mark(LedgerId(ledger_id), ["a:1"], 1)
+    foreign, left = (tree.read(LedgerId(ledger_id)) for ledger_id in (1, 2))
+    assert foreign is not None
+    assert left is not None
+    raw.create(f"{paths.task_parents(root, LedgerId(1))[0]}/foreign")
+    raw.delete(paths.task(root, LedgerId(2)))
+
+    assert tree.remove(foreign)
+    assert tree.read(LedgerId(1)) is None
+    assert tree.remove(left)
+    assert list(tree.ledger_ids()) == [1], "what is not ours stays where it is"
+
+
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_registration_that_cannot_be_decoded_is_a_bookie_without_storage(
     zookeeper: ZooKeeperStores, raw: KazooClient, readonly: bool

@@ -198,15 +198,13 @@ def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: P
     shell.shell("autorecovery", "-disable")
     assert not bk.autorecovery.status().is_enabled
     cluster.stop_bookie(lost, destroy=True)
-    time.sleep(2)  # nothing is to happen
-    assert bk.underreplicated_arrow().num_rows == 0
     assert "disabled" in shell.shell("autorecovery").lower()
     shell.shell("autorecovery", "-enable")
     assert bk.autorecovery.status().is_enabled
-    time.sleep(2)  # it has an hour to come back
-    assert (
-        lost in bk.ledger(ledger_id).bookies if hasattr(bk.ledger(ledger_id), "bookies") else True
-    )
+    delayed = "auditor_NUM_BOOKIE_AUDITS_DELAYED_total"
+    until(lambda: bk.metrics()[delayed] == 1, "the auditor has seen that the bookie is away")
+    assert bk.underreplicated_arrow().num_rows == 0, "it has an hour to come back"
+    assert lost in bk.ledger(ledger_id).fragments[0].ensemble, "nothing was copied"
     shell.shell("triggeraudit")
 
     until(

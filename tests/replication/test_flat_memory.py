@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,19 @@ import pyarrow.parquet
 import pytest
 
 from spark_bookkeeper.autorecovery import scan
+from spark_bookkeeper.autorecovery.checks import check_all_ledgers
+from spark_bookkeeper.autorecovery.losses import AtRisk, losses
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
+from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.autorecovery.tasks import FreeTask
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import LedgerRange, Versioned
+from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import (
     DigestType,
@@ -50,11 +58,12 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.runtime import spool
+from spark_bookkeeper.testing.autorecovery import CONFIG
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
 COUNTED = (
     *(CheckWork, Finding, FragmentWork, LedgerMetadata, PlannedShare, Recovered, RecoverWork),
-    *(RefillWork, Row, ShareCopied, Todo, Versioned),
+    *(RefillWork, Row, ShareCopied, Todo, Versioned, AtRisk, Task, TaskWork, FreeTask),
 )
 SLOW = pytest.mark.slow
 
@@ -64,7 +73,12 @@ AT_ONCE = 40
 
 def alive() -> int:
     """Objects of the kinds that are counted."""
-    return sum(type(each) in COUNTED for each in gc.get_objects())
+    return sum(type(each) in COUNTED or is_row_of_table(each) for each in gc.get_objects())
+
+
+def is_row_of_table(value: object) -> bool:
+    """Of a table of tasks, before it is one."""
+    return type(value) is dict and "missing_replicas" in value
 
 
 class Counting:
@@ -80,6 +94,8 @@ class Counting:
         self.groups = 0
         self.context: ClientContext | None = None
         """With which a scan is done, and not made up."""
+        self.published: Published | None = None
+        """Tasks that go when their work is done."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
@@ -104,8 +120,38 @@ class Counting:
         if isinstance(item, RecoverWork):
             return Recovered(item.ledger_id, Outcome.CLOSED, None, EntryId(0), EntryId(9), 10)
         if isinstance(item, CheckWork):
-            return Finding(item.ledger_id, Outcome.MISSING, "made up", EntryId(0), EntryId(9))
+            entries = (EntryId(0), EntryId(9))
+            return Finding(item.ledger_id, Outcome.MISSING, "made up", *entries, BookieId("b:2"))
+        if isinstance(item, TaskWork):
+            assert self.published is not None
+            del self.published[item.ledger_id]
+            return Row(item.ledger_id, "task", Outcome.REPLICATED, "made up")
         return ShareCopied(item.ledger_id, Outcome.REPLICATED, None, EntryId(0), EntryId(9))
+
+
+class Published(dict[LedgerId, Versioned[Task]]):
+    """A task for each ledger, made when it is asked for."""
+
+    def __init__(self, ids: range) -> None:
+        super().__init__()
+        self._ids = dict.fromkeys(ids)
+
+    def __iter__(self) -> Iterator[LedgerId]:
+        return iter(list(map(LedgerId, self._ids)))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __setitem__(self, ledger_id: LedgerId, task: Versioned[Task]) -> None:
+        assert ledger_id in self._ids
+
+    def __delitem__(self, ledger_id: LedgerId) -> None:
+        del self._ids[ledger_id]
+
+    def get(self, ledger_id: LedgerId, default: Any = None) -> Any:
+        if ledger_id not in self._ids:
+            return default
+        return Versioned(Task(ledger_id, (BookieId("b:1"),), 1), 0)
 
 
 class Ledgers:
@@ -150,17 +196,20 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "LOT_LEDGERS", AT_ONCE)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
     monkeypatch.setattr(scan, "LOTS_AT_ONCE", 8)
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.tasks.TASKS_PLANNED", AT_ONCE)
+    for module in ("checks", "losses", "table", "tasks"):
+        monkeypatch.setattr(f"spark_bookkeeper.autorecovery.{module}.LEDGERS_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(spool, "IN_MEMORY", AT_ONCE)
 
 
 def run(
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
-    job: Callable[[Any, Any, BookieId, Progress], Report],
+    job: Callable[[Any, Any, BookieId, Progress], Any],
     count: int,
     *,
     is_open: bool = False,
-) -> tuple[Report, Counting]:
+) -> tuple[Any, Counting]:
     ground = Ground(directory, bookies=5)
     in_limbo = job in (refilled, audited, audited_elsewhere)
     ledgers = Ledgers(ground, count, is_open, in_limbo=in_limbo)
@@ -174,11 +223,22 @@ def run(
         "ledger_ids",
         lambda among=None: iter(range(among.first, among.end) if among else ledgers.ids),
     )
-    monkeypatch.setattr(
-        context.store, "read_ledgers", lambda ids, **_: ((i, ledgers.made(i)) for i in ids)
-    )
     runner = Counting()
     runner.context = context
+    if job in (replicated, all_checked, shown):
+        runner.published = Published(ledgers.ids)
+        monkeypatch.setattr(ground.cluster.tasks, "tasks", runner.published)
+    read = 0
+
+    def read_ledgers(ids: Iterable[LedgerId], **_: object) -> Iterator[Any]:
+        nonlocal read
+        for ledger_id in ids:
+            read += 1
+            if read % 500 == 0:
+                runner.look()
+            yield ledger_id, ledgers.made(ledger_id)
+
+    monkeypatch.setattr(context.store, "read_ledgers", read_ledgers)
     seen = 0
 
     def progress(phase: str, done: int, total: int, size: int) -> None:
@@ -234,6 +294,31 @@ def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Re
     return rebalance(context, runner, wish, dry_run=True, progress=progress)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is not a report."""
+
+    rows: Sequence[Any]
+
+
+def replicated(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    worker = ReplicationWorker(context, runner, CONFIG, "one")
+    return rereplicate(context, worker, progress=progress)
+
+
+def all_checked(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return check_all_ledgers(context, runner)
+
+
+def shown(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Found:
+    return Found(underreplicated_table(context))
+
+
+def weighed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Found:
+    known = [each.bookie_id for each in context.store.registrations()]
+    return Found(losses(context, known[:2]).at_risk)
+
+
 @pytest.mark.parametrize("count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=SLOW)])
 @pytest.mark.parametrize(
     ("job", "is_open"),
@@ -241,6 +326,7 @@ def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Re
         *[(recovered, False), (recovered, True), (planned, False), (refilled, False)],
         *[(refilled, True), (checked, False), (closed, True), (audited, False)],
         *[(audited_elsewhere, False), (moved, False)],
+        *[(replicated, False), (all_checked, False), (shown, False), (weighed, False)],
     ],
     ids=lambda value: value.__name__ if callable(value) else ("open" if value else "closed"),
 )
@@ -248,6 +334,8 @@ def test_memory_does_not_grow_with_the_ledgers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any, is_open: bool, count: int
 ) -> None:
     count *= 3 if job is moved else 1  # a third of them is to be moved
+    if job is replicated:  # of whom it is the driver's memory that is to be seen, not the reading
+        count = min(count, 100 * AT_ONCE)
     report, seen = run(tmp_path, monkeypatch, job, count, is_open=is_open)
 
     assert len(report.rows) >= count // 4

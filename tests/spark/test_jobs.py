@@ -24,7 +24,7 @@ from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 ROOT = Path(__file__).parents[2]
 REPORT_KEYS = [
-    *("job", "dry_run", "ledgers", "fragments", "entries", "bytes"),
+    *("job", "dry_run", "ledgers", "ledgers_complete", "fragments", "entries", "bytes"),
     *("duration_ms", "complete", "rows"),
 ]
 Submit = Callable[..., "subprocess.Popen[str]"]

@@ -76,6 +76,11 @@ def kept_in_file() -> str | None:
     return None if context is None else context.meta.get(_FILE)
 
 
+_REPLICATING: Final = frozenset(
+    {"recover_bookie", "refill_bookie", "repair_ledgers", "rereplicate"}
+)
+"""Jobs after which a ledger of which nothing is left is fully replicated."""
+
 PLAN: Final = "Show what would be done; change nothing."
 YES: Final = "Do not ask."
 
@@ -308,20 +313,23 @@ def _show_rows(settings: Settings, report: Report) -> None:
 
 
 def _show_plan(settings: Settings, rows: Sequence[Row]) -> None:
-    """As narrow as a terminal: sources and entries are for programs, which get everything."""
+    """Entries are for programs, which get everything."""
     settings.output.table(
-        ["ledger", "entry ids", "action", "bookie", "target", "bytes", "copies", "remark"],
+        ["ledger", "entry ids", "action", "bookie", "from", "target", "bytes", "copies", "remark"],
         [plan_cells(row) for row in rows],
     )
 
 
 def plan_cells(row: Row) -> Sequence[object]:
-    """What a person is shown of a row of a plan: about 100 characters."""
+    """What a person is shown of a row of a plan: about 100 characters, and those that are copied
+    from, which stand below each other.
+    """
     return [
         row.ledger_id,
         _range(row.first_entry_id, row.last_entry_id),
         row.action,
         row.source,
+        " ".join(row.sources or ()) if isinstance(row, PlanRow) else None,
         None if row.target == row.source else row.target,
         f"{row.bytes:,}",
         _copies(row),
@@ -386,6 +394,9 @@ def _show_summary(settings: Settings, report: Report) -> None:
         f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "
         f"{numbers['bytes']:,} bytes, {report.duration_ms / 1000:.1f} s"
     )
+    if report.job in _REPLICATING and numbers["ledgers"] and not report.dry_run:
+        whole, ledgers = numbers["ledgers_complete"], counted(numbers["ledgers"], "ledger")
+        settings.output.say(f"fully replicated: {whole:,} of {ledgers}")
     if report.unfinished:
         count = len(report.unfinished)
         rows = "1 row is" if count == 1 else f"{count} rows are"

@@ -25,13 +25,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An operation beside another: delete a node that must be there."""
+    """An operation beside another: delete a node that must be there, in a version or in any."""
 
     path: str
+    version: int = -1
 
     def add_to(self, writes: Any) -> None:
         """Add it to the operations of one write."""
-        writes.delete(self.path)
+        writes.delete(self.path, self.version)
 
 
 Operation = Create | Delete

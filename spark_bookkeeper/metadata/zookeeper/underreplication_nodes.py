@@ -37,6 +37,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
+from spark_bookkeeper.metadata.zookeeper.operations import Delete
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _GROUP: Final = re.compile(r"[0-9a-f]{4}", re.ASCII)
@@ -141,14 +142,26 @@ class ZooKeeperUnderreplication:
 
     def remove(self, task: Versioned[Task]) -> bool:
         ledger_id = task.value.ledger_id
+        path = paths.task(self._root, ledger_id)
+        leaf, *above = paths.task_parents(self._root, ledger_id)
         try:
-            self._zk.delete(paths.task(self._root, ledger_id), task.version)
+            # All or nothing: a leaf that was left without its task would be taken for one for ever.
+            self._zk.delete(leaf, also=[Delete(path, task.version)])
         except AbsentError:
             return True
         except ChangedError:
-            return False
+            if self._zk.get_settled(path) is not None:
+                return False
+            above.insert(0, leaf)  # left by whoever deleted the task and died
+        except OccupiedError:  # by what is not ours
+            try:
+                self._zk.delete(path, task.version)
+            except AbsentError:
+                return True
+            except ChangedError:
+                return False
         with suppress(AbsentError, OccupiedError):  # a parent still leads to other tasks
-            for parent in paths.task_parents(self._root, ledger_id):
+            for parent in above:
                 self._zk.delete(parent)
         return True
 

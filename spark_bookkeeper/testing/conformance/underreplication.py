@@ -57,7 +57,7 @@ class UnderreplicationConformance:
 
         found = tree.read(SHORT)
         assert found is not None
-        assert found.value == Task(SHORT, (A, C), 3)
+        assert found.value == Task(SHORT, (A, C), 1), "it lacks replicas since the first mark"
 
     def test_a_task_may_name_no_bookie(self, store: MetadataStore) -> None:
         assert store.underreplication.mark(SHORT, [], 1)
@@ -94,7 +94,7 @@ class UnderreplicationConformance:
 
         found = tree.read(MIDDLE)
         assert found is not None
-        assert found.value == Task(MIDDLE, (A, B, C), 3)
+        assert found.value == Task(MIDDLE, (A, B, C), 1)
 
     def test_a_watcher_hears_that_tasks_come_and_go(
         self, stores: Stores, store: MetadataStore

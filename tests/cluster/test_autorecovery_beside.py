@@ -1,0 +1,101 @@
+"""``bookie start --autorecovery``: what is lost elsewhere comes to the agent's own bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.program import Program, until
+from spark_bookkeeper.testing.rows import wait_for_every_copy
+
+pytestmark = pytest.mark.integration
+
+OWN = (BookieId("127.0.0.1:4181"), BookieId("127.0.0.1:4182"))
+
+CONF = """\
+http_host = ""
+open_ledger_grace_ms = 86_400_000
+"""
+
+
+@pytest.fixture
+def bk() -> Iterator[sbk.BookKeeper]:
+    with sbk.local(bookies=2) as running:
+        yield running
+
+
+@pytest.fixture
+def agent(bk: sbk.BookKeeper, tmp_path: Path) -> Iterator[Program]:
+    """An agent of two partitions, with autorecovery."""
+    (tmp_path / "agent.toml").write_text(CONF)
+    roots = [tmp_path / "1", tmp_path / "2"]
+    for root in roots:
+        root.mkdir()
+    named = [f"{bookie}={root}" for bookie, root in zip(OWN, roots, strict=True)]
+    environment = {
+        "SPARK_BOOKKEEPER_METADATA_URI": bk.metadata_uri,
+        "SPARK_BOOKKEEPER_CONF": str(tmp_path / "agent.toml"),
+    }
+    log = tmp_path / "agent.log"
+    running = Program(log, "bookie", "start", *named, "--autorecovery", environment=environment)
+    try:
+        for bookie in OWN:
+            running.wait_for(f"bookie {bookie} serves")
+        yield running
+    finally:
+        if running.is_running:
+            running.kill()
+
+
+def closed_on(bk: sbk.BookKeeper, members: set[str]) -> int:
+    """A closed ledger on just these bookies; what was made on others is deleted again."""
+    while True:
+        writer = bk.create_ledger()
+        writer.append(b"something")
+        wait_for_every_copy(writer)
+        writer.close()
+        if writer.metadata.bookies() == members:
+            return writer.ledger_id
+        bk.delete_ledger(writer.ledger_id)
+
+
+def members_of(bk: sbk.BookKeeper, ledger_id: int) -> set[str]:
+    return {str(b) for fragment in bk.ledger(ledger_id).fragments for b in fragment.ensemble}
+
+
+def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
+    bk: sbk.BookKeeper, agent: Program
+) -> None:
+    assert bk.cluster is not None
+    lost, kept = sorted(
+        r.bookie_id for r in bk.context.store.registrations() if r.bookie_id not in OWN
+    )
+    first, second = OWN
+    # Each of them lacks a bookie that is beside one worker, and is a member of the other's.
+    for_second = closed_on(bk, {lost, kept, first})
+    for_first = closed_on(bk, {lost, kept, second})
+    writer = bk.create_ledger(ensemble_size=4)
+    writer.append(b"the first")
+    wait_for_every_copy(writer)
+
+    bk.cluster.stop_bookie(lost, destroy=True)
+
+    until(lambda: members_of(bk, for_second) == {kept, first, second}, "copied to the second")
+    until(lambda: members_of(bk, for_first) == {kept, first, second}, "copied to the first")
+
+    # And with its own configuration: the writer of an open ledger is given a day.
+    def tried() -> list[dict[str, object]]:
+        rows = bk.underreplicated_arrow().to_pylist()
+        return [row for row in rows if row["next_try_at"] is not None]
+
+    until(lambda: [row["ledger_id"] for row in tried()] == [writer.ledger_id], "it waits")
+    (row,) = bk.underreplicated_arrow().to_pylist()
+    assert (row["next_try_at"] - row["marked_at"]).total_seconds() > 80_000
+    assert bk.check_ledgers([for_first, for_second], percentage=100).is_complete
+    assert agent.stop() == 0, agent.said
+    tree = bk.context.store.underreplication
+    assert (tree.auditor(), dict(tree.locks())) == (None, {})
