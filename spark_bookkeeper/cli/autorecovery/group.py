@@ -217,11 +217,11 @@ def underreplicated(settings: Settings, access: Access) -> int:
         )
 
     settings.output.result({"underreplicated": rows}, show)
-    if any(row["blocker"] == NEEDS_BOOKIE for row in rows):
+    if any(NEEDS_BOOKIE in (row["blocker"] or "") for row in rows):
         settings.output.note(
-            f"{NEEDS_BOOKIE}: start a lost bookie again, make one writable (spark-bookkeeper "
-            "bookie set-writable BOOKIE), or add one (spark-bookkeeper bookie start --bookie-id "
-            "HOST:3181 --root DIRECTORY); spark-bookkeeper bookie list shows them"
+            f"{NEEDS_BOOKIE}: start a lost bookie again, make one writable (`spark-bookkeeper "
+            "bookie set-writable BOOKIE`), or add one (`spark-bookkeeper bookie start --bookie-id "
+            "HOST:3181 --root DIRECTORY`); `spark-bookkeeper bookie list` shows them"
         )
     if warning is not None:  # why nothing is published, or why nothing of it is done
         settings.output.note(warning)
