@@ -18,13 +18,13 @@ import pyarrow.parquet
 import pytest
 
 from spark_bookkeeper.autorecovery import scan
+from spark_bookkeeper.autorecovery.backlog import FreeTask
 from spark_bookkeeper.autorecovery.checks import check_all_ledgers
 from spark_bookkeeper.autorecovery.losses import AtRisk, losses
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
 from spark_bookkeeper.autorecovery.table import underreplicated_table
-from spark_bookkeeper.autorecovery.backlog import FreeTask
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import custom_metadata

@@ -86,9 +86,9 @@ def orphans(settings: Settings, access: Access) -> int:
         )
         more = f", of which {MOST_ROWS} are shown; --json has all" if len(rows) > MOST_ROWS else ""
         settings.output.say(
-            f"{len(rows):,} ledgers{more}. If nobody misses one: spark-bookkeeper ledger delete "
-            f"{rows[0]['ledger_id']}; if nobody misses any: spark-bookkeeper ledger "
-            "delete-orphans --older-than 7d --dry-run"
+            f"{len(rows):,} ledgers{more}. If nobody misses one: `spark-bookkeeper ledger delete "
+            f"{rows[0]['ledger_id']}`; if nobody misses any: `spark-bookkeeper ledger "
+            "delete-orphans --older-than 7d --dry-run`"
         )
 
     settings.output.result({"orphans": rows}, show)
