@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import checks, scan
+from spark_bookkeeper.autorecovery import auditor, checks, scan
 from spark_bookkeeper.autorecovery.check_results import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
@@ -27,7 +27,7 @@ from spark_bookkeeper.autorecovery.checks import (
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -345,14 +345,175 @@ def test_what_is_kept_of_a_check_is_bounded(ground: Ground) -> None:
     assert result.named == {"missing": tuple(range(MOST_NAMED))}
 
 
-def test_a_result_that_cannot_be_read_is_as_none_and_written_again(ground: Ground) -> None:
+def kept(**changed: str) -> bytes:
+    """A result of the placement check as it lies in its register, in which something is changed."""
+    numbers = {"ended_at_ms": "1", "duration_ms": "1", "ledgers": "1", "found": "7", "named": "5"}
+    numbers |= changed
+    found, named = numbers.pop("found"), numbers.pop("named")
+    fields = ", ".join(f'"{name}": {value}' for name, value in numbers.items())
+    text = (
+        f'{{"check": "placement", {fields}, '
+        f'"found": {{"misplaced": {found}}}, "named": {{"misplaced": [{named}]}}}}'
+    )
+    return text.encode()
+
+
+def test_a_result_that_can_be_read_is(ground: Ground) -> None:
+    """As ``kept`` has it, so that what is changed in it is what makes it junk."""
     registers = ground.context.store.registers
-    registers.create("autorecovery/checks/placement", b"[junk")
+    registers.create("autorecovery/checks/placement", kept(ended_at_ms=str(2**63 - 1)))
+
+    (result,) = read_results(registers)
+
+    assert result == CheckResult(
+        "placement", 2**63 - 1, 1, 1, {"misplaced": 7}, {"misplaced": (5,)}
+    )
+
+
+JUNK = {
+    "no JSON": b"[junk",
+    "a list": b"[]",
+    "too deep": b"[" * 100_000,
+    "infinite": kept(found="1e999"),
+    "of 400 digits": kept(found="9" * 400),
+    "too large": kept(ended_at_ms=str(2**63)),
+    "below 0": kept(ledgers="-1"),
+    "a ledger of 400 digits": kept(named="9" * 400),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+def test_a_result_that_cannot_be_read_is_as_none_and_written_again(
+    ground: Ground, junk: bytes
+) -> None:
+    registers = ground.context.store.registers
+    registers.create("autorecovery/checks/placement", junk)
     assert read_results(registers) == ()
+    assert [d for d in cluster_diagnoses(ground.context) if "checks" in d.check] == []
 
     Process(ground, config=only(Check.PLACEMENT, 10)).audit()
 
     assert [result.check for result in read_results(registers)] == ["placement"]
+
+
+def test_what_cannot_be_shown_stops_no_check(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(auditor, "show_results", fail)
+
+    Process(ground, config=only(Check.PLACEMENT, 100)).audit()
+
+    assert ground.context.store.underreplication.checked_at_ms(Check.PLACEMENT) is not None
+    assert "int too large" in caplog.text
+
+
+def test_a_check_that_is_killed_when_it_has_ended_is_repeated_and_has_lost_nothing(
+    ground: Ground,
+) -> None:
+    written(ground)
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "set_checked":
+            raise MetadataUnavailableError("the session was lost")
+
+    process = Process(ground, "one", kill, config=only(Check.REPLICAS, 100))
+    with pytest.raises(MetadataUnavailableError):
+        process.audit()
+
+    tree = ground.context.store.underreplication
+    assert tree.checked_at_ms(Check.REPLICAS) is None
+    assert [result.ledgers for result in read_results(ground.context.store.registers)] == [1]
+    process.die()
+    Process(ground, "two", config=only(Check.REPLICAS, 100)).audit()
+    assert tree.checked_at_ms(Check.REPLICAS) is not None
+
+
+def test_checks_that_are_asked_for_during_a_check_are_done_after_it(ground: Ground) -> None:
+    ledger_id = written(ground).ledger_id
+    is_armed = False
+    looks = 0
+
+    def ask(place: str, operation: str, path: str) -> None:
+        nonlocal looks
+        if is_armed and operation == "read_ledger" and path == str(ledger_id):
+            looks += 1
+            if looks == 1:
+                control(ground).trigger_checks()
+
+    process = Process(ground, "one", ask, config=only(Check.REPLICAS, 100))
+    process.audit()
+    process.runtime.sleep(101)
+    is_armed = True
+    process.audit()
+    assert looks == 1
+
+    process.audit()
+
+    assert looks == 2
+    assert ground.context.store.underreplication.checked_at_ms(Check.REPLICAS) is not None
+    process.audit()
+    assert looks == 2
+
+
+def gauges(process: Process) -> set[float]:
+    """The values of those that an auditor sets."""
+    shown = process.context.metrics.as_dict()
+    names = [name for name in shown if name.startswith("auditor_NUM") and "LEDGERS" in name]
+    assert len(names) >= 5
+    return {shown[name] for name in names}
+
+
+def test_who_has_stopped_shows_nothing_any_more(ground: Ground) -> None:
+    ground.context.store.underreplication.mark(LedgerId(7), list(ground.bookie_ids[:1]), 1)
+    process = Process(ground, config=NEVER)
+    process.audit()
+    assert gauges(process) == {0, 1}
+
+    process.daemon.stop()
+
+    assert gauges(process) == {0}
+
+
+def test_who_loses_its_office_while_it_shows_what_is_known_shows_nothing(ground: Ground) -> None:
+    ground.context.store.registers.create("autorecovery/checks/placement", kept())
+    is_armed = False
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if is_armed and operation == "read_register" and path.endswith("checks/placement"):
+            lose_office(one, two)
+
+    one = Process(ground, "one", lose, config=NEVER)
+    two = Process(ground, "two", config=NEVER)
+    one.daemon.audit_once()
+    is_armed = True
+    one.daemon.check_once()
+    two.daemon.check_once()
+
+    assert gauges(one) == {0}
+    assert gauges(two) == {0, 7}
+
+
+def test_tasks_are_listed_for_the_gauges_once_a_minute_however_often_it_is_rung(
+    ground: Ground,
+) -> None:
+    listed = 0
+
+    def count(place: str, operation: str, path: str) -> None:
+        nonlocal listed
+        listed += operation == "task_ids"
+
+    process = Process(ground, "one", count, config=NEVER)
+    for _ in range(20):
+        process.audit()
+        process.runtime.sleep(2)
+    assert listed == 1
+    process.runtime.sleep(25)
+    process.audit()
+
+    assert listed == 2
 
 
 # What they find
