@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import auditor, checks, scan
+from spark_bookkeeper.autorecovery import auditor, checks, lots, scan
+from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.check_results import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
@@ -19,11 +21,12 @@ from spark_bookkeeper.autorecovery.check_results import (
     read_results,
 )
 from spark_bookkeeper.autorecovery.checks import (
-    LOT_SECONDS,
     check_all_ledgers,
     check_placement,
     check_replicas,
 )
+from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -32,10 +35,12 @@ from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
+from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
+from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
 from tests.autorecovery.test_auditor import control, damage, task_ids
 
 INTERVALS = {
@@ -167,22 +172,164 @@ def test_what_a_limit_lets_read_in_half_a_minute_is_given_out_at_once(ground: Gr
     """So a Spark job of a check ends soon, and whether to go on is asked before the next."""
     for _ in range(6):
         written(ground, count=20)
-    lots: list[int] = []
+    given: list[int] = []
 
     class Counting(LocalRunner):
         def run(
             self, step: Step[Any, Any], items: Sequence[Any], progress: Progress
         ) -> Iterator[Any]:
-            lots.append(sum(item.size_bytes for item in items))
+            given.append(sum(item.size_bytes for item in items))
             return super().run(step, items, progress)
 
     client = ground.client(InlineRuntime())
     limit = 6  # bytes per second; a ledger has 90 in its replicas
     check_all_ledgers(client, Counting(client), 100, bytes_per_second=limit)
 
-    assert sum(lots) == 6 * 90
-    assert len(lots) == 3
-    assert all(lot <= limit * LOT_SECONDS for lot in lots)
+    assert sum(given) == 6 * 90
+    assert len(given) == 3
+    assert all(lot <= limit * LOT_SECONDS for lot in given)
+
+
+def test_without_a_limit_too_no_more_than_a_bounded_part_is_given_out_at_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        written(ground, count=20)
+    client = ground.client(InlineRuntime())
+    tasks = Tasks(client)
+    monkeypatch.setattr(lots, "LOT_BYTES", 200)
+
+    check_all_ledgers(client, tasks, 100)
+
+    assert tasks.lots == [2, 2, 2], "a ledger has 90 bytes in its replicas"
+
+
+# What Spark does not do
+
+
+class Tasks:
+    """Another process's, as far as the auditor can tell: what they do of an item is told at the
+    end.
+    """
+
+    is_elsewhere = True
+    width = 1
+
+    def __init__(
+        self,
+        context: ClientContext,
+        fails: Callable[[Any], bool] = lambda _: False,
+        *,
+        is_gone: bool = False,
+    ) -> None:
+        self._tasks = LocalRunner(context)
+        self._fails = fails
+        self._is_gone = is_gone
+        self.lots: list[int] = []
+        """How many items each job had."""
+
+    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+        return ()
+
+    def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:
+        self.lots.append(len(items))
+        pickle.dumps((step, items))
+        if self._is_gone:
+            raise ConnectionError("no executors")
+        for item in items:
+            if self._fails(item):
+                yield step.failed(item, Failure("the Spark job failed: no executors"))
+            else:
+                yield from self._tasks.run(step, [item], progress)
+
+
+BY_SPARK = {Check.ALL_LEDGERS: "missing", Check.REPLICAS: NO_REPLICA}
+"""What the checks that are Spark jobs find where no bookie has a ledger any more."""
+
+
+def checking(ground: Ground, check: Check, tasks: Tasks, *hooks: Hook) -> Auditor:
+    config = only(check, 100, ledger_check_percentage=100)
+    found = Auditor(ground.client(InlineRuntime(), *hooks), tasks, config)
+    found.step(lambda: None)
+    return found
+
+
+def away(place: str, operation: str, path: str) -> None:
+    if operation == "read_ledger":
+        raise MetadataUnavailableError("ZooKeeper does not answer")
+
+
+@pytest.mark.parametrize("how", ["fails", "is gone", "has no metadata", "fails in part"])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
+    ground: Ground, check: Check, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = [written(ground) for _ in range(3)]
+    for bookie in writers[1].metadata.last_fragment.ensemble:
+        forget_entries(ground, bookie, writers[1])
+    ids = [writer.ledger_id for writer in writers]
+    client = ground.client(InlineRuntime(), *([away] if how == "has no metadata" else []))
+    fails = {"fails": ids, "fails in part": ids[1:2]}.get(how, [])
+    tasks = Tasks(client, lambda item: item.ledger_id in fails, is_gone=how == "is gone")
+
+    checking(ground, check, tasks).check(lambda: None)
+
+    assert tasks.lots
+    assert ground.context.store.underreplication.checked_at_ms(check) is not None
+    (result,) = read_results(ground.context.store.registers)
+    assert (result.ledgers, dict(result.found)) == (3, {BY_SPARK[check]: 1})
+    assert task_ids(ground) == (ids[1:2] if check is Check.ALL_LEDGERS else [])
+    left = 1 if how == "fails in part" else 3
+    assert f"{left} of 3 were not done by Spark, and are done here" in caplog.text
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, ledger_ids: Sequence[int]) -> None:
+    """What is to be read of these cannot be, by any process, and that is not for the bookies."""
+    for module, name in ((check_ledgers, "check_one"), (checks, "count_replicas")):
+        real = getattr(module, name)
+
+        def refusing(
+            context: ClientContext, work: Any, *more: Any, real: Any = real, **named: Any
+        ) -> Any:
+            if work.ledger_id in ledger_ids:
+                raise OSError("Too many open files")
+            return real(context, work, *more, **named)
+
+        monkeypatch.setattr(module, name, refusing)
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_a_check_of_which_nothing_could_be_done_here_either_is_to_be_repeated(
+    ground: Ground, check: Check, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, [written(ground).ledger_id for _ in range(3)])
+    client = ground.client(InlineRuntime())
+    runner: Any = Tasks(client, lambda _: True) if is_elsewhere else LocalRunner(client)
+
+    with pytest.raises(UnfinishedScanError, match="Too many open files"):
+        checking(ground, check, runner).check(lambda: None)
+
+    assert ground.context.store.underreplication.checked_at_ms(check) is None
+    assert read_results(ground.context.store.registers) == ()
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_a_ledger_that_nobody_can_look_at_is_not_counted_and_keeps_no_check_from_its_end(
+    ground: Ground, check: Check, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [written(ground).ledger_id for _ in range(3)]
+    refuse(monkeypatch, ids[1:2])
+    client = ground.client(InlineRuntime())
+    runner: Any = Tasks(client) if is_elsewhere else LocalRunner(client)
+
+    checking(ground, check, runner).check(lambda: None)
+
+    assert ground.context.store.underreplication.checked_at_ms(check) is not None
+    (result,) = read_results(ground.context.store.registers)
+    assert (result.ledgers, result.found) == (2, {"left": 1})
+    assert result.named == {"left": (ids[1],)}
 
 
 # Its end
