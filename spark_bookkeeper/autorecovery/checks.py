@@ -96,8 +96,8 @@ def check_all_ledgers(
     """Read from every replica of every ledger, and publish those with missing or damaged ones.
 
     Args:
-        heed: asked between ledgers, and in a ledger between replicas where they are read by this
-            process.
+        heed: asked between lots of ledgers, and where they are read by this process, also within a
+            replica (``ShareCheck``).
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.

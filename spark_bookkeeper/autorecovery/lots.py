@@ -12,7 +12,6 @@ from typing import Any, Final, Generic
 
 from spark_bookkeeper.autorecovery.publishing import Heed
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -103,24 +102,24 @@ class Lots:
         self, lot: list[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]
     ) -> Iterator[ResultT | NotDone[ItemT]]:
         left: Sequence[ItemT] = lot
-        runner: Runner = LocalRunner(self._context)
-        if not self._runner.is_elsewhere:
-            runner = self._runner
-        else:
+        runner = self._runner
+        if runner.is_elsewhere:
             done, left = self._elsewhere(lot, step)
             yield from done
-            if left:
-                self._heed()
-        failed: dict[LedgerId, str] = {}
+            if not left:
+                return
+            self._heed()
+            runner = LocalRunner(self._context)
+        failed: list[NotDone[ItemT]] = []
         for result in self._run(runner, here, left):
             if isinstance(result, NotDone):
                 # Without an answer the next ones would only wait for it.
                 self._context.store.underreplication.is_enabled()
-                failed[result.work.ledger_id] = result.failure.reason
+                failed.append(result)
             yield result
         # Of one ledger alone it may be the ledger, at which a check would begin anew for ever.
-        if len(failed) > 1 and failed.keys() == {work.ledger_id for work in lot}:
-            self.failure = self.failure or next(iter(failed.values()))
+        if len(failed) == len(lot) and len({each.work.ledger_id for each in failed}) > 1:
+            self.failure = self.failure or failed[0].failure.reason
 
     def _elsewhere(
         self, lot: list[ItemT], step: Step[ItemT, ResultT]
