@@ -13,7 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_bookkeeper.autorecovery.check_results import show_results, write_result
+from spark_bookkeeper.autorecovery.check_results import (
+    show_nothing,
+    show_results,
+    write_result,
+)
 from spark_bookkeeper.autorecovery.checks import (
     AuditorCheck,
     check_all_ledgers,
@@ -52,6 +56,9 @@ _SECOND_LOOK_SECONDS: Final = 60.0
 """After a loss all bookies are looked for once more. A writer may have chosen the bookie before it
 went, and have named it in the metadata after they were read."""
 
+_COUNTED_SECONDS: Final = 60.0
+"""Tasks are counted for their gauge so often at the most: that lists all of them."""
+
 
 class UnfinishedScanError(BookKeeperError):
     """Not all ledgers were looked at. What was published stays, and the scan is to be repeated."""
@@ -87,6 +94,8 @@ class Auditor:
         """When all bookies are looked for again; ``None`` is now."""
         self._next_check_ms: int | None = None
         """When the first of the checks is due."""
+        self._counted_at: float | None = None
+        """When the tasks were counted last."""
 
     @property
     def can_check(self) -> bool:
@@ -263,9 +272,11 @@ class Auditor:
                 continue
             report = run()
             _check_whole(report)
-            tree.set_checked_at_ms(check, context.cluster_ms())
+            # First what was found: killed in between, the check is repeated, and nothing is lost.
             if report.result is not None:
                 write_result(context.store.registers, report.result)
+            if tree.checked_at_ms(check) == last_ms:  # else it was asked for again meanwhile
+                tree.set_checked_at_ms(check, context.cluster_ms())
             context.metrics.checking[check.name.lower()].observe(report.duration_ms)
             self._show()
             _log.info("%s: %s", report.job, report.counts or "nothing was found")
@@ -285,9 +296,20 @@ class Auditor:
 
     def _show(self) -> None:
         """What is known, as gauges: also what was found by the auditor before this one."""
+        if self._is_over():
+            return
         store, metrics = self._context.store, self._context.metrics
-        metrics.underreplicated_ledgers.set(sum(1 for _ in store.underreplication.ledger_ids()))
-        show_results(metrics, store.registers)
+        now = self._context.runtime.now()
+        try:
+            if self._counted_at is None or now - self._counted_at >= _COUNTED_SECONDS:
+                self._counted_at = now
+                tasks = sum(1 for _ in store.underreplication.ledger_ids())
+                metrics.underreplicated_ledgers.set(tasks)
+            show_results(metrics, store.registers)
+        except Exception as error:  # noqa: BLE001  (what cannot be shown stops no check)
+            _log.warning("gauges are not set: %s", reason_of(error, "showing what checks found"))
+        if self._is_over():  # it ended meanwhile, and whoever ended it has cleared them already
+            show_nothing(metrics)
 
     def _interval_ms(self, check: Check) -> int:
         config = self._config

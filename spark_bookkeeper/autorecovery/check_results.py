@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
@@ -124,11 +124,19 @@ def _decode(found: Versioned[bytes] | None) -> CheckResult | None:
         values = json.loads(found.value)
         return CheckResult(
             check=str(values["check"]),
-            ended_at_ms=int(values["ended_at_ms"]),
-            duration_ms=int(values["duration_ms"]),
-            ledgers=int(values["ledgers"]),
-            found={str(what): int(count) for what, count in values["found"].items()},
-            named={str(what): tuple(map(int, ids)) for what, ids in values["named"].items()},
+            ended_at_ms=_number(values["ended_at_ms"]),
+            duration_ms=_number(values["duration_ms"]),
+            ledgers=_number(values["ledgers"]),
+            found={str(what): _number(count) for what, count in values["found"].items()},
+            named={str(what): tuple(map(_number, ids)) for what, ids in values["named"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _number(value: Any) -> int:
+    """What a counter, a time or a ledger's id may be: gauges and tables take no more."""
+    number = int(value)
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"{str(value)[:20]} is not from 0 to 2**63 - 1")
+    return number

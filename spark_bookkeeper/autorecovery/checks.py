@@ -12,7 +12,7 @@ Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -24,6 +24,7 @@ from spark_bookkeeper.autorecovery.check_results import (
     CheckResult,
     Found,
 )
+from spark_bookkeeper.autorecovery.lots import Lots, NotDone
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
@@ -51,8 +52,12 @@ from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.replication.check_ledgers import CheckWork, check_step, check_works
-from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.check_ledgers import (
+    CheckWork,
+    Finding,
+    check_step,
+    check_works,
+)
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Runner, Step, limited
 from spark_bookkeeper.replication.shares import share_of
@@ -66,10 +71,6 @@ could not be read in time may be there, and who is gone is found by the check of
 
 
 _NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
-
-LOT_SECONDS: Final = 30
-"""What a limit lets read in so long is given out at once, and then it is asked whether to go on:
-Spark's tasks cannot be asked in the middle."""
 
 REPLICA_BYTES: Final = 4096
 ENTRY_BYTES: Final = 16
@@ -95,41 +96,51 @@ def check_all_ledgers(
     """Read from every replica of every ledger, and publish those with missing or damaged ones.
 
     Args:
-        heed: asked between ledgers, and in a ledger between replicas where they are read by this
-            process.
+        heed: asked between lots of ledgers, and where they are read by this process, also within a
+            replica (``ShareCheck``).
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.
         EndedError: ``heed`` raised it. What had been found is published.
     """
     heed = heed or partial(check_enabled, context)
-    step = check_step(None if runner.is_elsewhere else partial(_is_over, heed))
+    step, here = check_step(), check_step(partial(_is_over, heed))
+    lots = Lots(context, runner, "check_all_ledgers", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         missing: dict[LedgerId, set[str]] = {}
-        works = check_works(context, chunk, percentage)
-        most_bytes = None if bytes_per_second is None else bytes_per_second * LOT_SECONDS
+        left: set[LedgerId] = set()
+        told: set[tuple[str, LedgerId]] = set()
         try:
-            for lot in _lots(works, most_bytes):
-                job = Job("check_all_ledgers", context, runner, bytes_per_second=bytes_per_second)
-                for finding in job.run(step, lot):
-                    heed()
-                    # Of a table that lacks what it stands for, doctor tells.
-                    is_tables = finding.source is not None and is_table(finding.source)
-                    if finding.status in _NOTHING:
-                        continue
-                    found.add(finding.status.value, finding.ledger_id)
-                    row = finding.row()
-                    if finding.status in CERTAIN and finding.source is not None and not is_tables:
-                        missing.setdefault(finding.ledger_id, set()).add(finding.source)
-                        row = replace(row, status=Outcome.PUBLISHED)
-                    yield row
+            for result in lots.run(check_works(context, chunk, percentage), step, here):
+                heed()
+                finding = _not_checked(result) if isinstance(result, NotDone) else result
+                # Of a table that lacks what it stands for, doctor tells.
+                is_tables = finding.source is not None and is_table(finding.source)
+                if finding.status in _NOTHING:
+                    continue
+                if finding.status is Outcome.LEFT:
+                    left.add(finding.ledger_id)
+                kind = finding.status.value, finding.ledger_id
+                if kind not in told:  # shares of one ledger may be looked at here and there
+                    told.add(kind)
+                    found.add(*kind)
+                row = finding.row()
+                if finding.status in CERTAIN and finding.source is not None and not is_tables:
+                    missing.setdefault(finding.ledger_id, set()).add(finding.source)
+                    row = replace(row, status=Outcome.PUBLISHED)
+                yield row
         except EndedError:
             _publish(context, missing, percentage)
             raise
         _publish(context, missing, percentage)
+        found.ledgers += len(chunk) - len(left)
 
-    return _checked(context, Check.ALL_LEDGERS, check, heed)
+    return _checked(context, Check.ALL_LEDGERS, check, heed, lots)
+
+
+def _not_checked(what: NotDone[CheckWork]) -> Finding:
+    return Finding(what.work.ledger_id, Outcome.LEFT, what.failure.reason)
 
 
 def _is_over(heed: Heed) -> bool:
@@ -141,20 +152,6 @@ def _is_over(heed: Heed) -> bool:
     except (EndedError, BookKeeperError):
         return True
     return False
-
-
-def _lots(works: Iterable[CheckWork], most_bytes: int | None) -> Iterator[list[CheckWork]]:
-    """Works that are given out together."""
-    lot: list[CheckWork] = []
-    size = 0
-    for work in works:
-        if lot and most_bytes is not None and size + work.size_bytes > most_bytes:
-            yield lot
-            lot, size = [], 0
-        lot.append(work)
-        size += work.size_bytes
-    if lot:
-        yield lot
 
 
 def _publish(
@@ -282,17 +279,24 @@ def check_replicas(
     """
     heed = heed or partial(check_enabled, context)
     step = Step("counting replicas", count_replicas, _not_counted, limited)
+    lots = Lots(context, runner, "check_replicas", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        job = Job("check_replicas", context, runner, bytes_per_second=bytes_per_second)
-        for counted in job.run(step, works):
+        left: set[LedgerId] = set()
+        for result in lots.run(works, step, step):
             heed()
+            if isinstance(result, NotDone):
+                left.add(result.work.ledger_id)
+                counted = _not_counted(result.work, result.failure)
+            else:
+                counted = result
             found.add(counted.few or counted.row.status.value, LedgerId(counted.row.ledger_id))
             yield counted.row
+        found.ledgers += len(chunk) - len(left)
 
-    return _checked(context, Check.REPLICAS, check, heed)
+    return _checked(context, Check.REPLICAS, check, heed, lots)
 
 
 def _not_counted(work: CountWork, failure: Failure) -> Counted:
@@ -350,6 +354,7 @@ def _checked(
     which: Check,
     check: Callable[[list[LedgerId], Found], Iterator[Row]],
     heed: Heed,
+    lots: Lots,
 ) -> AuditorCheck:
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
@@ -357,11 +362,10 @@ def _checked(
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         heed()
         rows.extend(check(chunk, found))
-        found.ledgers += len(chunk)
     duration_ms = round((context.runtime.now() - started) * 1000)
     result = found.result(which, context.cluster_ms(), duration_ms)
-    job = f"check_{result.check}"
-    return AuditorCheck(job, report_rows(rows), duration_ms=duration_ms, result=result)
+    job, kept = f"check_{result.check}", report_rows(rows)
+    return AuditorCheck(job, kept, duration_ms=duration_ms, failure=lots.failure, result=result)
 
 
 def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:

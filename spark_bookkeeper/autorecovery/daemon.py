@@ -113,6 +113,7 @@ class Autorecovery:
             self._stop_watching()
             self._stop_watching = None
         self._auditor = None
+        show_nothing(self._context.metrics)
         try:
             self._context.store.underreplication.stand_down()
         except BookKeeperError as error:

@@ -11,23 +11,22 @@ Source: BookKeeper 4.17 ``server/service/ScrubberService`` (which compares no di
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.autorecovery.checks import publish_finding
-from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
-from spark_bookkeeper.replication.shares import share_of
+from spark_bookkeeper.replication.shares import pieces_to_read, share_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LEDGERS_AT_ONCE: Final = 100
@@ -186,13 +185,15 @@ class _Scrub:
         try:
             replica = self._context.bookies.replica(self._bookie, ledger)
             held = replica.holdings(first, last)
-            entries: Sequence[int] = (
-                held.entry_ids.tolist() if last is None else share_of(ledger, position, first, last)
+            entries: Sequence[EntryId] = (
+                [*map(EntryId, held.entry_ids.tolist())]
+                if last is None
+                else share_of(ledger, position, first, last)
             )
             bad: dict[int, str] = {}
             unread: dict[int, str] = {}
             size_bytes = 0
-            for some in _pieces(held, entries):
+            for some in pieces_to_read(held, entries, PIECE_BYTES, PIECE_ENTRIES):
                 if self._wish.is_stopping():
                     self._is_cut = True
                     return None
@@ -286,16 +287,3 @@ def _decode(found: Versioned[bytes] | None) -> ScrubMark:
         )
     except (ValueError, TypeError, KeyError):
         return ScrubMark()  # a round more than need be
-
-
-def _pieces(held: Holdings, entries: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Entries that are read together."""
-    _, sizes = held.pieces(entries)
-    start = total = 0
-    for number, size in enumerate(sizes.tolist()):
-        if number > start and (total + size > PIECE_BYTES or number - start >= PIECE_ENTRIES):
-            yield entries[start:number]
-            start, total = number, 0
-        total += size
-    if start < len(entries):
-        yield entries[start:]

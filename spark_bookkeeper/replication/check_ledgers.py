@@ -12,25 +12,23 @@ it, whatever is looked at is read and its digest verified.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.holdings import Holdings
-from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.verdict import RefusalKind, Verified
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
+    MetadataFormatError,
     NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState, is_table
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is_table
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
 from spark_bookkeeper.replication.runner import (
@@ -42,13 +40,13 @@ from spark_bookkeeper.replication.runner import (
     no_progress,
     reason_of,
 )
+from spark_bookkeeper.replication.share_check import Seen, ShareCheck
 from spark_bookkeeper.replication.shares import share_bytes, share_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
 """A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
-
 
 _ENDED: Final = "it was ended before everything was looked at"
 
@@ -202,17 +200,22 @@ def check_one(
     """Check one ledger up to its last entry, or up to the LAC while it is open.
 
     Args:
-        is_stopping: asked between two shares, and every few seconds by who waits because of the
-            limit; where it says yes, the shares that are left are not looked at.
+        is_stopping: asked between two shares and between two pieces of one (``ShareCheck``), and
+            every few seconds by who waits because of the limit; where it says yes, the share in
+            hand and those that are left are not looked at.
+
+    Raises:
+        MetadataUnavailableError: that says nothing of the ledger.
     """
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
     except NoSuchLedgerError as error:
         return [Finding(work.ledger_id, Outcome.GONE, error.message)]
-    except BookKeeperError as error:
+    except MetadataFormatError as error:
         return [Finding(work.ledger_id, Outcome.LEFT, error.message)]
     again = None if is_stopping is None else partial(_unless, is_stopping)
     throttle = Throttle(context.runtime, work.bytes_per_second, again)
+    is_stopping = is_stopping or _never
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
@@ -229,16 +232,23 @@ def check_one(
             all_found.append(Finding(work.ledger_id, Outcome.LEFT, error.message, first))
             continue
         for position, bookie in wanted:
-            if is_stopping is not None and is_stopping():
+            finding = None
+            if not is_stopping():
+                finding = _check_share(
+                    context, ledger, work, fragment, position, bookie, end, throttle, is_stopping
+                )
+            if finding is None:
                 return [*all_found, Finding(work.ledger_id, Outcome.LEFT, _ENDED, first)]
-            finding = _check_share(context, ledger, work, fragment, position, bookie, end)
             all_found.append(finding)
-            throttle(finding.bytes)
     if not all_found and work.share is not None:
         first, bookie = work.share
         reason = f"{bookie} has no share of it any more: check again"
         all_found.append(Finding(work.ledger_id, Outcome.LEFT, reason, first, source=bookie))
     return all_found
+
+
+def _never() -> bool:
+    return False
 
 
 def _unless(is_stopping: Callable[[], bool], limit: int | None) -> int | None:
@@ -254,87 +264,29 @@ def _check_share(
     position: int,
     bookie: BookieId,
     last: EntryId,
-) -> Finding:
+    throttle: Throttle,
+    is_stopping: Callable[[], bool],
+) -> Finding | None:
+    """``None`` where it was stopped in the middle."""
     first = fragment.first_entry_id
     entries = _sample(share_of(ledger, position, first, last), work.percentage)
     try:
         replica = context.bookies.replica(bookie, ledger)
-        look = partial(_look, replica, ledger, entries, first, with_files=work.percentage >= 100)
-        status, reason, size, refused = context.bookies.ask(
-            replica, f"checking ledger {ledger.ledger_id}", look
-        )
     except BookieError as error:
-        status, reason, size, refused = Outcome.UNAVAILABLE, error.message, 0, ()
+        seen: Seen | None = Seen(Outcome.UNAVAILABLE, error.message)
+    else:
+        check = ShareCheck(context, ledger, replica, entries, with_files=work.percentage >= 100)
+        seen = check.run(first, throttle, is_stopping)
+    if seen is None:
+        return None
+    reason = seen.reason
     if reason is not None:
         is_open = fragment.last_entry_id is None
-        reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
+        reason = f"{reason}. {_advice(seen.status, bookie, work.ledger_id, is_open)}"
     count = len(entries)
-    return Finding(work.ledger_id, status, reason, first, last, bookie, count, size, refused)
-
-
-def _look(
-    replica: Replica,
-    ledger: Ledger,
-    entries: Sequence[EntryId],
-    first: EntryId,
-    *,
-    with_files: bool,
-) -> tuple[Outcome, str | None, int, Sequence[EntryId]]:
-    """Status, reason, bytes, and the entries that were refused.
-
-    Args:
-        first: where the bookie is asked when it owes nothing.
-        with_files: refuse also good entries in files that are damaged around them.
-    """
-    good: dict[int, Verified] = {}
-    try:
-        if not entries:
-            replica.holdings(first, first)
-            return Outcome.HEALTHY, None, 0, ()
-        verdict = replica.verify(entries, with_files=with_files)
-        good |= verdict.good
-        spoilt = verdict.spoilt
-        if verdict.refused:  # once more: a writer may have sent them meanwhile
-            verdict = replica.verify(sorted(verdict.refused))
-            good |= verdict.good
-        refused = verdict.refused
-        if not refused and not spoilt:
-            return Outcome.HEALTHY, None, _bytes(good), ()
-        left = [EntryId(entry_id) for entry_id in sorted({*refused, *spoilt})]
-        # It may have gone away meanwhile, and that says nothing of its entries.
-        later = replica.holdings(left[0])
-    except BookieError as error:
-        return Outcome.UNAVAILABLE, error.message, _bytes(good), ()
-    lacking = [e for e in left if e in refused and refused[e].kind is RefusalKind.ABSENT]
-    bad = [e for e in left if e not in lacking]
-    lacks = (
-        f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}" if lacking else ""
+    return Finding(
+        work.ledger_id, seen.status, reason, first, last, bookie, count, seen.bytes, seen.refused
     )
-    if bad:
-        is_damaged = bool(spoilt) or any(refused[e].kind is RefusalKind.DAMAGED for e in bad)
-        why = {e: refused[e].reason if e in refused else spoilt[e] for e in bad[:3]}
-        shown = "; ".join(f"entry {e}: {reason}" for e, reason in why.items())
-        how = "are damaged" if is_damaged else "could not be read"
-        reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
-        reason = f"{reason}. It lacks {lacks}" if lacking else reason
-        status = Outcome.DAMAGED if is_damaged else Outcome.UNREADABLE
-        return status, reason, _bytes(good), left
-    if _may_be_on_its_way(ledger, BookieId(replica.bookie_id), lacking[0], later):
-        reason = f"lacks {lacks}: they may still be on their way"
-        return Outcome.PENDING, reason, _bytes(good), left
-    return Outcome.MISSING, f"lacks {lacks}", _bytes(good), left
-
-
-def _bytes(good: Mapping[int, Verified]) -> int:
-    return sum(entry.size_bytes for entry in good.values())
-
-
-def _may_be_on_its_way(ledger: Ledger, bookie: BookieId, lacking: EntryId, later: Holdings) -> bool:
-    """Whether a writer may be about to send an entry: it sends a bookie its entries in order."""
-    metadata = ledger.metadata
-    if metadata.state is not LedgerState.OPEN or bookie not in metadata.last_fragment.ensemble:
-        return False
-    return len(later) == 0 or lacking in later
 
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
+from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -32,6 +33,28 @@ def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
     quorum = metadata.quorum
     share = entries * quorum.write_quorum_size / quorum.ensemble_size
     return round(metadata.length_bytes * share / max(1, metadata.last_entry_id + 1))
+
+
+def pieces_to_read(
+    held: Holdings, entries: Sequence[EntryId], most_bytes: int, most_entries: int
+) -> Iterator[Sequence[EntryId]]:
+    """Entries of a share that are read together, so that there is an end between two pieces.
+
+    One entry that is larger is a piece of its own; what is not there counts as nothing.
+
+    Args:
+        held: what the bookie says of them.
+        entries: ascending.
+    """
+    _, sizes = held.pieces(entries)
+    start = total = 0
+    for number, size in enumerate(sizes.tolist()):
+        if number > start and (total + size > most_bytes or number - start >= most_entries):
+            yield entries[start:number]
+            start, total = number, 0
+        total += size
+    if start < len(entries):
+        yield entries[start:]
 
 
 def in_order(

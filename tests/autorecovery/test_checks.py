@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import checks, scan
+from spark_bookkeeper.autorecovery import auditor, checks, lots, scan
+from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.check_results import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
@@ -19,23 +21,26 @@ from spark_bookkeeper.autorecovery.check_results import (
     read_results,
 )
 from spark_bookkeeper.autorecovery.checks import (
-    LOT_SECONDS,
     check_all_ledgers,
     check_placement,
     check_replicas,
 )
+from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
+from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
+from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
 from tests.autorecovery.test_auditor import control, damage, task_ids
 
 INTERVALS = {
@@ -167,22 +172,164 @@ def test_what_a_limit_lets_read_in_half_a_minute_is_given_out_at_once(ground: Gr
     """So a Spark job of a check ends soon, and whether to go on is asked before the next."""
     for _ in range(6):
         written(ground, count=20)
-    lots: list[int] = []
+    given: list[int] = []
 
     class Counting(LocalRunner):
         def run(
             self, step: Step[Any, Any], items: Sequence[Any], progress: Progress
         ) -> Iterator[Any]:
-            lots.append(sum(item.size_bytes for item in items))
+            given.append(sum(item.size_bytes for item in items))
             return super().run(step, items, progress)
 
     client = ground.client(InlineRuntime())
     limit = 6  # bytes per second; a ledger has 90 in its replicas
     check_all_ledgers(client, Counting(client), 100, bytes_per_second=limit)
 
-    assert sum(lots) == 6 * 90
-    assert len(lots) == 3
-    assert all(lot <= limit * LOT_SECONDS for lot in lots)
+    assert sum(given) == 6 * 90
+    assert len(given) == 3
+    assert all(lot <= limit * LOT_SECONDS for lot in given)
+
+
+def test_without_a_limit_too_no_more_than_a_bounded_part_is_given_out_at_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        written(ground, count=20)
+    client = ground.client(InlineRuntime())
+    tasks = Tasks(client)
+    monkeypatch.setattr(lots, "LOT_BYTES", 200)
+
+    check_all_ledgers(client, tasks, 100)
+
+    assert tasks.lots == [2, 2, 2], "a ledger has 90 bytes in its replicas"
+
+
+# What Spark does not do
+
+
+class Tasks:
+    """Another process's, as far as the auditor can tell: what they do of an item is told at the
+    end.
+    """
+
+    is_elsewhere = True
+    width = 1
+
+    def __init__(
+        self,
+        context: ClientContext,
+        fails: Callable[[Any], bool] = lambda _: False,
+        *,
+        is_gone: bool = False,
+    ) -> None:
+        self._tasks = LocalRunner(context)
+        self._fails = fails
+        self._is_gone = is_gone
+        self.lots: list[int] = []
+        """How many items each job had."""
+
+    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+        return ()
+
+    def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:
+        self.lots.append(len(items))
+        pickle.dumps((step, items))
+        if self._is_gone:
+            raise ConnectionError("no executors")
+        for item in items:
+            if self._fails(item):
+                yield step.failed(item, Failure("the Spark job failed: no executors"))
+            else:
+                yield from self._tasks.run(step, [item], progress)
+
+
+BY_SPARK = {Check.ALL_LEDGERS: "missing", Check.REPLICAS: NO_REPLICA}
+"""What the checks that are Spark jobs find where no bookie has a ledger any more."""
+
+
+def checking(ground: Ground, check: Check, tasks: Tasks, *hooks: Hook) -> Auditor:
+    config = only(check, 100, ledger_check_percentage=100)
+    found = Auditor(ground.client(InlineRuntime(), *hooks), tasks, config)
+    found.step(lambda: None)
+    return found
+
+
+def away(place: str, operation: str, path: str) -> None:
+    if operation == "read_ledger":
+        raise MetadataUnavailableError("ZooKeeper does not answer")
+
+
+@pytest.mark.parametrize("how", ["fails", "is gone", "has no metadata", "fails in part"])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
+    ground: Ground, check: Check, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = [written(ground) for _ in range(3)]
+    for bookie in writers[1].metadata.last_fragment.ensemble:
+        forget_entries(ground, bookie, writers[1])
+    ids = [writer.ledger_id for writer in writers]
+    client = ground.client(InlineRuntime(), *([away] if how == "has no metadata" else []))
+    fails = {"fails": ids, "fails in part": ids[1:2]}.get(how, [])
+    tasks = Tasks(client, lambda item: item.ledger_id in fails, is_gone=how == "is gone")
+
+    checking(ground, check, tasks).check(lambda: None)
+
+    assert tasks.lots
+    assert ground.context.store.underreplication.checked_at_ms(check) is not None
+    (result,) = read_results(ground.context.store.registers)
+    assert (result.ledgers, dict(result.found)) == (3, {BY_SPARK[check]: 1})
+    assert task_ids(ground) == (ids[1:2] if check is Check.ALL_LEDGERS else [])
+    left = 1 if how == "fails in part" else 3
+    assert f"{left} of 3 were not done by Spark, and are done here" in caplog.text
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, ledger_ids: Sequence[int]) -> None:
+    """What is to be read of these cannot be, by any process, and that is not for the bookies."""
+    for module, name in ((check_ledgers, "check_one"), (checks, "count_replicas")):
+        real = getattr(module, name)
+
+        def refusing(
+            context: ClientContext, work: Any, *more: Any, real: Any = real, **named: Any
+        ) -> Any:
+            if work.ledger_id in ledger_ids:
+                raise OSError("Too many open files")
+            return real(context, work, *more, **named)
+
+        monkeypatch.setattr(module, name, refusing)
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_a_check_of_which_nothing_could_be_done_here_either_is_to_be_repeated(
+    ground: Ground, check: Check, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, [written(ground).ledger_id for _ in range(3)])
+    client = ground.client(InlineRuntime())
+    runner: Any = Tasks(client, lambda _: True) if is_elsewhere else LocalRunner(client)
+
+    with pytest.raises(UnfinishedScanError, match="Too many open files"):
+        checking(ground, check, runner).check(lambda: None)
+
+    assert ground.context.store.underreplication.checked_at_ms(check) is None
+    assert read_results(ground.context.store.registers) == ()
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+@pytest.mark.parametrize("check", BY_SPARK)
+def test_a_ledger_that_nobody_can_look_at_is_not_counted_and_keeps_no_check_from_its_end(
+    ground: Ground, check: Check, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [written(ground).ledger_id for _ in range(3)]
+    refuse(monkeypatch, ids[1:2])
+    client = ground.client(InlineRuntime())
+    runner: Any = Tasks(client) if is_elsewhere else LocalRunner(client)
+
+    checking(ground, check, runner).check(lambda: None)
+
+    assert ground.context.store.underreplication.checked_at_ms(check) is not None
+    (result,) = read_results(ground.context.store.registers)
+    assert (result.ledgers, result.found) == (2, {"left": 1})
+    assert result.named == {"left": (ids[1],)}
 
 
 # Its end
@@ -345,14 +492,175 @@ def test_what_is_kept_of_a_check_is_bounded(ground: Ground) -> None:
     assert result.named == {"missing": tuple(range(MOST_NAMED))}
 
 
-def test_a_result_that_cannot_be_read_is_as_none_and_written_again(ground: Ground) -> None:
+def kept(**changed: str) -> bytes:
+    """A result of the placement check as it lies in its register, in which something is changed."""
+    numbers = {"ended_at_ms": "1", "duration_ms": "1", "ledgers": "1", "found": "7", "named": "5"}
+    numbers |= changed
+    found, named = numbers.pop("found"), numbers.pop("named")
+    fields = ", ".join(f'"{name}": {value}' for name, value in numbers.items())
+    text = (
+        f'{{"check": "placement", {fields}, '
+        f'"found": {{"misplaced": {found}}}, "named": {{"misplaced": [{named}]}}}}'
+    )
+    return text.encode()
+
+
+def test_a_result_that_can_be_read_is(ground: Ground) -> None:
+    """As ``kept`` has it, so that what is changed in it is what makes it junk."""
     registers = ground.context.store.registers
-    registers.create("autorecovery/checks/placement", b"[junk")
+    registers.create("autorecovery/checks/placement", kept(ended_at_ms=str(2**63 - 1)))
+
+    (result,) = read_results(registers)
+
+    assert result == CheckResult(
+        "placement", 2**63 - 1, 1, 1, {"misplaced": 7}, {"misplaced": (5,)}
+    )
+
+
+JUNK = {
+    "no JSON": b"[junk",
+    "a list": b"[]",
+    "too deep": b"[" * 100_000,
+    "infinite": kept(found="1e999"),
+    "of 400 digits": kept(found="9" * 400),
+    "too large": kept(ended_at_ms=str(2**63)),
+    "below 0": kept(ledgers="-1"),
+    "a ledger of 400 digits": kept(named="9" * 400),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+def test_a_result_that_cannot_be_read_is_as_none_and_written_again(
+    ground: Ground, junk: bytes
+) -> None:
+    registers = ground.context.store.registers
+    registers.create("autorecovery/checks/placement", junk)
     assert read_results(registers) == ()
+    assert [d for d in cluster_diagnoses(ground.context) if "checks" in d.check] == []
 
     Process(ground, config=only(Check.PLACEMENT, 10)).audit()
 
     assert [result.check for result in read_results(registers)] == ["placement"]
+
+
+def test_what_cannot_be_shown_stops_no_check(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(auditor, "show_results", fail)
+
+    Process(ground, config=only(Check.PLACEMENT, 100)).audit()
+
+    assert ground.context.store.underreplication.checked_at_ms(Check.PLACEMENT) is not None
+    assert "int too large" in caplog.text
+
+
+def test_a_check_that_is_killed_when_it_has_ended_is_repeated_and_has_lost_nothing(
+    ground: Ground,
+) -> None:
+    written(ground)
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "set_checked":
+            raise MetadataUnavailableError("the session was lost")
+
+    process = Process(ground, "one", kill, config=only(Check.REPLICAS, 100))
+    with pytest.raises(MetadataUnavailableError):
+        process.audit()
+
+    tree = ground.context.store.underreplication
+    assert tree.checked_at_ms(Check.REPLICAS) is None
+    assert [result.ledgers for result in read_results(ground.context.store.registers)] == [1]
+    process.die()
+    Process(ground, "two", config=only(Check.REPLICAS, 100)).audit()
+    assert tree.checked_at_ms(Check.REPLICAS) is not None
+
+
+def test_checks_that_are_asked_for_during_a_check_are_done_after_it(ground: Ground) -> None:
+    ledger_id = written(ground).ledger_id
+    is_armed = False
+    looks = 0
+
+    def ask(place: str, operation: str, path: str) -> None:
+        nonlocal looks
+        if is_armed and operation == "read_ledger" and path == str(ledger_id):
+            looks += 1
+            if looks == 1:
+                control(ground).trigger_checks()
+
+    process = Process(ground, "one", ask, config=only(Check.REPLICAS, 100))
+    process.audit()
+    process.runtime.sleep(101)
+    is_armed = True
+    process.audit()
+    assert looks == 1
+
+    process.audit()
+
+    assert looks == 2
+    assert ground.context.store.underreplication.checked_at_ms(Check.REPLICAS) is not None
+    process.audit()
+    assert looks == 2
+
+
+def gauges(process: Process) -> set[float]:
+    """The values of those that an auditor sets."""
+    shown = process.context.metrics.as_dict()
+    names = [name for name in shown if name.startswith("auditor_NUM") and "LEDGERS" in name]
+    assert len(names) >= 5
+    return {shown[name] for name in names}
+
+
+def test_who_has_stopped_shows_nothing_any_more(ground: Ground) -> None:
+    ground.context.store.underreplication.mark(LedgerId(7), list(ground.bookie_ids[:1]), 1)
+    process = Process(ground, config=NEVER)
+    process.audit()
+    assert gauges(process) == {0, 1}
+
+    process.daemon.stop()
+
+    assert gauges(process) == {0}
+
+
+def test_who_loses_its_office_while_it_shows_what_is_known_shows_nothing(ground: Ground) -> None:
+    ground.context.store.registers.create("autorecovery/checks/placement", kept())
+    is_armed = False
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if is_armed and operation == "read_register" and path.endswith("checks/placement"):
+            lose_office(one, two)
+
+    one = Process(ground, "one", lose, config=NEVER)
+    two = Process(ground, "two", config=NEVER)
+    one.daemon.audit_once()
+    is_armed = True
+    one.daemon.check_once()
+    two.daemon.check_once()
+
+    assert gauges(one) == {0}
+    assert gauges(two) == {0, 7}
+
+
+def test_tasks_are_listed_for_the_gauges_once_a_minute_however_often_it_is_rung(
+    ground: Ground,
+) -> None:
+    listed = 0
+
+    def count(place: str, operation: str, path: str) -> None:
+        nonlocal listed
+        listed += operation == "task_ids"
+
+    process = Process(ground, "one", count, config=NEVER)
+    for _ in range(20):
+        process.audit()
+        process.runtime.sleep(2)
+    assert listed == 1
+    process.runtime.sleep(25)
+    process.audit()
+
+    assert listed == 2
 
 
 # What they find

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.holdings import Holdings
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
@@ -17,11 +22,12 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import check_ledgers as checking
+from spark_bookkeeper.replication import share_check
 from spark_bookkeeper.replication.check_ledgers import CheckWork, check_ledgers, check_one
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
@@ -67,6 +73,88 @@ def test_a_ledger_with_much_to_read_is_checked_share_by_share_and_reported_the_s
     assert set(seen) == {3 + 4 + 1}, "the shares of those whose size is known"
     assert not as_one.is_complete
     with_open.abandon()
+
+
+class Verified:
+    """How many entries bookies were asked to verify, in which order and with which pauses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, runtime: InlineRuntime) -> None:
+        self.asked: list[int] = []
+        self.slept_before: list[float] = []
+        real = Replica.verify
+
+        def verify(
+            replica: Replica, entries: Sequence[int], *known: Holdings, with_files: bool = False
+        ) -> Verdict:
+            self.asked.append(len(entries))
+            self.slept_before.append(runtime.slept)
+            return real(replica, entries, *known, with_files=with_files)
+
+        monkeypatch.setattr(Replica, "verify", verify)
+
+
+@pytest.mark.parametrize("kind", ["slots", "parts", "whole", "gone"])
+@pytest.mark.parametrize("percentage", [50, 100])
+def test_a_large_share_is_verified_in_pieces_and_reported_the_same(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: str, percentage: int
+) -> None:
+    writer = bulk(ground) if kind == "parts" else written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[1]
+    if kind in ("slots", "parts"):
+        path = ground.files(bookie, kind)[0]
+        spoil(path, path.stat().st_size // 2)
+    if kind in ("slots", "gone"):
+        ground.files(bookie, "slots")[-1].unlink()
+    as_one = checked(ground, percentage)
+    entries = as_one.rows[0].entries
+    verified = Verified(monkeypatch, InlineRuntime())
+    monkeypatch.setattr(share_check, "PIECE_BYTES", 1)
+
+    report = checked(ground, percentage)
+
+    assert report.rows == as_one.rows
+    assert entries > 3
+    assert set(verified.asked) == {1}
+    assert len(verified.asked) >= 3 * entries
+
+
+def test_who_is_to_stop_is_heard_in_the_middle_of_a_large_share(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is said of a share of which not all was looked at."""
+    writer = written(ground)
+    monkeypatch.setattr(share_check, "PIECE_BYTES", 150)
+    runtime = InlineRuntime()
+    verified = Verified(monkeypatch, runtime)
+
+    findings = check_one(
+        ground.client(runtime),
+        CheckWork(writer.ledger_id, 100),
+        lambda: sum(verified.asked) >= 14,
+    )
+
+    assert [finding.status for finding in findings] == ["healthy", "left"]
+    assert 14 <= sum(verified.asked) <= 16, "of the 30 that all shares have"
+
+
+def test_the_limit_is_kept_within_a_large_share(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    share = EntryId(0), bookie
+    monkeypatch.setattr(share_check, "PIECE_BYTES", 150)
+    runtime = InlineRuntime()
+    verified = Verified(monkeypatch, runtime)
+
+    (finding,) = check_one(
+        ground.client(runtime), CheckWork(writer.ledger_id, 100, share, bytes_per_second=10)
+    )
+
+    pauses = [after - before for before, after in pairwise(verified.slept_before)]
+    assert finding.bytes == 500
+    assert len(pauses) >= 3
+    assert min(pauses) > 5, "of 150 bytes at 10 a second"
 
 
 @pytest.mark.parametrize("manner", ["flipped", "cut"])

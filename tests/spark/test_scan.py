@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.autorecovery import scan
+from spark_bookkeeper.autorecovery import lots, scan
 from spark_bookkeeper.autorecovery.auditor import Auditor
-from spark_bookkeeper.autorecovery.checks import check_placement
+from spark_bookkeeper.autorecovery.checks import (
+    check_all_ledgers,
+    check_placement,
+    check_replicas,
+)
 from spark_bookkeeper.autorecovery.publishing import report_of_scan
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -92,6 +96,19 @@ class Dying:
             Path(self.flag).touch()
             os._exit(1)
         return [Row(i, self.action, Outcome.PUBLISHED) for i in ledger_ids]
+
+
+def test_all_ledgers_are_read_and_counted_by_tasks(
+    scanned: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lots, "LocalRunner", not_here)
+
+    read = check_all_ledgers(scanned.context, runner(scanned), 100, bytes_per_second=10**6)
+    counted = check_replicas(scanned.context, runner(scanned))
+
+    for report in (read, counted):
+        assert report.result is not None
+        assert (report.result.ledgers, report.result.found) == (len(IDS), {})
 
 
 def test_a_lot_whose_task_was_killed_is_done_again(scanned: sbk.BookKeeper, tmp_path: Path) -> None:

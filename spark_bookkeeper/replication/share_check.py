@@ -1,0 +1,153 @@
+"""Does one bookie hold its share of a fragment, as it was written?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from spark_bookkeeper.bookie.holdings import Holdings
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verified
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.shares import pieces_to_read
+from spark_bookkeeper.runtime.throttle import Throttle
+
+PIECE_BYTES: Final = 64 << 20
+"""So much is read at once, about; between two pieces the limit is kept, and whoever is to stop is
+heard."""
+
+PIECE_ENTRIES: Final = 131_072
+
+
+class Seen(NamedTuple):
+    """What was seen of a share."""
+
+    status: Outcome
+    reason: str | None = None
+    bytes: int = 0
+    refused: Sequence[EntryId] = ()
+
+
+class ShareCheck:
+    """One share, read and verified piece by piece. Each piece is asked for by itself: a bookie is
+    not taken for silent while somebody waits because of a limit.
+
+    Args:
+        entries: to be looked at, ascending.
+        with_files: refuse also good entries in files that are damaged around them.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        ledger: Ledger,
+        replica: Replica,
+        entries: Sequence[EntryId],
+        *,
+        with_files: bool,
+    ) -> None:
+        self._ledger = ledger
+        self._replica = replica
+        self._entries = entries
+        self._with_files = with_files
+        self._ask = partial(context.bookies.ask, replica, f"checking ledger {ledger.ledger_id}")
+        self._bytes = 0
+        self._refused: dict[int, Refusal] = {}
+        self._spoilt: dict[int, str] = {}
+
+    def run(
+        self, first: EntryId, throttle: Throttle, is_stopping: Callable[[], bool]
+    ) -> Seen | None:
+        """What is seen of all of it; ``None`` where it was stopped in the middle.
+
+        Args:
+            first: where the bookie is asked when it owes nothing.
+            throttle: told what was read, after every piece.
+            is_stopping: asked between two pieces.
+        """
+        try:
+            if not self._entries:
+                self._ask(partial(self._replica.holdings, first, first))
+                return Seen(Outcome.HEALTHY)
+            for number, some in enumerate(self._pieces()):
+                if number and is_stopping():
+                    return None
+                before = self._bytes
+                self._ask(partial(self._look_at, some))
+                throttle(self._bytes - before)
+            if not self._refused and not self._spoilt:
+                return Seen(Outcome.HEALTHY, None, self._bytes)
+            left = [EntryId(entry_id) for entry_id in sorted({*self._refused, *self._spoilt})]
+            # It may have gone away meanwhile, and that says nothing of its entries.
+            later = self._ask(partial(self._replica.holdings, left[0]))
+        except BookieError as error:
+            return Seen(Outcome.UNAVAILABLE, error.message, self._bytes)
+        return self._seen(left, later)
+
+    def _pieces(self) -> Iterable[Sequence[EntryId]]:
+        """A share that can be large is cut by what the bookie says of its entries.
+
+        Without digests it is not: then the checksum of a whole part tells, and each piece of the
+        part would read all of it.
+        """
+        metadata, entries = self._ledger.metadata, self._entries
+        is_small = metadata.is_closed and (metadata.length_bytes or 0) <= PIECE_BYTES
+        if is_small or metadata.digest_type is DigestType.DUMMY:
+            return [entries]
+        held = self._ask(partial(self._replica.holdings, entries[0], entries[-1]))
+        return pieces_to_read(held, entries, PIECE_BYTES, PIECE_ENTRIES)
+
+    def _look_at(self, entries: Sequence[EntryId]) -> None:
+        # What was looked up for all pieces is not handed on: the files around the entries that it
+        # names are those of all pieces, and each piece would look at them.
+        verdict = self._replica.verify(entries, with_files=self._with_files)
+        self._bytes += _bytes(verdict.good)
+        self._spoilt |= verdict.spoilt
+        if verdict.refused:  # once more: a writer may have sent them meanwhile
+            verdict = self._replica.verify(sorted(verdict.refused))
+            self._bytes += _bytes(verdict.good)
+        self._refused |= verdict.refused
+
+    def _seen(self, left: Sequence[EntryId], later: Holdings) -> Seen:
+        """What is said of entries that were refused."""
+        entries, refused, spoilt, size = self._entries, self._refused, self._spoilt, self._bytes
+        lacking = [e for e in left if e in refused and refused[e].kind is RefusalKind.ABSENT]
+        absent = set(lacking)
+        bad = [e for e in left if e not in absent]
+        lacks = (
+            f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}"
+            if lacking
+            else ""
+        )
+        if bad:
+            is_damaged = bool(spoilt) or any(refused[e].kind is RefusalKind.DAMAGED for e in bad)
+            why = {e: refused[e].reason if e in refused else spoilt[e] for e in bad[:3]}
+            shown = "; ".join(f"entry {e}: {reason}" for e, reason in why.items())
+            how = "are damaged" if is_damaged else "could not be read"
+            reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
+            reason = f"{reason}. It lacks {lacks}" if lacking else reason
+            status = Outcome.DAMAGED if is_damaged else Outcome.UNREADABLE
+            return Seen(status, reason, size, left)
+        bookie = BookieId(self._replica.bookie_id)
+        if _may_be_on_its_way(self._ledger, bookie, lacking[0], later):
+            reason = f"lacks {lacks}: they may still be on their way"
+            return Seen(Outcome.PENDING, reason, size, left)
+        return Seen(Outcome.MISSING, f"lacks {lacks}", size, left)
+
+
+def _bytes(good: Mapping[int, Verified]) -> int:
+    return sum(entry.size_bytes for entry in good.values())
+
+
+def _may_be_on_its_way(ledger: Ledger, bookie: BookieId, lacking: EntryId, later: Holdings) -> bool:
+    """Whether a writer may be about to send an entry: it sends a bookie its entries in order."""
+    metadata = ledger.metadata
+    if metadata.state is not LedgerState.OPEN or bookie not in metadata.last_fragment.ensemble:
+        return False
+    return len(later) == 0 or lacking in later
