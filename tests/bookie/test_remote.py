@@ -389,7 +389,7 @@ def test_a_forked_process_is_told_that_the_bookie_is_unavailable(
     )
 
     for call in calls:
-        with pytest.raises(BookieUnavailableError, match="d/0: RuntimeError: .*not fork-safe"):
+        with pytest.raises(BookieUnavailableError, match=r"d/0: RuntimeError: .*not fork-safe"):
             call()
 
 
@@ -398,7 +398,7 @@ def test_a_request_that_is_cancelled_has_no_answer(
 ) -> None:
     async_s3.error = asyncio.CancelledError()
 
-    with pytest.raises(BookieUnavailableError, match="CancelledError.*may or may not"):
+    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
         async_storage.put_all(MANY)
 
 
@@ -408,7 +408,7 @@ def test_a_call_whose_loop_ends_has_no_answer(
     """fsspec returns nothing at all then."""
     monkeypatch.setattr(fsspec.asyn, "sync", lambda *_: None)
 
-    with pytest.raises(BookieUnavailableError, match="CancelledError.*may or may not"):
+    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
         async_storage.put_all(MANY)
 
 
@@ -487,6 +487,6 @@ def test_a_client_of_s3_with_few_connections_has_half_of_them_for_calls_of_many_
         await asyncio.sleep(0)
         most.append(most[-1] - 1)
 
-    asyncio.run(few._requests.ask([request] * 100, nothing))  # type: ignore[arg-type]
+    asyncio.run(few._requests.ask([request] * 100, nothing))
 
     assert max(most) == 5

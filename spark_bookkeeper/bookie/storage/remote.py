@@ -141,7 +141,7 @@ class RemoteStorage(Storage):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     self._fs.pipe_file(self._full(path), data, mode="create")
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  (raised again there)
                     if _found_taken(error, attempt):
                         return False
                 else:
@@ -206,7 +206,7 @@ class RemoteStorage(Storage):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     await self._fs._pipe_file(self._full(path), data, mode="create")  # noqa: SLF001  (fsspec's)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  (raised again there)
                     if _found_taken(error, attempt):
                         return False
                 else:
