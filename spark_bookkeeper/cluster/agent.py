@@ -117,6 +117,8 @@ class BookieAgent:
         self._is_unsure = False
         self._problem: str | None = None
         self._lacks_cookie = False
+        self._owes_cookie = False
+        """It has registered, and its cookie is not known to be written again since."""
         self._sessions_lost = 0
         self._is_listening = False
         self._is_stopping = False
@@ -351,12 +353,28 @@ class BookieAgent:
             self._publish(action.state)
         elif isinstance(action, Unregister):
             self._take_back(action.reason)
+        if self._owes_cookie and self._published is not None:
+            self._touch_cookie()
+
+    def _touch_cookie(self) -> None:
+        """Refuse whoever has begun to forget the bookie before it registered. Without an answer
+        each later look tries again.
+        """
+        try:
+            is_there = touch_cookie(self._store, self.bookie_id)
+        except MetadataError as error:
+            log.info("the cookie of %s could not be written again: %s", self.bookie_id, error)
+            return
+        self._owes_cookie = False
+        if not is_there:
+            self._bell.ring()  # forgotten just before: it is to take nothing new from now on
 
     def _publish(self, state: Published) -> None:
         assert self._marker is not None
         sessions_lost = self._sessions_lost
         before, self._published = self._published, None
         self._is_unsure = True  # until there is an answer that says something
+        self._owes_cookie |= before is None
         self._store.register(
             Registration(
                 bookie_id=self.bookie_id,
@@ -375,8 +393,6 @@ class BookieAgent:
             if sessions_lost == self._sessions_lost:  # else it went with its session already
                 self._published = state
         self._is_unsure = False
-        if before is None:
-            touch_cookie(self._store, self.bookie_id)
         if before is None or before.is_readonly != state.is_readonly:
             log.info(
                 "bookie %s is registered as %s",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from spark_bookkeeper.bookie.marker import Marker
@@ -185,19 +184,26 @@ def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> N
             )
 
 
-def touch_cookie(store: MetadataStore, bookie_id: BookieId) -> None:
+def touch_cookie(store: MetadataStore, bookie_id: BookieId) -> bool:
     """Write a bookie's cookie again as it is, when the bookie has registered.
 
     Whoever has begun before to forget the bookie, and has found it down and no ledger that counts
     on it, is refused then: meanwhile there may be ledgers that do.
 
+    Returns:
+        False: the cookie is gone, or somebody else wrote it; ``has_cookie`` tells.
+
     Raises:
         MetadataUnavailableError: no answer.
     """
     known = store.read_cookie(bookie_id)
-    if known is not None:  # else ``has_cookie`` tells
-        with suppress(VersionConflictError):  # somebody else wrote it, or it is gone
-            store.write_cookie(known.value, known.version)
+    if known is None:
+        return False
+    try:
+        store.write_cookie(known.value, known.version)
+    except VersionConflictError:
+        return False
+    return True
 
 
 def has_cookie(store: MetadataStore, marker: Marker) -> bool:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import fsspec
+import fsspec.asyn
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_bookkeeper.bookie.storage.remote import RemoteStorage
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.requests import Requests
+from spark_bookkeeper.bookie.storage.storage import Storage, nothing
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
@@ -290,3 +293,200 @@ def test_an_error_of_the_service_is_unknown() -> None:
 def test_a_package_that_is_missing_is_named_with_its_extra() -> None:
     with pytest.raises(MissingRequirementError, match=r"spark-bookkeeper\[gcs\]"):
         RemoteStorage("gs://bucket/root")
+
+
+class AsyncS3:
+    """An asynchronous file system that keeps nothing, and counts what is on its way."""
+
+    protocol = ("s3",)
+    async_impl, asynchronous = True, False
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.under_way = self.most = 0
+        self.error: BaseException | None = None
+        self.is_forked = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self.is_forked:
+            raise RuntimeError("This class is not fork-safe")
+        loop: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+        return loop
+
+    def pipe_file(self, *arguments: Any, **options: Any) -> None:
+        fsspec.asyn.sync(self.loop, self._pipe_file, *arguments, **options)
+
+    def info(self, path: str) -> Any:
+        return fsspec.asyn.sync(self.loop, self._info, path)
+
+    async def _pipe_file(self, path: str, *_: Any, mode: str = "create") -> None:
+        self.sent.append(path)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        for _turn in range(3):  # of the loop: the others begin
+            await asyncio.sleep(0)
+        self.under_way -= 1
+        if self.error is not None:
+            raise self.error
+
+    async def _info(self, path: str) -> Any:
+        await self._pipe_file(path)
+        return {"type": "directory", "size": 0}
+
+
+@pytest.fixture
+def async_s3() -> AsyncS3:
+    return AsyncS3()
+
+
+@pytest.fixture
+def async_storage(async_s3: AsyncS3) -> RemoteStorage:
+    storage = RemoteStorage("memory://x")
+    storage._fs = async_s3
+    return storage
+
+
+MANY = [(f"d/{number}", b"x") for number in range(1_000)]
+
+
+class GivenUp(Exception):
+    """Nobody waits any more."""
+
+
+def test_when_nobody_waits_any_more_nothing_more_is_sent(
+    async_storage: RemoteStorage, async_s3: AsyncS3
+) -> None:
+    def nobody_waits() -> None:
+        raise GivenUp
+
+    with pytest.raises(GivenUp):
+        async_storage.put_all(MANY, nobody_waits)
+
+    assert len(async_s3.sent) == 32, "what was on its way when the first one came back"
+    assert async_s3.under_way == 0
+
+
+def test_after_a_request_that_failed_nothing_more_is_sent(
+    async_storage: RemoteStorage, async_s3: AsyncS3
+) -> None:
+    async_s3.error = ConnectionError("no route to host")
+
+    with pytest.raises(BookieUnavailableError, match="no route to host"):
+        async_storage.put_all(MANY)
+
+    assert len(async_s3.sent) == 32
+
+
+def test_a_forked_process_is_told_that_the_bookie_is_unavailable(
+    async_storage: RemoteStorage, async_s3: AsyncS3
+) -> None:
+    async_s3.is_forked = True
+    calls: Sequence[Callable[[], object]] = (
+        lambda: async_storage.put_if_absent("d/0", b"x"),
+        lambda: async_storage.put_all(MANY),
+        lambda: async_storage.sync_all(["d/0"]),
+    )
+
+    for call in calls:
+        with pytest.raises(BookieUnavailableError, match=r"d/0: RuntimeError: .*not fork-safe"):
+            call()
+
+
+def test_a_request_that_is_cancelled_has_no_answer(
+    async_storage: RemoteStorage, async_s3: AsyncS3
+) -> None:
+    async_s3.error = asyncio.CancelledError()
+
+    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
+        async_storage.put_all(MANY)
+
+
+def test_a_call_whose_loop_ends_has_no_answer(
+    async_storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec returns nothing at all then."""
+    monkeypatch.setattr(fsspec.asyn, "sync", lambda *_: None)
+
+    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
+        async_storage.put_all(MANY)
+
+
+def test_a_directory_is_no_file_that_could_be_relied_on(async_storage: RemoteStorage) -> None:
+    for call in (async_storage.sync, lambda path: async_storage.sync_all([path])):
+        with pytest.raises(BookieUnavailableError, match="memory://x/d is gone"):
+            call("d")
+
+
+def test_nothing_is_asked_for_no_files(async_storage: RemoteStorage, async_s3: AsyncS3) -> None:
+    assert list(async_storage.put_all([])) == []
+    async_storage.sync_all([])
+
+    assert async_s3.sent == []
+
+
+def test_calls_of_one_storage_share_its_connections(
+    async_storage: RemoteStorage, async_s3: AsyncS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are handed to the loop before it begins the first."""
+    submit, submitted, may_begin = (
+        asyncio.run_coroutine_threadsafe,
+        threading.Semaphore(0),
+        threading.Event(),
+    )
+
+    def submitting(*arguments: Any) -> Any:
+        future = submit(*arguments)
+        submitted.release()
+        return future
+
+    async_s3.loop.call_soon_threadsafe(may_begin.wait, 60)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submitting)
+    threads = [
+        threading.Thread(target=async_storage.put_all, args=(MANY[:100],)) for _ in range(64)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert submitted.acquire(timeout=60)
+    may_begin.set()
+    for thread in threads:
+        thread.join(60)
+
+    assert (len(async_s3.sent), async_s3.most) == (6_400, 64)
+
+
+def test_no_call_waits_for_all_the_files_of_another() -> None:
+    """The second has an answer before the first, which came earlier and has the places, ends."""
+    answers: list[str] = []
+
+    async def request(call: str) -> None:
+        await asyncio.sleep(0)
+        answers.append(call)
+
+    async def both() -> None:
+        requests = Requests(4)
+        await asyncio.gather(
+            requests.ask([partial(request, "first")] * 100, nothing),
+            requests.ask([partial(request, "second")] * 100, nothing),
+        )
+
+    asyncio.run(both())
+
+    assert len(answers) == 200
+    assert "second" in answers[:8]
+    assert "".join(call[0] for call in answers[8:190]).count("f" * 5) == 0, "they take turns"
+
+
+def test_a_client_of_s3_with_few_connections_has_half_of_them_for_calls_of_many_files() -> None:
+    few = RemoteStorage("s3://bucket/root", config_kwargs={"max_pool_connections": 10})
+    most: list[int] = []
+
+    async def request() -> None:
+        most.append(most[-1] + 1 if most else 1)
+        await asyncio.sleep(0)
+        most.append(most[-1] - 1)
+
+    asyncio.run(few._requests.ask([request] * 100, nothing))
+
+    assert max(most) == 5

@@ -20,8 +20,9 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
     MetadataUnavailableError,
+    VersionConflictError,
 )
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Task, ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
@@ -147,6 +148,46 @@ def test_a_bookie_writes_its_cookie_again_whenever_it_has_registered(world: Worl
     assert world.state == "writable"
     assert first is not None
     assert again == first + 1
+
+
+def test_a_cookie_that_could_not_be_written_again_is_written_at_a_later_look(world: World) -> None:
+    """Else who began to forget the bookie before it was back would still succeed."""
+    world.agent.start()
+    found_by_who_forgets = world.store.cookie_version(BOOKIE)
+    assert found_by_who_forgets is not None
+    world.store.expire()
+    world.disturb.lost_requests = {"write_cookie"}
+    world.agent.step()
+    world.agent.step()
+    assert world.state == "writable"
+    assert world.store.cookie_version(BOOKIE) == found_by_who_forgets
+
+    world.disturb.lost_requests = set()
+    world.agent.step()
+    world.agent.step()
+
+    assert world.store.cookie_version(BOOKIE) == found_by_who_forgets + 1, "once"
+    with pytest.raises(VersionConflictError):
+        world.store.delete_cookie(BOOKIE, found_by_who_forgets)
+
+
+def test_a_bookie_that_was_forgotten_just_after_it_registered_looks_again_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start_loop(interval_ms=3_600_000)
+    write_cookie = world.store.write_cookie
+
+    def too_late(cookie: Cookie, version: int | None) -> None:
+        assert version is not None
+        world.metadata.session().delete_cookie(BOOKIE, version)
+        write_cookie(cookie, version)
+
+    monkeypatch.setattr(world.store, "write_cookie", too_late)
+
+    world.store.expire()
+
+    wait_for(world, "readonly")
+    assert world.agent.status.lacks_cookie
 
 
 def test_a_stopped_bookie_is_unregistered(world: World) -> None:

@@ -2,6 +2,7 @@
 
 Spark forks every worker from a process that has imported Spark's part alone, and a worker that a
 test ends is followed by another one, which imports this library again: 0.4 s of a processor each.
+What a worker imports by itself, without this, is tested by ``test_fresh_workers.py``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ asynchronous one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ import fsspec
 import fsspec.asyn
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.storage.requests import Requests
 from spark_bookkeeper.bookie.storage.storage import (
     Content,
     FileSink,
@@ -42,11 +43,9 @@ from spark_bookkeeper.errors import (
 _CONFLICT_ATTEMPTS: Final = 8
 """S3 may answer 409 while another conditional put of the name is going on."""
 
-_REQUESTS_AT_ONCE: Final = 32
-"""Of one call for many files. Each of them holds a connection, and its content in memory."""
-
-_CONNECTIONS: Final = 64
-"""That a client of S3 may have open; its own default of 10 would make the others wait."""
+_CONNECTIONS: Final = 128
+"""That a client of S3 may have open; its own default of 10 would make the others wait. Calls for
+many files share a half, and the others are for requests by themselves."""
 
 _BLOCK_BYTES: Final = 16 << 20
 """Size of one piece of a multipart upload."""
@@ -86,12 +85,14 @@ class RemoteStorage(Storage):
 
     def __init__(self, uri: str, bookie_id: str | None = None, /, **storage_options: Any) -> None:
         protocol = uri.partition("://")[0]
+        connections = _CONNECTIONS
         if protocol in ("s3", "s3a"):
             config = {
                 "max_pool_connections": _CONNECTIONS,
                 **storage_options.get("config_kwargs", {}),
             }
             storage_options = {**storage_options, "config_kwargs": config}
+            connections = int(config["max_pool_connections"])
         try:
             filesystem, root = fsspec.core.url_to_fs(
                 uri, **{**storage_options, "use_listings_cache": False, "skip_instance_cache": True}
@@ -113,6 +114,7 @@ class RemoteStorage(Storage):
         self._bookie_id = bookie_id
         self._root = root.rstrip("/")
         self._fs = filesystem
+        self._requests = Requests(max(1, connections // 2))
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._uri!r})"
@@ -139,14 +141,12 @@ class RemoteStorage(Storage):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     self._fs.pipe_file(self._full(path), data, mode="create")
-                except Exception as error:
-                    if _is_taken(error):
+                except Exception as error:  # noqa: BLE001  (raised again there)
+                    if _found_taken(error, attempt):
                         return False
-                    if not _is_conflict(error) or attempt == _CONFLICT_ATTEMPTS - 1:
-                        raise
                 else:
                     return True
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     @override
     def put_all(
@@ -162,37 +162,39 @@ class RemoteStorage(Storage):
             self.make_directories(directories, progress)
         if relied_on:
             self.sync_all(relied_on, progress)
-        return self._at_once([partial(self._put, *file) for file in files], progress)
+        if not files:
+            return []
+        return self._at_once(files[0][0], [partial(self._put, *file) for file in files], progress)
 
     @override
     def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
         if not self._is_asynchronous:
             super().sync_all(paths, progress)
             return
-        self._at_once([partial(self._require, path) for path in paths], progress)
+        if paths:
+            self._at_once(paths[0], [partial(self._require, path) for path in paths], progress)
 
     @property
     def _is_asynchronous(self) -> bool:
         return bool(self._fs.async_impl) and not self._fs.asynchronous
 
     def _at_once(
-        self, calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], progress: Callable[[], None]
+        self,
+        path: str,
+        requests: Sequence[Callable[[], Awaitable[T]]],
+        progress: Callable[[], None],
     ) -> list[T]:
-        """The answers to all of them, in order. When one fails, the others have ended too."""
+        """The answers to all of them, in order. When one fails, the others have ended too.
 
-        async def run() -> list[T | BaseException]:
-            free = asyncio.Semaphore(_REQUESTS_AT_ONCE)
-
-            async def one(call: Callable[[], Awaitable[T]]) -> T:
-                async with free:
-                    answer = await call()
-                progress()
-                return answer
-
-            return await asyncio.gather(*map(one, calls), return_exceptions=True)
-
+        Args:
+            path: of one of them, for messages.
+        """
+        with self._translated(path):
+            found = fsspec.asyn.sync(self._fs.loop, self._requests.ask, requests, progress)
+            if found is None:  # so fsspec says that it was cancelled, as its loop ended
+                raise asyncio.CancelledError
         answers: list[T] = []
-        for answer in fsspec.asyn.sync(self._fs.loop, run):
+        for answer in found:
             if isinstance(answer, BaseException):
                 raise answer
             answers.append(answer)
@@ -204,23 +206,22 @@ class RemoteStorage(Storage):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     await self._fs._pipe_file(self._full(path), data, mode="create")  # noqa: SLF001  (fsspec's)
-                except Exception as error:
-                    if _is_taken(error):
+                except Exception as error:  # noqa: BLE001  (raised again there)
+                    if _found_taken(error, attempt):
                         return False
-                    if not _is_conflict(error) or attempt == _CONFLICT_ATTEMPTS - 1:
-                        raise
                 else:
                     return True
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _require(self, path: str) -> None:
         """``sync``, as a request among others."""
         with self._translated(path):
             try:
-                await self._fs._info(self._full(path))  # noqa: SLF001  (fsspec's)
+                info = await self._fs._info(self._full(path))  # noqa: SLF001  (fsspec's)
             except FileNotFoundError as error:
                 _require_bucket(error)
-                raise unavailable(self, f"{self._uri}/{path} is gone", path) from error
+                info = None
+            self._check_there(path, _size(info))
 
     @override
     def create(self, path: str) -> FileSink:
@@ -270,7 +271,7 @@ class RemoteStorage(Storage):
             except FileNotFoundError as error:
                 _require_bucket(error)
                 return None
-            return None if info.get("type") == "directory" else int(info["size"])
+            return _size(info)
 
     @override
     def modified_ms(self, path: str) -> int | None:
@@ -315,8 +316,11 @@ class RemoteStorage(Storage):
     def sync(self, *paths: str) -> None:
         # A visible object is a durable one. That it is still there is part of the answer.
         for path in paths:
-            if self.size(path) is None:
-                raise unavailable(self, f"{self._uri}/{path} is gone", path)
+            self._check_there(path, self.size(path))
+
+    def _check_there(self, path: str, size: int | None) -> None:
+        if size is None:
+            raise unavailable(self, f"{self._uri}/{path} is gone", path)
 
     @override
     def delete(self, *paths: str) -> None:
@@ -356,7 +360,7 @@ class RemoteStorage(Storage):
             yield
         except BookieError:
             raise
-        except Exception as error:  # file systems raise whatever their SDK raises
+        except (Exception, asyncio.CancelledError) as error:  # whatever their SDK raises
             where = f"{self._uri}/{path}"
             if _is_full(error):
                 raise BookieFullError(
@@ -467,6 +471,24 @@ def _is_taken(error: BaseException) -> bool:
 
 def _is_conflict(error: BaseException) -> bool:
     return _status(error) == 409 or "ConditionalRequestConflict" in str(error)
+
+
+def _found_taken(error: Exception, attempt: int) -> bool:
+    """What became of an attempt to put that failed: whether the name is taken, or try again.
+
+    Raises:
+        Exception: the error, which says neither, or there were attempts enough.
+    """
+    if _is_taken(error):
+        return True
+    if not _is_conflict(error) or attempt == _CONFLICT_ATTEMPTS - 1:
+        raise error
+    return False
+
+
+def _size(info: Mapping[str, Any] | None) -> int | None:
+    """Of a file, as a file system tells it; a directory is none."""
+    return None if info is None or info.get("type") == "directory" else int(info["size"])
 
 
 def _milliseconds(moment: object) -> int | None:

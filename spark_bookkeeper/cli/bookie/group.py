@@ -95,9 +95,8 @@ def format_(
             if not yes:  # nobody is asked about what is refused
                 check_formattable(store, storage, name, is_replaced=replaced)
             _show_what_goes(settings, store, storage, name)
-            for warning in what_is_shared(
-                access, store, place_of(storage, name, is_new=True), name
-            ):
+            place = place_of(storage, name, is_new=True)
+            for warning in what_is_shared(access, store, {name: storage.uri}, seen={name: place}):
                 settings.output.note(warning)
             if replaced and not yes:
                 settings.output.note(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cluster.sharing import Place, Shared, place_of, shared_with
@@ -11,28 +12,56 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
+_LOOKS_AT_ONCE: Final = 64
+"""Each needs a thread, and hardly anything else."""
+
+_OPENING_SECONDS: Final = 5.0
+"""Beside the time that a bookie has for an answer: that its storage is opened."""
+
 
 def what_is_shared(
     access: Access,
     store: MetadataStore,
-    place: Place,
-    name: BookieId,
+    roots: Mapping[BookieId, str],
     *,
+    seen: Mapping[BookieId, Place] | None = None,
     with_trying: bool = True,
 ) -> Sequence[str]:
-    """A line for each disk, bucket or machine that a bookie shares with others that are known.
+    """A line for each disk, bucket or machine that bookies share with each other, or with others
+    that are known.
+
+    All roots are looked at once, side by side. Those that have not answered after the time that a
+    bookie has for an answer are on disks that are not seen from here.
 
     Args:
-        place: of this bookie.
+        roots: of these bookies.
+        seen: where some of them are, which is not looked for again.
         with_trying: also of clusters that are made to be tried.
     """
-    runtime = ThreadRuntime()
-    roots = {known.value.bookie_id: known.value.root_uri for known in store.cookies()}
-    roots |= {live.bookie_id: live.root_uri for live in store.registrations()}
-    roots.pop(name, None)
-    others = dict(runtime.map(lambda item: (item[0], place_at(access, *item)), list(roots.items())))
-    found = shared_with(name, {**others, name: place})
+    known = {each.value.bookie_id: each.value.root_uri for each in store.cookies()}
+    known |= {live.bookie_id: live.root_uri for live in store.registrations()}
+    places = {**_places(access, {**known, **roots}, seen or {}), **(seen or {})}
+    found = dict.fromkeys(each for name in roots for each in shared_with(name, places))
     return [_warning(each) for each in found if with_trying or not each.is_for_trying]
+
+
+def _places(
+    access: Access, roots: Mapping[BookieId, str], seen: Collection[BookieId]
+) -> Mapping[BookieId, Place]:
+    """Where bookies are, as far as it is seen in time."""
+    runtime = ThreadRuntime()
+    places = {bookie_id: Place(root) for bookie_id, root in roots.items()}
+
+    def look(bookie_id: BookieId) -> None:
+        places[bookie_id] = _place_at(access, bookie_id, roots[bookie_id])
+
+    def look_at_all() -> None:
+        runtime.map(look, [each for each in roots if each not in seen], _LOOKS_AT_ONCE)
+
+    runtime.spawn("places", look_at_all).join(
+        access.conf.client.bookie_timeout_ms / 1000 + _OPENING_SECONDS
+    )
+    return dict(places)
 
 
 def _warning(found: Shared) -> str:
@@ -42,7 +71,7 @@ def _warning(found: Shared) -> str:
     )
 
 
-def place_at(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
+def _place_at(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
     """Where a bookie's storage is, as far as it is seen from here."""
     try:
         storage = access.open_root(root_uri, ThreadRuntime())

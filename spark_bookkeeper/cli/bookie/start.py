@@ -10,7 +10,7 @@ import click
 
 from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.partition import open_partition, wanted_partitions
-from spark_bookkeeper.cli.bookie.shared import place_at, what_is_shared
+from spark_bookkeeper.cli.bookie.shared import what_is_shared
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
@@ -107,7 +107,7 @@ def start(
         ):
             try:
                 served.start()
-                _serve(settings, access, bk, served, server, stopping, with_autorecovery)
+                _serve(settings, access, runtime, bk, served, server, stopping, with_autorecovery)
             finally:
                 stopped = [each.bookie_id for each in served.partitions if each.is_started]
                 if not stopping.is_at_once:  # else the registrations end with their session
@@ -148,6 +148,7 @@ def _make_agent(
 def _serve(
     settings: Settings,
     access: Access,
+    runtime: Runtime,
     bk: BookKeeper,
     served: Partitions,
     server: HealthServer,
@@ -163,8 +164,8 @@ def _serve(
             )
     if server.address is not None:
         settings.output.note("its /health and /metrics are at http://{}:{}".format(*server.address))
-    for warning in dict.fromkeys(_shared(access, bk, served)):
-        settings.output.note(warning)
+    store = bk.context.store
+    runtime.spawn("sharing", partial(_tell_shared, settings, access, store, served, stopping))
     names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
     if names:
         note_warning(settings, bk)
@@ -177,15 +178,22 @@ def _serve(
         settings.output.note(STOPPING)
 
 
-def _shared(access: Access, bk: BookKeeper, served: Partitions) -> Iterator[str]:
-    """What the bookies that are served share with others, each of them and all that are known."""
-    for each in served.partitions:
-        if each.is_started:
-            with suppress(BookKeeperError):  # it serves all the same
-                place = place_at(access, each.bookie_id, each.status.root_uri)
-                yield from what_is_shared(
-                    access, bk.context.store, place, each.bookie_id, with_trying=False
-                )
+def _tell_shared(
+    settings: Settings,
+    access: Access,
+    store: MetadataStore,
+    served: Partitions,
+    stopping: Stopping,
+) -> None:
+    """Say what the bookies that are served share with any that is known.
+
+    Beside everything else: roots may hang, and the end of the process waits for none of them.
+    """
+    roots = {each.bookie_id: each.status.root_uri for each in served.partitions if each.is_started}
+    with suppress(BookKeeperError):  # they are served all the same
+        for warning in what_is_shared(access, store, roots, with_trying=False):
+            if not stopping.is_set():
+                settings.output.note(warning)
 
 
 @contextmanager
