@@ -50,11 +50,11 @@ def event_of(line: str, writer: Writer) -> Event:
         case [name, "fails"]:
             return BookieFailed(writer.ensemble.index(BookieId(name)), BookieId(name))
         case [name, "is", "readonly"]:
-            position = writer.ensemble.index(BookieId(name))
-            return BookieToBeLeft(position, BookieId(name), may_hold=True)
+            at = writer.ensemble.index(BookieId(name))
+            return BookieToBeLeft(at, BookieId(name), may_hold=True)
         case [name, "is", "gone"]:
-            position = writer.ensemble.index(BookieId(name))
-            return BookieToBeLeft(position, BookieId(name), may_hold=False)
+            at = writer.ensemble.index(BookieId(name))
+            return BookieToBeLeft(at, BookieId(name), may_hold=False)
         case ["ensemble", "stays"]:
             return EnsembleStays()
         case [name, "is", "fenced"]:
