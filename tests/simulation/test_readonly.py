@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_bookkeeper.client.write import ensemble_change
+from spark_bookkeeper.client.write.lane import Lane
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation.faults import Disaster
@@ -44,6 +45,12 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
 ) -> None:
     change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
+    go_on, backs = Lane.go_on_from, 0
+
+    def back(lane: Lane, before: Lane) -> None:
+        nonlocal backs
+        backs += 1
+        go_on(lane, before)
 
     def noted(*arguments: object, may_stay: bool) -> Versioned[LedgerMetadata] | None:
         changed = change(*arguments, may_stay=may_stay)  # type: ignore[arg-type]  # passed on
@@ -52,8 +59,10 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
         return changed
 
     monkeypatch.setattr(ensemble_change, "change_ensemble", noted)
+    monkeypatch.setattr(Lane, "go_on_from", back)
 
     for seed in range(SEEDS):
         run_lifetime(seed, crowded(seed))
 
     assert met[True] > 10, met
+    assert backs > 5, backs
