@@ -42,8 +42,9 @@ class ClientConfig:
 
     add_timeout_ms: int = 30_000
     """A bookie that does not store an add in this time is replaced. Too short replaces bookies
-    that are merely busy; too long keeps writers waiting for dead ones. Four times within it a
-    writer looks whether a bookie became read-only, and leaves it."""
+    that are merely busy; too long keeps writers waiting for dead ones. Four times within it,
+    and at least every 2.5 s, a writer looks whether a bookie became read-only or its agent is gone,
+    for 10 s then, and leaves it."""
 
     max_pending_bytes: int = 64 * MIB
     """Appended and not yet acknowledged; further appends wait. Bounds a writer's memory."""

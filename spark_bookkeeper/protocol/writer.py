@@ -45,11 +45,14 @@ class BookieFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BookieReadOnly:
-    """A bookie takes no new data, or has no agent: another is to take its place, if one can."""
+class BookieToBeLeft:
+    """A bookie is read-only, or has no agent: another is to take its place, if one can."""
 
     position: int
     bookie: BookieId
+    may_hold: bool
+    """Whether acknowledgements may wait until it has its share of what was acknowledged: it is
+    read-only, and its agent is there. Where none is, the storage may hang as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +77,14 @@ class EnsembleChangeFailed:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStays:
-    """Nobody can take the place of a bookie that is read-only. Nothing was written, for certain."""
+    """Nobody can take the place of a bookie to be left. Nothing was written, for certain."""
 
 
 Event = (
     AddRequested
     | Stored
     | BookieFailed
-    | BookieReadOnly
+    | BookieToBeLeft
     | BookieFenced
     | EnsembleChanged
     | EnsembleChangeFailed
@@ -112,7 +115,7 @@ class ChangeEnsemble:
     first: EntryId
     failed: Mapping[int, BookieId]
     may_stay: bool = False
-    """They are only read-only: where nobody can take their place, the ensemble stays."""
+    """None of them is lost: where nobody can take their place, the ensemble stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,9 @@ class Writer:
         self._stored_through = [NO_ENTRY] * quorum.ensemble_size
         self._failed: dict[int, BookieId] = {}
         self._leaving: int | None = None
-        """Position of a bookie that is read-only and will be replaced."""
+        """Position of a bookie that is not lost, and is left once it has its share."""
+        self._is_held = False
+        """Whether acknowledgements wait until it has."""
         self._is_changing = False
 
     def start(self) -> list[Command]:
@@ -176,13 +181,13 @@ class Writer:
                     return []
                 self._failed[position] = bookie
                 return [] if self._is_changing else self._change_ensemble()
-            case BookieReadOnly(position, bookie):
+            case BookieToBeLeft(position, bookie, may_hold):
                 if self.ensemble[position] != bookie or self._is_changing:
                     return []
-                if self._leaving == position:  # it has not caught up: do not wait any longer
-                    self._leaving = None
+                if may_hold and self._leaving == position and self._is_held:
+                    self._leaving = None  # it has not caught up: do not wait any longer
                     return self._confirm()
-                self._leaving = position
+                self._leaving, self._is_held = position, may_hold
                 return self._leave()
             case BookieFenced(position, bookie):
                 if self.ensemble[position] != bookie:
@@ -200,16 +205,21 @@ class Writer:
                 assert_never(event)
 
     def _leave(self) -> list[Command]:
-        """Replace a bookie that is read-only, as soon as it stores what is acknowledged.
+        """Replace a bookie that is not lost, as soon as it stores what is acknowledged.
 
-        A read-only bookie stays alive, so no re-replication looks for what it never got: it must
-        store its share of what is acknowledged before it is left. Until then nothing more is
-        acknowledged, or a slow bookie would never catch up. When the caller says for a second
-        time that the bookie is read-only, it may hang, and the writer goes on with it.
+        One that is read-only stays alive, and one without an agent may be back soon: then no
+        re-replication looks for what it never got, so it must store its share of what is
+        acknowledged before it is left [leave_whole]. Until then nothing more is acknowledged where
+        it is read-only, or a slow bookie would never catch up. When the caller says for a second
+        time that it is to be left, it may hang, and the writer goes on with it. The storage of one
+        without an agent is more likely to hang, so there nothing is held up: it is left at a
+        moment at which it has caught up.
         """
         assert self._leaving is not None
-        if self._is_changing or self._stored_through[self._leaving] < self.last_add_confirmed:
+        if self._is_changing:
             return []
+        if self._stored_through[self._leaving] < self.last_add_confirmed:
+            return self._confirm()
         self._is_changing = True
         left = {self._leaving: self.ensemble[self._leaving]}
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), left, may_stay=True)]
@@ -223,7 +233,7 @@ class Writer:
 
     def _change_ensemble(self) -> list[Command]:
         self._is_changing = True
-        # A failed bookie comes first. Who is read-only is told of again by the caller.
+        # A failed bookie comes first. Who is to be left is told of again by the caller.
         self._leaving = None
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), dict(self._failed))]
 
@@ -249,7 +259,7 @@ class Writer:
         return commands + self._confirm()
 
     def _confirm(self) -> list[Command]:
-        if self._is_changing or self._leaving is not None:
+        if self._is_changing or (self._leaving is not None and self._is_held):
             return []  # only on an ensemble that is published (rule R7, ec_cas_first)
         confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
         if confirmed <= self.last_add_confirmed:

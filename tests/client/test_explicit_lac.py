@@ -199,8 +199,8 @@ def test_whoever_pauses_learns_of_a_fence(ground: Ground, writers: list[LedgerWr
             ground.before.remove(hold)
             lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
-    writer.append(b"a")
     ground.before.append(hold)
+    writer.append(b"a")
 
     ground.until(lambda: "fenced" in repr(writer) or "closed" in repr(writer))
 

@@ -14,7 +14,6 @@ from spark_bookkeeper.bookie.reserve import RESERVE_BYTES, UNSEEN_BYTES, Reserve
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
-from spark_bookkeeper.client.write import watch as watch_module
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -82,39 +81,6 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
     assert len(writer.metadata.fragments) == 2
     assert len(ground.files(short, "slots")) - held <= 1, "one was on its way at most"
     assert_all_appended(ground, writer, count)
-
-
-def test_a_writer_leaves_a_bookie_whose_agent_is_gone_though_its_files_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To autorecovery it is lost, and the ledger would be taken from its writer."""
-    ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
-    away = BookieId(ensemble(writer)[0])
-    watch = writer._adds._watch
-    now = 0.0
-    monkeypatch.setattr(type(ground.runtime), "now", lambda _: now)
-
-    ground.end_agent(away)
-    watch.look_at_registrations()
-    now = watch_module.AWAY_SECONDS - 1
-    watch.look_at_registrations()
-    ground.start(away)
-    watch.look_at_registrations()
-    ground.end_agent(away)
-    watch.look_at_registrations()
-    now += watch_module.AWAY_SECONDS - 1
-    watch.look_at_registrations()
-    assert away in ensemble(writer), "an agent that is started again has its time"
-    now += 1
-    watch.look_at_registrations()
-    monkeypatch.undo()
-    ground.until(lambda: away not in ensemble(writer))
-    writer.append(b"1")
-    writer.close()
-
-    assert_all_appended(ground, writer, 2)
 
 
 def test_a_writer_without_another_bookie_stays_until_there_is_one(tmp_path: Path) -> None:

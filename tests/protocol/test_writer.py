@@ -14,7 +14,7 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
-    BookieReadOnly,
+    BookieToBeLeft,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
@@ -50,7 +50,11 @@ def event_of(line: str, writer: Writer) -> Event:
         case [name, "fails"]:
             return BookieFailed(writer.ensemble.index(BookieId(name)), BookieId(name))
         case [name, "is", "readonly"]:
-            return BookieReadOnly(writer.ensemble.index(BookieId(name)), BookieId(name))
+            at = writer.ensemble.index(BookieId(name))
+            return BookieToBeLeft(at, BookieId(name), may_hold=True)
+        case [name, "is", "gone"]:
+            at = writer.ensemble.index(BookieId(name))
+            return BookieToBeLeft(at, BookieId(name), may_hold=False)
         case ["ensemble", "stays"]:
             return EnsembleStays()
         case [name, "is", "fenced"]:
@@ -255,6 +259,43 @@ def test_a_bookie_that_does_not_come_to_the_end_of_its_share_holds_nobody_up_for
         b stores 3       -> ack 3
         c is readonly    -> -
         c stores 3       -> leave c from 4
+        """,
+    )
+
+
+def test_a_bookie_without_an_agent_holds_nobody_up_and_is_left_once_it_has_its_share() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c is gone        -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        c is gone        -> -
+        a stores 3       -> -
+        c stores 1       -> -
+        c stores 2       -> leave c from 3
+        b stores 3       -> -
+        ensemble abd     -> send d at 2 from 3, ack 3
+        """,
+    )
+
+
+def test_a_bookie_that_was_read_only_and_is_gone_holds_nobody_up_any_more() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 2            -> -
+        a stores 0       -> -
+        b stores 0       -> ack 0
+        c is readonly    -> -
+        a stores 1       -> -
+        b stores 1       -> -
+        c is gone        -> ack 1
         """,
     )
 
@@ -466,7 +507,7 @@ class World:
         return self.quorum.holds(position, EntryId(entry_id))
 
     def stay(self) -> None:
-        """Nobody could take the place of a bookie that is read-only."""
+        """Nobody could take the place of a bookie that is to be left."""
         self.change = None
         self.step(EnsembleStays())
 
@@ -492,7 +533,7 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
         can += ["store", "store"] if world.lanes else []
         can += ["answer", "answer"] if world.answers else []
         can += ["fail"] if world.lanes and failures < 6 else []
-        can += ["readonly"] if world.lanes else []
+        can += ["to be left"] if world.lanes else []
         can += ["publish"] if world.change is not None and not world.is_published else []
         may_stay = world.change is not None and world.change.may_stay
         can += ["stay"] if may_stay and not world.is_published else []
@@ -509,9 +550,10 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
             case "fail":
                 world.fail(data.draw(st.sampled_from(sorted(world.lanes)), "position"))
                 failures += 1
-            case "readonly":
+            case "to be left":
                 position = data.draw(st.sampled_from(sorted(world.lanes)), "position")
-                world.step(BookieReadOnly(position, world.lanes[position][0]))
+                may_hold = data.draw(st.booleans(), "may hold")
+                world.step(BookieToBeLeft(position, world.lanes[position][0], may_hold))
             case "stay":
                 world.stay()
             case "publish":

@@ -35,6 +35,7 @@ from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
+from spark_bookkeeper.client.write.lane import Lane
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster import formatting
 from spark_bookkeeper.cluster.formatting import format_bookie
@@ -61,7 +62,7 @@ from spark_bookkeeper.protocol.writer import (
     Acknowledge,
     AddRequested,
     BookieFailed,
-    BookieReadOnly,
+    BookieToBeLeft,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
@@ -77,6 +78,7 @@ from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.client import test_gone_agents as gone
 
 USUAL = Quorum(3, 3, 2)
 A, B, C, D = (BookieId(name) for name in "abcd")
@@ -151,7 +153,7 @@ def a_bookie_that_is_left_has_its_whole_share(_: Path) -> None:
         commands += writer.step(event)
     assert commands == [Acknowledge(EntryId(0))]
 
-    assert writer.step(BookieReadOnly(2, C)) == []
+    assert writer.step(BookieToBeLeft(2, C, may_hold=True)) == []
     assert writer.step(Stored(0, A, EntryId(1))) == []
     assert writer.step(Stored(1, B, EntryId(1))) == [], "or a slow bookie would never be left"
     assert writer.step(Stored(2, C, EntryId(0))) == [
@@ -168,6 +170,29 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return [ChangeEnsemble(EntryId(writer.last_add_confirmed + 1), left, may_stay=True)]
 
     patch.setattr(Writer, "_leave", leave)
+
+
+def who_goes_back_knows_the_next_slot(directory: Path) -> None:
+    with gone.world_in(directory) as world:
+        gone.test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world)
+
+
+@rule("back_certain", who_goes_back_knows_the_next_slot)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def only_ascending(lane: Lane, first: EntryId) -> str | None:
+        return "not acknowledged" if first < lane.next_entry else None
+
+    patch.setattr(Lane, "why_not_again", only_ascending)
+
+
+def who_goes_back_sends_nothing_again(directory: Path) -> None:
+    with gone.world_in(directory) as world:
+        gone.test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(world)
+
+
+@rule("back_ascending", who_goes_back_sends_nothing_again)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lane, "why_not_again", lambda *_: None)
 
 
 def the_last_space_is_left_to_fences(directory: Path) -> None:

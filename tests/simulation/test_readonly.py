@@ -8,22 +8,21 @@ from dataclasses import replace
 import pytest
 
 from spark_bookkeeper.client.write import ensemble_change
+from spark_bookkeeper.client.write.lane import Lane
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation.faults import Disaster
 from spark_bookkeeper.testing.simulation.lifetime import Script, run_lifetime
 
-SEEDS = 150
 
-
-def crowded(seed: int) -> Script:
+def crowded(seed: int, spare: int) -> Script:
     """A drawn lifetime in which bookies are read-only for a while, and writers look often."""
     dice = random.Random(f"{seed}/crowded")
     script = replace(Script.drawn(seed), ending="leave", delete_at=None)
     short = tuple(
         Disaster(
             "read-only",
-            dice.randrange(script.bookies + 2),
+            dice.randrange(script.bookies + spare),
             dice.randint(1, 60),
             dice.choice((5.0, 60.0)),
         )
@@ -34,16 +33,23 @@ def crowded(seed: int) -> Script:
         script,
         waits=frozenset(range(20)),
         plan=plan,
-        bookies=script.bookies + 2,
+        bookies=script.bookies + spare,
         add_timeout_ms=400,
     )
 
 
+@pytest.mark.parametrize(("spare", "seeds"), [(2, 150), (1, 400)])
 def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
-    monkeypatch: pytest.MonkeyPatch,
+    spare: int, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
+    go_on, backs = Lane.go_on_from, 0
+
+    def back(lane: Lane, before: Lane) -> None:
+        nonlocal backs
+        backs += 1
+        go_on(lane, before)
 
     def noted(*arguments: object, may_stay: bool) -> Versioned[LedgerMetadata] | None:
         changed = change(*arguments, may_stay=may_stay)  # type: ignore[arg-type]  # passed on
@@ -52,8 +58,10 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
         return changed
 
     monkeypatch.setattr(ensemble_change, "change_ensemble", noted)
+    monkeypatch.setattr(Lane, "go_on_from", back)
 
-    for seed in range(SEEDS):
-        run_lifetime(seed, crowded(seed))
+    for seed in range(seeds):
+        run_lifetime(seed, crowded(seed, spare))
 
     assert met[True] > 10, met
+    assert backs > (0 if spare > 1 else 5), backs

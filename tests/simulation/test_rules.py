@@ -79,7 +79,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "neg_writeset": (lifetimes.damaging, 8),
     "neg_quorum": (lifetimes.doubting, 110),
     "wb_quorum": (Script.drawn, 9),
-    "frag_start": (lifetimes.changing, 34),
+    "frag_start": (lifetimes.changing, 19),
     "in_recovery": (lifetimes.stalling, 135),
     "rec_reads_orig": (lifetimes.stalling, 72),
     "rec_ec_at_close": (Script.drawn, 95),

@@ -45,7 +45,7 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
-    BookieReadOnly,
+    BookieToBeLeft,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
@@ -459,17 +459,19 @@ class Adds:
         """A bookie is lost to this writer, for good."""
         if not lane.is_active():
             return
-        self._changes.left[lane.bookie] = f"lost to this writer: {cause}"
+        self._changes.lost[lane.bookie] = f"lost to this writer: {cause}"
         self._lanes.drop(lane)
         if self._standing.is_closing and not self._has_pending():
             self._end_if_dropped()
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
-    def is_to_be_left(self, lane: Lane) -> None:
-        """A bookie is read-only or has no agent, and another one takes data."""
+    def is_to_be_left(self, lane: Lane, *, is_gone: bool) -> None:
+        """A bookie has no agent, or is read-only, and another one takes data."""
         if lane.is_active() and not self._standing.is_closing:
-            self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))
+            lane.left_because = "its agent was gone" if is_gone else "it became read-only"
+            event = BookieToBeLeft(lane.position, lane.bookie, may_hold=not is_gone)
+            self._carry_out(self.machine.step(event))
 
     # Carrying out commands; the lock is held
 
@@ -530,6 +532,10 @@ class Adds:
     def is_ended(self) -> bool:
         """Whether nothing is sent any more."""
         return self._standing.is_ended
+
+    def not_again(self, first: EntryId) -> dict[BookieId, str]:
+        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+        return self._lanes.not_again(first)
 
     def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
         """The metadata name another ensemble; ``None``: the old one serves on."""

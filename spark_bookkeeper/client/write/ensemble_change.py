@@ -47,7 +47,7 @@ def change_ensemble(
     known: Versioned[LedgerMetadata],
     first: EntryId,
     failed: Mapping[int, BookieId],
-    left: Mapping[BookieId, str],
+    excluded: Mapping[BookieId, str],
     *,
     may_stay: bool = False,
 ) -> Versioned[LedgerMetadata] | None:
@@ -55,8 +55,10 @@ def change_ensemble(
 
     Args:
         failed: by position; one that somebody else replaced meanwhile is left as it is.
-        left: every bookie this writer has given up, with the reason; none is chosen again.
-        may_stay: they are only read-only, so the writer can go on without a change.
+        excluded: bookies that this writer must not choose, with the reason: those that are lost
+            to it, and those that it left and cannot go back to yet.
+        may_stay: none of them is lost (it is read-only, or has no agent), so the writer can go on
+            without a change.
 
     Returns:
         what is stored now; ``None``, only with ``may_stay``, when nobody can take their place or
@@ -73,7 +75,7 @@ def change_ensemble(
 
     def without(old: LedgerMetadata) -> LedgerMetadata | None:
         nonlocal is_written
-        new = _with_others(context, ledger, old, first, failed, left)
+        new = _with_others(context, ledger, old, first, failed, excluded)
         is_written = is_written or new is not None
         return new
 
@@ -109,7 +111,7 @@ def _with_others(
     old: LedgerMetadata,
     first: EntryId,
     failed: Mapping[int, BookieId],
-    left: Mapping[BookieId, str],
+    excluded: Mapping[BookieId, str],
 ) -> LedgerMetadata | None:
     """The metadata with other bookies for those that failed; ``None``: somebody replaced them."""
     check_open(ledger, old, EntryId(first - 1))
@@ -118,10 +120,10 @@ def _with_others(
     if not positions:
         return None
     alive = context.bookies.registrations()
-    excluded = members(ensemble, alive) | dict(left)
+    unfit = members(ensemble, alive) | dict(excluded)
     # Others may have changed earlier fragments, and with them which incarnations are meant.
     current = ledger.with_metadata(old)
-    reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
+    reasons = context.bookies.ineligible(alive, len(positions), current, unfit)
     candidates = context.bookies.candidates(alive)
     chosen = replace_bookies(old.quorum, ensemble, positions, candidates, reasons)
     added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
@@ -138,6 +140,9 @@ class Changing(Protocol):
     def is_ended(self) -> bool:
         """Whether nothing is sent any more, and no lane opened."""
 
+    def not_again(self, first: EntryId) -> dict[BookieId, str]:
+        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+
     def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
         """It was changed; ``None``: it stays as it is."""
 
@@ -149,7 +154,7 @@ class Changing(Protocol):
 
 
 class EnsembleChanges:
-    """The changes that one writer makes, and the bookies that it has left.
+    """The changes that one writer makes, and the bookies that are lost to it.
 
     Args:
         context: the client's.
@@ -161,8 +166,8 @@ class EnsembleChanges:
     def __init__(
         self, context: ClientContext, lock: Condition, delivery: Delivery, writer: Changing
     ) -> None:
-        self.left: dict[BookieId, str] = {}
-        """Every bookie that was given up, with the reason. The lock is held."""
+        self.lost: dict[BookieId, str] = {}
+        """Every bookie that is lost to the writer, with the reason. The lock is held."""
         self._context = context
         self._lock = lock
         self._delivery = delivery
@@ -183,7 +188,7 @@ class EnsembleChanges:
             first: the first entry that is not acknowledged.
         """
         ledger_id = self._writer.ledger.ledger_id
-        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self.left.items()))
+        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self.lost.items()))
         return AppendFailedError(
             f"ledger {ledger_id} takes no more entries from this writer: {cause}. "
             + (f"Bookies: {lost}. " if lost else "")
@@ -195,7 +200,7 @@ class EnsembleChanges:
     def _change(self, wanted: ChangeEnsemble) -> None:
         writer = self._writer
         with self._lock:
-            left = dict(self.left)
+            excluded = self.lost | writer.not_again(wanted.first)
         try:
             updated = change_ensemble(
                 self._context,
@@ -203,7 +208,7 @@ class EnsembleChanges:
                 writer.versioned,
                 wanted.first,
                 wanted.failed,
-                left,
+                excluded,
                 may_stay=wanted.may_stay,
             )
         except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
@@ -219,8 +224,5 @@ class EnsembleChanges:
             with self._lock:
                 if writer.is_ended:
                     return
-                if updated is not None and wanted.may_stay:
-                    reason = "left by this writer when it became read-only"
-                    self.left |= dict.fromkeys(wanted.failed.values(), reason)
                 writer.ensemble_changed(updated)
         self._delivery.deliver()

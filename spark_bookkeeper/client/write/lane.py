@@ -151,6 +151,7 @@ class Lane:
         ledger: Ledger,
         first: EntryId,
         open_replica: Callable[[BookieId, str], Replica],
+        find_root: Callable[[], str],
         find_door: Callable[[], Door],
         runtime: Runtime,
     ) -> None:
@@ -167,12 +168,19 @@ class Lane:
         self.told: Group | None = None
         """The last explicit LAC that was sent here."""
         self._open_replica = open_replica
+        self._find_root = find_root
         self._find_door = find_door
         self._call: Call[None] | None = None
         """Through which its bookie's storage is asked: whoever watches lanes looks for how long."""
         self._replica: Replica | None = None
         self._runtime = runtime
         self._is_retired = False
+        self.left_because = ""
+        """Why another bookie is to take its place, though it is not lost to the writer."""
+        self.is_unsure = False
+        """Whether a call failed here: then nobody knows for certain which slot is the next one."""
+        self._opened: tuple[str, Replica] | None = None
+        """Where the bookie's storage was when this writer came to it first, and its replica."""
         self._slot = 0
         self._doubt: NewRecord | None = None
         """An explicit LAC that may be in the next slot, or come there."""
@@ -185,6 +193,26 @@ class Lane:
     def is_active(self) -> bool:
         """Whether its answers count."""
         return not self._is_retired
+
+    def go_on_from(self, before: Lane) -> None:
+        """Fill the slots behind those that an earlier lane on the same bookie has filled.
+
+        All of them are won (rule R2), and nothing is on its way to the next one (rule R3).
+        """
+        self._opened, self._slot = before._opened, before._slot
+
+    def why_not_again(self, first: EntryId) -> str | None:
+        """Why this bookie, which was left, cannot be sent entries from ``first`` on; or ``None``.
+
+        Slots are dense, so it must be certain which one is the next: a put without an answer may
+        still land (rules R2, R3). And slots ascend in entry ids.
+        """
+        left = f"left by this writer when {self.left_because}"
+        if self.sending_since is not None or self.is_unsure or self._doubt is not None:
+            return f"{left}; what it was sent last has no answer"
+        if first < self.next_entry:
+            return f"{left}; what it has, up to entry {self.next_entry - 1}, is not acknowledged"
+        return None
 
     def encode_ahead(self, group: Group) -> None:
         """Encode what the next slot will hold, before anybody sends it."""
@@ -235,9 +263,18 @@ class Lane:
 
     def _prepared(self) -> Replica:
         if self._replica is None:
-            replica = self._open_replica(self.bookie, self.incarnation)
-            self._repeat(replica.prepare)
-            self._replica = replica
+            root = self._find_root()
+            if self._opened is None:
+                replica = self._open_replica(self.bookie, self.incarnation)
+                self._repeat(replica.prepare)
+                self._opened = root, replica
+            elif root != self._opened[0]:
+                raise BookieUnavailableError(
+                    f"bookie {self.bookie} has moved from {self._opened[0]} to {root} since this "
+                    "writer left it",
+                    bookie_id=self.bookie,
+                )
+            self._replica = self._opened[1]  # whose directory is not made again (R11)
         return self._replica
 
     def _bring(self, replica: Replica, bulk: BulkBlock, part: PlacedPart) -> None:

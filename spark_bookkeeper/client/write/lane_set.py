@@ -54,8 +54,8 @@ class Reports(Protocol):
     def lose(self, lane: Lane, cause: str) -> None:
         """A lane's bookie is to be given up."""
 
-    def is_to_be_left(self, lane: Lane) -> None:
-        """A lane's bookie is read-only or has no agent, and another one takes data."""
+    def is_to_be_left(self, lane: Lane, *, is_gone: bool) -> None:
+        """A lane's bookie has no agent, or is read-only, and another one takes data."""
 
 
 class Lanes:
@@ -80,6 +80,8 @@ class Lanes:
         token: str,
     ) -> None:
         self.by_position: dict[int, Lane] = {}
+        self._left: dict[BookieId, Lane] = {}
+        """The last lanes of bookies that were left and are not lost to the writer."""
         self.idle: list[Lane] = []
         """Lanes that wait until ``wake`` is called."""
         self._context = context
@@ -114,14 +116,24 @@ class Lanes:
             ledger,
             first,
             lambda bookie, incarnation: self._context.bookies.replica(bookie, ledger, incarnation),
+            lambda: self._context.bookies.root_uri(bookie),
             lambda: self._context.bookies.door(bookie),
             self._runtime,
         )
         before = self.by_position.get(position)
-        if before is not None:  # it is read-only, and has served until now
+        if before is not None:  # it is not lost, and has served until now
             self.drop(before)
+            self._left[before.bookie] = before
+        earlier = self._left.pop(bookie, None)
+        if earlier is not None and earlier.incarnation == lane.incarnation:
+            lane.go_on_from(earlier)
         self.by_position[position] = lane
         self._spawn(lane)
+
+    def not_again(self, first: EntryId) -> dict[BookieId, str]:
+        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+        reasons = {bookie: lane.why_not_again(first) for bookie, lane in self._left.items()}
+        return {bookie: reason for bookie, reason in reasons.items() if reason is not None}
 
     def wake(self) -> None:
         """There is something to send."""
@@ -224,7 +236,10 @@ class Lanes:
                 error = AppendFailedError(f"{type(caught).__name__}: {caught}")
             with self._lock:
                 lane.sending_since = None
+                lane.is_unsure |= error is not None
                 if not lane.is_active():
+                    if error is None and not group.is_empty:
+                        lane.next_entry = EntryId(group.last + 1)  # it was left, and has this too
                     return
                 if error is None:
                     if not group.is_empty:

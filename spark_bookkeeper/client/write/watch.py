@@ -80,10 +80,11 @@ class Watch:
         limit = self._context.config.add_timeout_ms / 1000
         pause = self._pause
         looked_at = self._runtime.now()
-        next_look = looked_at + limit / 4
+        look_pause = min(limit, AWAY_SECONDS) / 4
+        next_look = looked_at + look_pause
         while True:
             is_lost = False
-            wait = limit / 4
+            wait = min(limit / 4, max(next_look - self._runtime.now(), _SHORTEST_SECONDS))
             with self._lock:
                 if self._is_over:
                     return
@@ -104,8 +105,8 @@ class Watch:
             if is_lost:
                 self._deliver_beside()
             self._over.wait(wait)
-            if not pause or self._runtime.now() >= next_look:
-                next_look = self._runtime.now() + limit / 4
+            if self._runtime.now() >= next_look:
+                next_look = self._runtime.now() + look_pause
                 self.look_at_registrations()
 
     def tell_if_idle(self) -> float:
@@ -139,7 +140,8 @@ class Watch:
 
         Adds go on succeeding where a bookie takes no new data, and would fill the space that fences
         and recovery need. They do, too, where its agent is gone and its storage answers all the
-        same: but to autorecovery it is lost, which takes a ledger that stays from its writer.
+        same: but to autorecovery it is lost, which takes a ledger that stays from its writer after
+        a time that does not depend on ``add_timeout_ms``; nor does how often this is called.
 
         The metadata store is asked only after it told of a change. While it is slow to answer, no
         bookie is given up: none could be replaced.
@@ -162,7 +164,7 @@ class Watch:
                 away_since = self._away_since.get(lane.bookie, now)
                 is_gone = registration is None and now - away_since >= AWAY_SECONDS
                 if is_gone or (registration is not None and registration.is_readonly):
-                    self._reports.is_to_be_left(lane)
+                    self._reports.is_to_be_left(lane, is_gone=is_gone)
             is_due = self._delivery.is_due
         if is_due:
             self._deliver_beside()
