@@ -272,6 +272,41 @@ def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
         store.create_next_ledger(open_ledger())
 
 
+@pytest.mark.parametrize("ends", ["at the request", "before it is read"])
+def test_the_time_is_told_though_the_session_ends_while_it_is_asked_for(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Its node may still be there for a while, as another session's, or be gone already."""
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
+    make_ledger(makes, Quorum(3, 3, 2))
+    make_ledger(makes, Quorum(3, 3, 2))
+    carry_out = znodes.carry_out
+    clock = paths.clock(ROOT, "")
+    ended: list[object] = []
+
+    def lost(request: Any, session: int) -> Any:
+        client = store._zk._client
+        if isinstance(request, GetData) and request.path.startswith(clock):
+            if ends == "before it is read" and not ended:
+                ended.append(request)
+                znodes.end(session)
+                client._session = next(znodes.sessions)
+        is_asked = isinstance(request, MultiWrite) and clock.encode() in request.serialize()
+        if is_asked and ends == "at the request" and not ended:
+            ended.append(request)
+            carry_out(request, session)
+            client._session = next(znodes.sessions)
+            raise ConnectionLoss
+        return carry_out(request, session)
+
+    monkeypatch.setattr(znodes, "carry_out", lost)
+
+    assert store.clock_ms() is not None
+    assert ended
+    left = [path for path in znodes.nodes if path.startswith(clock)]
+    assert len(left) == (ends == "at the request"), "it goes with the session that has ended"
+
+
 def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(
     store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

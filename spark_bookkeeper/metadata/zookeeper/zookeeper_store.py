@@ -75,6 +75,9 @@ _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 _LISTS_AHEAD: Final = 4
 """Lists of ledgers that are held while one is gone through; each has up to 10,000 names."""
 
+_CLOCK_ASKED: Final = 3
+"""How often the time is asked for where the session ends meanwhile."""
+
 _WRITE: Final = "write-"
 """What the child is called that counts a write; its number follows."""
 
@@ -460,14 +463,21 @@ class ZooKeeperStore:
         return data.decode()
 
     def clock_ms(self) -> int | None:
-        path = paths.clock(self._root, self._token())
-        try:
-            self._zk.create(path, b"", ephemeral=True)
-            written_ms = self._zk.get(path).written_ms
-            self._zk.delete(path)
-        except AbsentError:  # no tree yet, or the session ended meanwhile
-            return None
-        return written_ms
+        for _ in range(_CLOCK_ASKED):
+            path = paths.clock(self._root, self._token())
+            try:
+                self._zk.create(path, b"", ephemeral=True)
+            except AbsentError:  # no tree yet
+                return None
+            except PresentError:  # made in a session that ended before its answer came
+                continue
+            try:
+                return self._zk.get(path).written_ms
+            except AbsentError:  # it went with its session
+                continue
+            finally:
+                self._zk.discard(path, at_once=True)
+        return None
 
     def registrations(self) -> Sequence[Registration]:
         self._require_cluster()
