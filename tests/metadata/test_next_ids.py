@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoAuthError
+from kazoo.exceptions import ConnectionLoss, MarshallingError, NoAuthError
 from kazoo.protocol.serialization import GetData
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
@@ -252,6 +252,27 @@ def test_access_rules_that_keep_a_number_from_being_taken_keep_nobody_from_creat
     assert sorted(ledger_id for ledger_id, _ in store.writers()) == made
 
 
+def test_ids_are_taken_again_after_a_refusal_that_is_not_of_access_rules(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_row(store)
+    carry_out = znodes.carry_out
+
+    def refused(request: Any, session: int) -> Any:
+        monkeypatch.setattr(znodes, "carry_out", carry_out)
+        raise MarshallingError
+
+    monkeypatch.setattr(znodes, "carry_out", refused)
+    assert store.create_next_ledger(open_ledger()) is None
+    for number in (2, 3):
+        assert store.generate_ledger_id() == number
+
+    made = store.create_next_ledger(open_ledger())
+
+    assert made is not None
+    assert made[0] == 4
+
+
 def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
     store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,11 +307,11 @@ def test_the_time_is_told_though_the_session_ends_while_it_is_asked_for(
 
     def lost(request: Any, session: int) -> Any:
         client = store._zk._client
-        if isinstance(request, GetData) and request.path.startswith(clock):
-            if ends == "before it is read" and not ended:
-                ended.append(request)
-                znodes.end(session)
-                client._session = next(znodes.sessions)
+        is_read = isinstance(request, GetData) and request.path.startswith(clock)
+        if is_read and ends == "before it is read" and not ended:
+            ended.append(request)
+            znodes.end(session)
+            client._session = next(znodes.sessions)
         is_asked = isinstance(request, MultiWrite) and clock.encode() in request.serialize()
         if is_asked and ends == "at the request" and not ended:
             ended.append(request)

@@ -50,12 +50,13 @@ from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
+    ACCESS_REFUSED,
     AbsentError,
     ChangedError,
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
+from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes, check_size
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
@@ -181,6 +182,7 @@ class ZooKeeperStore:
         if metadata.ctoken is None:
             metadata = self._with_fresh_token(metadata)
         data = encode_ledger(metadata)
+        check_size(f"the next ledger below {self._root}", len(data))
         folder = self._instance.folder()  # not below, in a thread that may not wait
 
         def named(ledger_id: LedgerId) -> tuple[Create, list[Operation]]:
@@ -201,10 +203,11 @@ class ZooKeeperStore:
             return None
         except MetadataUnavailableError:
             raise
-        except MetadataError:
+        except MetadataError as error:
             # Nothing was changed. Taking a number deletes a node, and access rules may keep that
             # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
-            self._ids.may_not_take()
+            if isinstance(error.__cause__, ACCESS_REFUSED):
+                self._ids.may_not_take()
             is_over = True
             return None
         finally:
