@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -15,7 +14,8 @@ from spark_bookkeeper.client.cluster_clock import ASKED_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import BookKeeperError, MetadataError, MetadataUnavailableError
-from spark_bookkeeper.metadata.underreplication import Check
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.underreplication import Check, Task
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerState
 from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
@@ -37,13 +37,11 @@ class World:
         self.leader_ahead_s = 0.0
         """The clock of the store's leading server."""
         self._ground = ground
-        self.asked = 0
         self.fails_in: dict[str, BookKeeperError | None] = {}
         """How the clock answers, once, to who asks from within a function of that name."""
         ground.cluster.clock_ms = self.now_ms
 
     def now_ms(self) -> int | None:
-        self.asked += 1
         for frame in traceback.extract_stack():
             if frame.name in self.fails_in:
                 error = self.fails_in.pop(frame.name)
@@ -263,16 +261,16 @@ def test_a_clock_that_says_nothing_is_not_asked_again_for_a_while(
     ground: Ground, world: World
 ) -> None:
     process = world.process("one")
-    ground.cluster.clock_ms = lambda: [setattr(world, "asked", world.asked + 1), None][1]
-    world.asked = 0
+    asked: list[None] = []
+    ground.cluster.clock_ms = lambda: asked.append(None)
 
     for _ in range(50):
         assert process.context.cluster_ms() == world.at_ms
-    assert world.asked == 1
+    assert len(asked) == 1
     world.seconds += ASKED_SECONDS
     process.context.cluster_ms()
 
-    assert world.asked == 2
+    assert len(asked) == 2
 
 
 def test_what_the_clock_said_before_is_counted_on_where_it_says_nothing(
@@ -299,10 +297,10 @@ def test_a_ledger_that_is_whole_is_not_called_left_where_the_clock_fails_at_the_
     tree = ground.context.store.underreplication
     remove = tree.remove
 
-    def checked(*arguments: Any) -> bool:
+    def checked(task: Versioned[Task]) -> bool:
         world.fails_in["finish"] = MetadataUnavailableError("no answer")
         world.seconds += ASKED_SECONDS
-        return remove(*arguments)
+        return remove(task)
 
     process.context.store.underreplication.remove = checked  # type: ignore[method-assign]
     rows = process.work()
