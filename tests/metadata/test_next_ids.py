@@ -266,6 +266,7 @@ def test_ids_are_taken_again_after_a_refusal_that_is_not_of_access_rules(
     assert store.create_next_ledger(open_ledger()) is None
     for number in (2, 3):
         assert store.generate_ledger_id() == number
+    assert store.knows_next_ledger_id()
 
     made = store.create_next_ledger(open_ledger())
 
