@@ -27,7 +27,12 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
-from spark_bookkeeper.protocol.underreplication import absent_members, blocked, live_bookies
+from spark_bookkeeper.protocol.underreplication import (
+    NEEDS_BOOKIE,
+    absent_members,
+    blocked,
+    live_bookies,
+)
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.rates import RateNow
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
@@ -39,11 +44,12 @@ from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_o
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.under_way import name_of
 
-NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
-"""What a ledger waits for that has its copies on all the bookies which could take one."""
-
 _NOWHERE: Final = (
     "it is being written, and no bookie could take the place of the lost one: its writer keeps it"
+)
+_NO_TIME: Final = (
+    "it is open, and the metadata store did not tell the time, by which its writer's grace period "
+    "is counted"
 )
 
 
@@ -245,13 +251,20 @@ class _Replication:
         grace_ms = self._work.config.open_ledger_grace_ms
         if grace_ms == 0:
             return False
-        now_ms = self._context.cluster_ms(afresh=True)
-        if note.grace_over(fragment, now_ms, grace_ms):
+        context = self._context
+        now_ms = context.clock.asked_ms(context.store, context.runtime)
+        if now_ms is None:  # by another clock it may seem to be over
+            self.defer(_NO_TIME, None, absent)
+            return True
+        jumped_ms = context.clock.jumped_ms
+        if note.grace_over(fragment, now_ms, grace_ms, jumped_ms):
             return False
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
             self._work.ledger_id,
-            lambda old: old.with_grace(fragment, now_ms, grace_ms, self._marked, away, writable),
+            lambda old: old.with_grace(
+                fragment, now_ms, grace_ms, self._marked, away, writable, jumped_ms
+            ),
         )
         self._say("task", Outcome.LEFT, after.last_error, fragment.first_entry_id)
         return True
@@ -356,6 +369,7 @@ class _Replication:
                 may have been marked in the task that went, which named it before.
         """
         ledger_id, tree = self._work.ledger_id, self._context.store.underreplication
+        now_ms = self._context.cluster_ms()  # once the task is gone, nothing may fail before a mark
         # The note first: without a task it would stay for ever; a task without one is done anew.
         looked = self._notes.read(ledger_id).percentage
         self._notes.forget(ledger_id)
@@ -370,12 +384,12 @@ class _Replication:
             # That answer came with the news of everybody who was marked before it.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
-                tree.mark(ledger_id, absent, self._context.cluster_ms())
+                tree.mark(ledger_id, absent, now_ms)
                 self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
                 return
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
-            age = None if at_ms is None else self._context.cluster_ms() - at_ms
+            age = None if at_ms is None else now_ms - at_ms
             took = ""
             if age is not None and age >= 0:  # BookKeeper's auditor marks by its own clock
                 took = f", {age / 1000:.1f} s after it was published"

@@ -46,13 +46,13 @@ class ClientContext:
         silent = self.bookies.silent
         self.metrics.show_silent_bookies(lambda: len(list(silent())))
 
-    def cluster_ms(self, *, afresh: bool = False) -> int:
+    def cluster_ms(self) -> int:
         """Milliseconds since 1970 by the clock that all processes of the cluster share.
 
         What one of them notes and another compares with its own time is told by it; see
         ``ClusterClock.now_ms``. Raises ``MetadataUnavailableError``.
         """
-        return self.clock.now_ms(self.store, self.runtime, afresh=afresh)
+        return self.clock.now_ms(self.store, self.runtime)
 
     def earlier_ms(self) -> int:
         """The time by that clock or by this machine's, whichever is behind.

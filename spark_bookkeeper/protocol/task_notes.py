@@ -150,9 +150,16 @@ class TaskNote:
         others = (each for each in self.refusals if each.bookie != bookie)
         return replace(self, refusals=(*others, LocalRefusal(bookie, before + 1, error, next_ms)))
 
-    def grace_over(self, fragment: Fragment, now_ms: int, grace_ms: int) -> bool:
-        """Whether a writer has had its time to leave this very fragment."""
-        return self._is_about(fragment) and now_ms - self.open_since_ms >= grace_ms
+    def grace_over(
+        self, fragment: Fragment, now_ms: int, grace_ms: int, jumped_ms: int = 0
+    ) -> bool:
+        """Whether a writer has had its time to leave this very fragment.
+
+        Args:
+            jumped_ms: when the clock was found to have gone ahead by itself: the time begins anew.
+        """
+        since = max(self.open_since_ms, jumped_ms)
+        return self._is_about(fragment) and now_ms - since >= grace_ms
 
     def _is_about(self, fragment: Fragment) -> bool:
         known = self.open_fragment, self.open_ensemble
@@ -166,9 +173,12 @@ class TaskNote:
         marked: Marked,
         waits_for: Collection[str],
         writable: int,
+        jumped_ms: int = 0,
     ) -> TaskNote:
-        """The writer's time runs: since before, where it is about the same fragment."""
-        since = self.open_since_ms if self._is_about(fragment) else now_ms
+        """The writer's time runs: since before, where it is about the same fragment and the clock
+        has not jumped since (``grace_over``).
+        """
+        since = max(self.open_since_ms, jumped_ms) if self._is_about(fragment) else now_ms
         since = min(since, now_ms)  # that clock was set back
         return replace(
             self,

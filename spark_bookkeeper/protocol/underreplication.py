@@ -20,6 +20,9 @@ ENTRIES_MAX: Final = 1 << 26
 """Entries of a fragment that are looked at one by one. A number that was damaged may ask for more
 than there is memory for."""
 
+NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
+"""What a ledger waits for that has its copies on all the bookies which could take one."""
+
 
 @dataclass(frozen=True, slots=True)
 class MissingReplica:
@@ -172,7 +175,7 @@ def blocked(
     if not lacking:
         return None
     if not has_taker:
-        return "a writable bookie outside its ensemble"
+        return NEEDS_BOOKIE
     return f"{' or '.join(sorted(away))} to come back: no other bookie has copies"
 
 

@@ -228,6 +228,8 @@ class _Keeper:
         self._changed = context.runtime.condition()
         self._is_tried = self._is_written = False
         self._began = context.runtime.now()
+        self._started_ms: int | None = None
+        """The same by the cluster's clock, as it is told first."""
         by = str(WriterInfo.of_this_process())
         about = None if about is None else without_passwords(about)  # a backup's URI may have one
         self._note = JobNote(context.runtime.token(), job, by, 0, 0, about)
@@ -276,9 +278,11 @@ class _Keeper:
         self._is_tried = True
         with suppress(BookKeeperError):
             now_ms, ran = self._context.cluster_ms(), self._context.runtime.now() - self._began
+            if self._started_ms is None:
+                self._started_ms = now_ms - round(ran * 1000)
             new = replace(
                 note,
-                started_ms=now_ms - round(ran * 1000),
+                started_ms=self._started_ms,
                 seen_ms=now_ms,
                 ended_ms=now_ms if has_ended else None,
             )

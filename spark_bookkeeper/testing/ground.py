@@ -136,7 +136,7 @@ class Ground:
             else:
                 self._after(METADATA, operation, subject)
 
-        store: MemoryStore = self.cluster.session(faults)
+        store: MemoryStore = self.cluster.session(faults, lambda: runtime.wall_ms())
 
         def opened(uri: str, door: Door) -> Bookie:
             bookie = door.bookie_id

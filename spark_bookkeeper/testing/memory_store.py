@@ -89,8 +89,8 @@ class MemoryCluster:
         self.next_ledger_id = 0
         self.used_ids: set[LedgerId] = set()
         """Ids that somebody chose; they stay when the ledger is deleted."""
-        self.clock_ms: Callable[[], int | None] = lambda: None
-        """The servers' own clock."""
+        self.clock_ms: Callable[[], int | None] | None = None
+        """The servers' own clock; ``None``: it is that of whoever asks."""
         self._numbers = itertools.count(1)
         self._watchers: dict[int, Callable[[], None]] = {}
 
@@ -110,9 +110,11 @@ class MemoryCluster:
             self.notify_deleted(ledger_id)
         return made
 
-    def session(self, faults: Faults | None = None) -> MemoryStore:
-        """A new session."""
-        return MemoryStore(self, faults)
+    def session(
+        self, faults: Faults | None = None, wall_ms: Callable[[], int | None] = lambda: None
+    ) -> MemoryStore:
+        """A new session, of a client with such a clock."""
+        return MemoryStore(self, faults, wall_ms)
 
     def number(self) -> int:
         """A number never given before."""
@@ -141,9 +143,15 @@ class MemoryCluster:
 class MemoryStore:
     """One session with a ``MemoryCluster``; implements ``MetadataStore``."""
 
-    def __init__(self, cluster: MemoryCluster, faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        faults: Faults | None = None,
+        wall_ms: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self.cluster = cluster
         self.faults = faults
+        self._wall_ms = wall_ms
         self.tell: Callable[[Callable[[], None]], None] = lambda call: call()
         """How this session's client is called when another session deleted its ledger."""
         self._session = cluster.number()
@@ -341,7 +349,7 @@ class MemoryStore:
         return self._call("instance_id", "", self._instance_id)
 
     def clock_ms(self) -> int | None:
-        return self._call("clock_ms", "", lambda: self.cluster.clock_ms())
+        return self._call("clock_ms", "", self.cluster.clock_ms or self._wall_ms)
 
     def registrations(self) -> Sequence[Registration]:
         def effect() -> list[Registration]:

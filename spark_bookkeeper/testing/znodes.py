@@ -37,6 +37,7 @@ from kazoo.protocol.serialization import (
     Transaction,
 )
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.security import ACL, Id
 
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
 from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
@@ -110,7 +111,7 @@ class ZNodes:
 
     def _answer(self, request: Any, session: int, changed: list[tuple[str, str]]) -> Any:
         if isinstance(request, MultiWrite | Transaction):
-            return self._transaction(request.operations, session, changed)
+            return self._transaction(operations_of(request), session, changed)
         if isinstance(request, MultiRead):
             return [self._read(path) for path in request.nodes]
         if isinstance(request, Sync):
@@ -210,6 +211,40 @@ class ZNodes:
             event = EventType.CHILD if kind == "children" else EventType.CHANGED
             for watcher in self._watchers.pop((kind, path), ()):
                 watcher(WatchedEvent(event, KeeperState.CONNECTED, path))
+
+
+def operations_of(request: MultiWrite | Transaction) -> list[Any]:
+    """What a transaction asks for as kazoo's objects, read from its bytes as a server reads it."""
+    data, offset = bytes(request.serialize()), 0
+
+    def number() -> int:
+        nonlocal offset
+        offset += 4
+        return int.from_bytes(data[offset - 4 : offset], "big", signed=True)
+
+    def buffer() -> bytes:
+        nonlocal offset
+        size = max(number(), 0)  # kazoo writes -1 for an empty text
+        offset += size
+        return data[offset - size : offset]
+
+    found: list[Any] = []
+    while True:
+        kind = number()
+        offset += 5  # whether it is the end, and an error: of the header of an answer
+        if kind == -1:
+            return found
+        path = buffer().decode()
+        if kind == Create.type:
+            value = buffer()
+            acl = [ACL(number(), Id(buffer().decode(), buffer().decode())) for _ in range(number())]
+            found.append(Create(path, value, acl, number()))
+        elif kind == Delete.type:
+            found.append(Delete(path, number()))
+        elif kind == CheckVersion.type:
+            found.append(CheckVersion(path, number()))
+        else:
+            found.append(SetData(path, buffer(), number()))
 
 
 def client_class(znodes: ZNodes) -> type[KazooClient]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import replace
 
 import pytest
 from typing_extensions import override
 
+from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.client.cluster_clock import ASKED_SECONDS
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.metadata.underreplication import Check
+from spark_bookkeeper.errors import BookKeeperError, MetadataError, MetadataUnavailableError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.underreplication import Check, Task
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerState
 from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.whole import assert_replicated
@@ -27,10 +34,24 @@ class World:
 
     def __init__(self, ground: Ground) -> None:
         self.seconds = 0.0
+        self.leader_ahead_s = 0.0
+        """The clock of the store's leading server."""
         self._ground = ground
+        self.fails_in: dict[str, BookKeeperError | None] = {}
+        """How the clock answers, once, to who asks from within a function of that name."""
         ground.cluster.clock_ms = self.now_ms
 
-    def now_ms(self) -> int:
+    def now_ms(self) -> int | None:
+        for frame in traceback.extract_stack():
+            if frame.name in self.fails_in:
+                error = self.fails_in.pop(frame.name)
+                if error is not None:
+                    raise error
+                return None
+        return self.at_ms + round(self.leader_ahead_s * 1000)
+
+    @property
+    def at_ms(self) -> int:
         return NOON_MS + round(self.seconds * 1000)
 
     def process(
@@ -53,7 +74,7 @@ class Machine(InlineRuntime):
 
     @override
     def wall_ms(self) -> int:
-        return self._world.now_ms() + round(self.ahead_s * 1000)
+        return self._world.at_ms + round(self.ahead_s * 1000)
 
     @override
     def sleep(self, seconds: float) -> None:
@@ -117,7 +138,7 @@ def test_a_check_that_was_done_by_a_clock_a_year_ahead_is_done_an_interval_from_
 ) -> None:
     tree = ground.context.store.underreplication
     written(ground)
-    tree.set_checked_at_ms(Check.ALL_LEDGERS, world.now_ms() + YEAR_MS)
+    tree.set_checked_at_ms(Check.ALL_LEDGERS, world.at_ms + YEAR_MS)
     process = world.process("one", config=replace(CONFIG, ledger_check_interval_s=100))
     process.audit()
     world.seconds += 99
@@ -127,7 +148,7 @@ def test_a_check_that_was_done_by_a_clock_a_year_ahead_is_done_an_interval_from_
     world.seconds += 2
     process.audit()
 
-    assert tree.checked_at_ms(Check.ALL_LEDGERS) == world.now_ms()
+    assert tree.checked_at_ms(Check.ALL_LEDGERS) == world.at_ms
 
 
 def test_an_auditor_whose_clock_is_set_back_looks_for_bookies_all_the_same(
@@ -163,3 +184,127 @@ def test_how_long_a_ledger_lacked_copies_is_told_by_one_clock(ground: Ground, wo
     assert [row.reason for row in rows if row.action == "task"] == [
         "fully replicated, 7.0 s after it was published"
     ]
+
+
+def an_open_ledger_that_lacks_a_bookie(ground: Ground, process: Process) -> LedgerWriter:
+    writer = written(ground, close=False)
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    return writer
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+@pytest.mark.parametrize("ahead_s", [HOURS_S, -HOURS_S])
+@pytest.mark.parametrize("error", [None, MetadataError("no")])
+def test_where_the_clock_does_not_answer_once_a_writer_keeps_its_time(
+    ground: Ground, world: World, told_before: bool, ahead_s: float, error: BookKeeperError | None
+) -> None:
+    wrong = world.process("wrong", ahead_s)
+    writer = an_open_ledger_that_lacks_a_bookie(ground, wrong)
+    if not told_before:  # an executor that has just begun
+        wrong.context.clock.__init__()  # type: ignore[misc]
+        world.fails_in["round"] = error
+
+    world.fails_in["_waits_for_writer"] = error
+    for _ in range(3):
+        wrong.work()
+        world.seconds += CONFIG.open_ledger_grace_ms / 1000 / 4
+    assert not world.fails_in
+    assert state_of(ground, writer.ledger_id) is LedgerState.OPEN
+    world.seconds += CONFIG.retry_most_ms / 1000
+    wrong.work()
+    world.seconds += CONFIG.open_ledger_grace_ms / 1000
+    wrong.work()
+
+    assert_replicated(ground, writer)
+
+
+def test_a_leader_that_is_hours_ahead_of_the_last_one_takes_no_writers_time(
+    ground: Ground, world: World
+) -> None:
+    one, other = world.process("one"), world.process("other")
+    other.work()
+    world.seconds += ASKED_SECONDS - 1
+    writer = an_open_ledger_that_lacks_a_bookie(ground, one)
+    one.work()
+    world.seconds += 1
+
+    world.leader_ahead_s = HOURS_S
+    assert other.work() != [], "it asks again, and meets the other clock"
+    one.work()
+    late = world.process("late")
+    assert late.work() == [], "the time has begun anew, and the note says so"
+    assert state_of(ground, writer.ledger_id) is LedgerState.OPEN
+    world.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
+    late.work()
+
+    assert_replicated(ground, writer)
+
+
+def test_a_leader_that_was_hours_ahead_keeps_nobody_waiting(ground: Ground, world: World) -> None:
+    one = world.process("one")
+    writer = an_open_ledger_that_lacks_a_bookie(ground, one)
+    one.work()
+    for ahead_s in (HOURS_S, 0.0):
+        world.leader_ahead_s = ahead_s
+        world.seconds += ASKED_SECONDS
+        one.work()
+
+    world.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
+    one.work()
+
+    assert_replicated(ground, writer)
+
+
+def test_a_clock_that_says_nothing_is_not_asked_again_for_a_while(
+    ground: Ground, world: World
+) -> None:
+    process = world.process("one")
+    asked: list[None] = []
+    ground.cluster.clock_ms = lambda: asked.append(None)
+
+    for _ in range(50):
+        assert process.context.cluster_ms() == world.at_ms
+    assert len(asked) == 1
+    world.seconds += ASKED_SECONDS
+    process.context.cluster_ms()
+
+    assert len(asked) == 2
+
+
+def test_what_the_clock_said_before_is_counted_on_where_it_says_nothing(
+    ground: Ground, world: World
+) -> None:
+    process = world.process("wrong", HOURS_S)
+    process.context.cluster_ms()
+    ground.cluster.clock_ms = lambda: None
+
+    world.seconds += 10 * ASKED_SECONDS
+
+    assert process.context.cluster_ms() == world.at_ms
+
+
+def test_a_ledger_that_is_whole_is_not_called_left_where_the_clock_fails_at_the_end(
+    ground: Ground, world: World
+) -> None:
+    """Before its task went, it may fail: then it is done again."""
+    writer = written(ground)
+    process = world.process("one")
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
+    process.audit()
+    tree = ground.context.store.underreplication
+    remove = tree.remove
+
+    def checked(task: Versioned[Task]) -> bool:
+        world.fails_in["finish"] = MetadataUnavailableError("no answer")
+        world.seconds += ASKED_SECONDS
+        return remove(task)
+
+    process.context.store.underreplication.remove = checked  # type: ignore[method-assign]
+    rows = process.work()
+
+    assert [row.status for row in rows if row.action == "task"] == [Outcome.REPLICATED]
+    assert list(tree.ledger_ids()) == []
+    assert list(Notes(ground.context.store.registers).ledger_ids()) == []

@@ -20,8 +20,10 @@ from spark_bookkeeper.cli.cluster_page import SECTIONS
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.testing.znodes import operations_of
 from tests.cli.browser import CHROMIUM, Focused, Page, browsing
 from tests.cli.test_cluster_page import a_ledger_that_lost_a_bookie
 
@@ -142,7 +144,7 @@ def wait_for_text(page: Page, text: str) -> None:
     )
 
 
-CHANGES = {"Create", "Create2", "SetData", "SetACL", "Delete", "Transaction", "Reconfig"}
+CHANGES = {"Create", "Create2", "SetData", "SetACL", "Delete", "MultiWrite", "Reconfig"}
 """Requests of ZooKeeper's protocol that change something."""
 
 
@@ -164,7 +166,11 @@ def test_whoever_looks_at_it_changes_nothing(
 
         def changed() -> list[str]:
             requests = [each for each in asked if type(each).__name__ in CHANGES]
-            single = [step for each in requests for step in getattr(each, "operations", [each])]
+            single = [
+                step
+                for each in requests
+                for step in (operations_of(each) if isinstance(each, MultiWrite) else [each])
+            ]
             clock = paths.clock(store._root, "")
             return [step.path for step in single if not step.path.startswith(clock)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kazoo.exceptions import (
@@ -13,7 +14,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import AsyncResult
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 
 from spark_bookkeeper.metadata.zookeeper.grouping import (
     BYTES_MAX,
@@ -22,6 +23,7 @@ from spark_bookkeeper.metadata.zookeeper.grouping import (
     UnnumberedError,
 )
 from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.testing.znodes import operations_of
 
 
 class Client:
@@ -43,7 +45,7 @@ class Client:
         when, self.interrupt = self.interrupt, None
         if when == "before":
             raise KeyboardInterrupt
-        self.sent.append([operation.path for operation in request.operations])
+        self.sent.append([operation.path for operation in operations_of(request)])
         self._unanswered.append(answer)
         if when == "after":
             raise KeyboardInterrupt
@@ -75,7 +77,8 @@ def test_a_write_alone_is_sent_at_once(client: Client, writes: GroupedWrites) ->
     answer = writes.ask(_named("a"))
 
     assert client.sent == [["a"]]
-    assert not answer.ready()
+    with pytest.raises(KazooTimeoutError):
+        answer.get(0)
     client.answer()
     assert answer.get(0) == "a"
 
@@ -113,7 +116,8 @@ def test_one_that_is_refused_takes_no_other_with_it(client: Client, writes: Grou
     with pytest.raises(NodeExistsError):
         answers[2].get(0)
     assert client.sent[2:] == [["b"], ["d"]]
-    assert not answers[1].ready()
+    with pytest.raises(KazooTimeoutError):
+        answers[1].get(0)
     client.answer()
     client.answer(BadVersionError())
     assert answers[1].get(0) == "b"
@@ -319,6 +323,7 @@ class Next:
     def __init__(self, numbers: list[int]) -> None:
         self._numbers = numbers
         self.results: list[object] = []
+        self.is_given_up = False
 
     def add(self, operations: Operations) -> None:
         if not self._numbers:
@@ -435,4 +440,69 @@ def test_a_numbered_write_hears_of_a_lost_answer(client: Client, writes: Grouped
 
     assert isinstance(wanted.results[0], ConnectionLoss)
     with pytest.raises(ConnectionLoss):
+        answer.get(0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
+def test_who_asks_for_a_write_that_fails_at_its_numbering_is_told(
+    client: Client, writes: GroupedWrites, error: type[BaseException]
+) -> None:
+    class Failing(Next):
+        def add(self, operations: Operations) -> None:
+            raise error
+
+    failing, beside = Failing([]), Next([7])
+    writes.ask(_named("a"))
+    answers = [writes.ask_numbered(failing), writes.ask_numbered(beside)]
+
+    with pytest.raises(error):
+        client.answer()
+
+    for answer, write in zip(answers, (failing, beside), strict=True):
+        with pytest.raises(ConnectionLoss):
+            answer.get(0)
+        assert [type(each) for each in write.results] == [ConnectionLoss]
+    assert writes.ask(_named("b")) is not None
+    assert client.sent == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_numbered_write_that_is_given_up_after_it_was_gathered_is_not_sent(
+    client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """Who asked has been told that it is not there."""
+    wanted = Next([7])
+    send = writes._send
+
+    def meanwhile(group: Any) -> None:
+        writes.give_up(wanted)
+        send(group)
+
+    if not is_alone:
+        writes.ask_sometime(_named("a"), lambda result: None)
+    monkeypatch.setattr(writes, "_send", meanwhile)
+    answer = writes.ask_numbered(wanted)
+
+    assert client.sent == ([] if is_alone else [["a"]])
+    with pytest.raises(UnnumberedError):
+        answer.get(0)
+    assert [type(each) for each in wanted.results] == [UnnumberedError]
+    if not is_alone:
+        client.answer()
+    writes.ask(_named("b"))
+    assert client.sent[-1] == ["b"], "it holds up nobody"
+
+
+def test_a_numbered_write_that_is_given_up_while_it_waits_is_not_sent(
+    client: Client, writes: GroupedWrites
+) -> None:
+    wanted = Next([7])
+    writes.ask(_named("a"))
+    answer = writes.ask_numbered(wanted)
+
+    writes.give_up(wanted)
+    client.answer()
+
+    assert client.sent == [["a"]]
+    with pytest.raises(UnnumberedError):
         answer.get(0)

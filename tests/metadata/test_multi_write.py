@@ -12,6 +12,7 @@ from kazoo.protocol import serialization as kazoo
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.testing.znodes import operations_of
 
 _STAT = tuple(range(11))
 
@@ -33,7 +34,7 @@ def test_it_is_written_as_kazoo_writes_it(acl: Sequence[Any]) -> None:
         kazoo.SetData("/a", b"", 4),
     ]
     ours = MultiWrite([first, second])
-    assert ours.operations == expected
+    assert operations_of(ours) == expected
     assert ours.type == kazoo.Transaction.type
     assert ours.serialize() == kazoo.Transaction(expected).serialize()
     assert MultiWrite([]).serialize() == kazoo.Transaction([]).serialize()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoAuthError
+from kazoo.exceptions import ConnectionLoss, MarshallingError, NoAuthError
 from kazoo.protocol.serialization import GetData
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
@@ -252,6 +252,28 @@ def test_access_rules_that_keep_a_number_from_being_taken_keep_nobody_from_creat
     assert sorted(ledger_id for ledger_id, _ in store.writers()) == made
 
 
+def test_ids_are_taken_again_after_a_refusal_that_is_not_of_access_rules(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_row(store)
+    carry_out = znodes.carry_out
+
+    def refused(request: Any, session: int) -> Any:
+        monkeypatch.setattr(znodes, "carry_out", carry_out)
+        raise MarshallingError
+
+    monkeypatch.setattr(znodes, "carry_out", refused)
+    assert store.create_next_ledger(open_ledger()) is None
+    for number in (2, 3):
+        assert store.generate_ledger_id() == number
+    assert store.knows_next_ledger_id()
+
+    made = store.create_next_ledger(open_ledger())
+
+    assert made is not None
+    assert made[0] == 4
+
+
 def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
     store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +292,41 @@ def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
 
     with pytest.raises(MetadataUnavailableError, match="may or may not have been made"):
         store.create_next_ledger(open_ledger())
+
+
+@pytest.mark.parametrize("ends", ["at the request", "before it is read"])
+def test_the_time_is_told_though_the_session_ends_while_it_is_asked_for(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Its node may still be there for a while, as another session's, or be gone already."""
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
+    make_ledger(makes, Quorum(3, 3, 2))
+    make_ledger(makes, Quorum(3, 3, 2))
+    carry_out = znodes.carry_out
+    clock = paths.clock(ROOT, "")
+    ended: list[object] = []
+
+    def lost(request: Any, session: int) -> Any:
+        client = store._zk._client
+        is_read = isinstance(request, GetData) and request.path.startswith(clock)
+        if is_read and ends == "before it is read" and not ended:
+            ended.append(request)
+            znodes.end(session)
+            client._session = next(znodes.sessions)
+        is_asked = isinstance(request, MultiWrite) and clock.encode() in request.serialize()
+        if is_asked and ends == "at the request" and not ended:
+            ended.append(request)
+            carry_out(request, session)
+            client._session = next(znodes.sessions)
+            raise ConnectionLoss
+        return carry_out(request, session)
+
+    monkeypatch.setattr(znodes, "carry_out", lost)
+
+    assert store.clock_ms() is not None
+    assert ended
+    left = [path for path in znodes.nodes if path.startswith(clock)]
+    assert len(left) == (ends == "at the request"), "it goes with the session that has ended"
 
 
 def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(

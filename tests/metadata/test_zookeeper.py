@@ -365,7 +365,7 @@ def test_the_time_is_zookeepers_and_asking_for_it_leaves_nothing(
     after = raw.create(f"{zookeeper.root}/after", include_data=True)[1].mtime
     assert asked is not None
     assert before <= asked <= after
-    assert raw.get_children(paths.underreplication(zookeeper.root)) == tree
+    assert sorted(store._zk.children(paths.underreplication(zookeeper.root))) == sorted(tree)
 
 
 def test_since_when_autorecovery_is_disabled_is_when_the_node_was_made(
@@ -1172,6 +1172,28 @@ def test_nobody_waits_for_the_end_of_a_connection_that_never_was(
 def test_no_cluster_is_an_error_that_says_how_to_make_one(zookeeper: ZooKeeperStores) -> None:
     with pytest.raises(NoClusterError, match="cluster init"):
         zookeeper.session().instance_id()
+
+
+def test_a_ledger_too_large_for_zookeeper_drops_no_connection_and_uses_no_id(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    for number in range(2):
+        store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
+        assert store.knows_next_ledger_id() == (number == 1)
+    sent = list(zookeeper.sessions[store].requests)
+    connected: list[None] = []
+    store._zk.on_connected(lambda: connected.append(None))
+
+    with pytest.raises(InvalidArgumentError, match="nothing was sent"):
+        store.create_next_ledger(open_ledger(custom_metadata={"x": bytes(3_000_000)}), writer="a0")
+
+    assert [k for k in zookeeper.sessions[store].requests[len(sent) :] if k in Proxy.CHANGES] == []
+    made = store.create_next_ledger(open_ledger())
+    assert made is not None
+    assert made[0] == 2
+    assert connected == []
 
 
 def test_metadata_too_large_for_zookeeper_is_refused_before_it_is_sent(

@@ -45,6 +45,9 @@ def test_the_grace_period_is_that_of_one_fragment() -> None:
     assert note.with_grace(first, 1020, 30, TASK, [A], 2).open_since_ms == 1000
     assert note.with_grace(later, 1020, 30, TASK, [A], 2).open_since_ms == 1020
     assert note.with_grace(first, 900, 30, TASK, [A], 2).open_since_ms == 900
+    assert not note.grace_over(first, 9029, 30, 9000), "the clock went from about 1020 to 9000"
+    assert note.grace_over(first, 9030, 30, 9000)
+    assert note.with_grace(first, 9020, 30, TASK, [A], 2, 9000).open_since_ms == 9000
 
 
 def test_a_writer_that_replaced_a_bookie_before_anything_was_acknowledged_has_its_time() -> None:

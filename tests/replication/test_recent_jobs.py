@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from spark_bookkeeper.client import cluster_clock
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.replication.recent_jobs import (
@@ -92,6 +93,29 @@ def test_a_job_that_runs_gives_signs_of_life(
     assert heard == [("copying fragments", 2, 9, 200)]
     (note,) = notes(ground)
     assert note.state(note.seen_ms) == "complete"
+
+
+def test_since_when_a_job_runs_is_what_its_first_note_says(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster's clock runs a little faster than ours, or is another server's."""
+    monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(cluster_clock, "ASKED_SECONDS", 0.0)
+    ahead_ms = [0]
+    ground.cluster.clock_ms = lambda: 1_700_000_000_000 + ahead_ms[0]
+    started: list[int] = []
+
+    def run(_: Progress) -> RecoveryReport:
+        ground.until(lambda: len(notes(ground)) == 1)
+        started.append(notes(ground)[0].started_ms)
+        ahead_ms[0] = 3_600_000
+        return DONE
+
+    noted(ground.context, "recover_bookie", None, no_progress, run)
+
+    (note,) = notes(ground)
+    assert (note.ended_ms or 0) > 1_700_000_000_000
+    assert [note.started_ms] == started
 
 
 def test_a_job_that_gives_no_sign_of_life_is_believed_to_have_died() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from spark_bookkeeper.autorecovery import auditor, checks, replication, worker
 from spark_bookkeeper.bookie.bookie import LedgerRef
-from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.cluster_clock import ClusterClock
 from spark_bookkeeper.cluster import collection
 from spark_bookkeeper.cluster.collection import Collector
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
@@ -175,7 +175,8 @@ def fence_at_once(patch: Patch) -> None:
 @breaking("open-ledgers-get-their-grace")
 def ask_the_own_clock(patch: Patch) -> None:
     """Each worker counts a writer's time by the clock of its machine."""
-    patch.setattr(ClientContext, "cluster_ms", lambda self, afresh=False: self.runtime.wall_ms())
+    patch.setattr(ClusterClock, "now_ms", lambda self, store, runtime: runtime.wall_ms())
+    patch.setattr(ClusterClock, "asked_ms", lambda self, store, runtime: runtime.wall_ms())
 
 
 @breaking("healthy-replicas-are-not-marked")

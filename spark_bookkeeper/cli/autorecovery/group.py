@@ -12,7 +12,6 @@ from prometheus_client import start_http_server
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
-from spark_bookkeeper.autorecovery.replication import NEEDS_BOOKIE
 from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
@@ -21,6 +20,7 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import kept_in_file, open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.session.arguments import known_bookies
 

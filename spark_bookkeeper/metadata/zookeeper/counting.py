@@ -94,6 +94,7 @@ class Asking:
         self._count = count
         self._name = name
         self._expected: int | None = None
+        self.is_given_up = False
 
     def add(self, operations: Operations) -> None:
         """It is sent."""
@@ -127,12 +128,9 @@ class Taking:
         self.made: Create | None = None
         """The node that it was to make then."""
         self.is_given_up = False
-        """It is not sent any more."""
 
     def add(self, operations: Operations) -> None:
         """It is sent."""
-        if self.is_given_up:
-            raise UnnumberedError
         self.number = self._count.take()
         self.made, also = self._named(self.number)
         for operation in (self.made, *also):

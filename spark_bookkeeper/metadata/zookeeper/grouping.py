@@ -48,6 +48,9 @@ class Numbered(Protocol):
     Its methods are called in the order in which writes are sent and answered, with a lock held.
     """
 
+    is_given_up: bool
+    """It is not to be sent any more; see ``GroupedWrites.give_up``."""
+
     def add(self, operations: Operations) -> None:
         """It is sent now. Raises ``UnnumberedError``: it cannot be; its asker is told.
 
@@ -80,10 +83,6 @@ class Reply:
         """The result of the write, or the exception that it ended with; once."""
         self._result = result
         self._is_there.release()
-
-    def ready(self) -> bool:
-        """Whether there is one."""
-        return not self._is_there.locked()
 
     def get(self, timeout: float = -1) -> Any:
         """The result, waiting for it so many seconds. Raises the exception that it ended with.
@@ -147,6 +146,14 @@ class GroupedWrites:
         self._go_on()
         return answer
 
+    def give_up(self, write: Numbered) -> None:
+        """Whoever asked for it waits no longer: what was not sent yet is not sent any more.
+
+        What was sent is answered before whatever is asked for from now on, or its answer is lost.
+        """
+        with self._lock:
+            write.is_given_up = True
+
     def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Reply]:
         """Ask for many writes, each with its bytes."""
         answers: list[Reply] = []
@@ -202,13 +209,17 @@ class GroupedWrites:
             size += self._waiting[0].size_bytes
             if group.writes and size > BYTES_MAX:
                 break
-            write = self._waiting.popleft()
-            (group.writes if self._number(write) else unsent).append(write)
+            # In the group before it is numbered: if that fails, who asks is told with the others.
+            group.writes.append(self._waiting.popleft())
+            if not self._number(group.writes[-1]):
+                unsent.append(group.writes.pop())
 
     def _number(self, write: _Write) -> bool:
         """Have a write ready to be sent now; whether it is."""
         if write.numbered is None:
             return True
+        if write.numbered.is_given_up:
+            return False
         write.operations = Operations(self._access)
         try:
             write.numbered.add(write.operations)
@@ -217,10 +228,28 @@ class GroupedWrites:
         return True
 
     def _send(self, group: _Group) -> None:
+        self._leave_out_those_given_up(group)
+        if not group.writes:
+            self._go_on()
+            return
         answer = self._client.handler.async_result()
         answer.rawlink(partial(self._answered, group))
         request = MultiWrite([write.operations for write in group.writes])
         self._client._call(request, answer)  # noqa: SLF001  (as its own methods do)
+
+    def _leave_out_those_given_up(self, group: _Group) -> None:
+        """Who asked for a write may have given up since it was gathered, and been told that it was
+        not made: it would be there all the same.
+        """
+        with self._lock:
+            unsent = [w for w in group.writes if w.numbered is not None and w.numbered.is_given_up]
+            for write in unsent:
+                group.writes.remove(write)
+                assert write.numbered is not None
+                write.numbered.told(UnnumberedError())
+            if not group.writes:
+                self._under_way.discard(group)
+        _tell_all([(write, UnnumberedError()) for write in unsent])
 
     def _answered(self, group: _Group, request: Any) -> None:
         others: list[_Group] = []

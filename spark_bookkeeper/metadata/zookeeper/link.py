@@ -17,7 +17,9 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
+    InvalidACLError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -47,6 +49,9 @@ UNCERTAIN: Final = (
     KazooTimeoutError,
 )
 """Errors after which a request may have been carried out."""
+
+ACCESS_REFUSED: Final = (NoAuthError, InvalidACLError)
+"""Causes of a ``MetadataError`` that are the same the next time: the node's access rules."""
 
 _GREETING_SECONDS: Final = 2.0
 """How long a server may take to answer the first request of a connection, before it is asked over

@@ -36,28 +36,28 @@ _END: Final = multiheader_struct.pack(-1, True, -1)
 
 
 class Operations:
-    """The operations of one write, as they are added: kazoo's objects, and their bytes.
+    """The operations of one write, as they are added: their bytes, and how many they are.
 
     Args:
         acl: who may do what with a node that is created.
     """
 
-    __slots__ = ("_acl", "_packed_acl", "operations", "packed")
+    __slots__ = ("_count", "_packed_acl", "packed")
 
     def __init__(self, acl: AccessRules) -> None:
-        self._acl, self._packed_acl = acl.acl, acl.packed
-        self.operations: list[Any] = []
+        self._packed_acl = acl.packed
+        self._count = 0
         self.packed = bytearray()
 
     def __len__(self) -> int:
-        return len(self.operations)
+        return self._count
 
     def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> None:
         """Create a node; ``sequence`` puts the next number of its parent behind its name."""
         flags = (EPHEMERAL if ephemeral else 0) | (SEQUENTIAL if sequence else 0)
-        self.operations.append(Create(path, value, self._acl, flags))
+        self._count += 1
         name = path.encode()
         self.packed += b"%b%b%b%b%b%b" % (
             _ASKED.pack(Create.type, False, -1, len(name)),
@@ -70,13 +70,13 @@ class Operations:
 
     def delete(self, path: str, version: int = -1) -> None:
         """Delete a node, if it has a version; -1 is any."""
-        self.operations.append(Delete(path, version))
+        self._count += 1
         name = path.encode()
         self.packed += _ASKED.pack(Delete.type, False, -1, len(name)) + name + _NUMBER.pack(version)
 
     def set_data(self, path: str, value: bytes, version: int) -> None:
         """Give a node other data, if it has a version."""
-        self.operations.append(SetData(path, value, version))
+        self._count += 1
         name = path.encode()
         self.packed += b"%b%b%b%b%b" % (
             _ASKED.pack(SetData.type, False, -1, len(name)),
@@ -88,10 +88,9 @@ class Operations:
 
 
 class AccessRules:
-    """Who may do what with nodes of a session: kazoo's list, and its bytes."""
+    """Who may do what with nodes of a session: kazoo's list as bytes."""
 
     def __init__(self, acl: Sequence[Any] = OPEN_ACL_UNSAFE) -> None:
-        self.acl = acl
         self.packed = _NUMBER.pack(len(acl)) + b"".join(
             _NUMBER.pack(each.perms) + write_string(each.id.scheme) + write_string(each.id.id)
             for each in acl
@@ -107,11 +106,6 @@ class MultiWrite:
 
     def __init__(self, writes: Sequence[Operations]) -> None:
         self._writes = writes
-
-    @property
-    def operations(self) -> list[Any]:
-        """All of them, in order."""
-        return [operation for write in self._writes for operation in write.operations]
 
     def serialize(self) -> bytes:
         """As ZooKeeper reads it."""

@@ -267,7 +267,7 @@ class Nodes:
                 creates is. With ``once`` also when it cannot be tried again.
             AbsentError: its parent is not there, or one that ``also`` needs.
         """
-        _check_size(path, data)
+        check_size(path, len(data))
         uncertain = False
 
         def add(writes: Any) -> None:
@@ -349,7 +349,8 @@ class Nodes:
                 try:
                     self._wait(self._writes.ask_numbered(wanted, size_bytes), str)
                 except UNCERTAIN:
-                    uncertain = wanted.is_given_up = True
+                    uncertain = True
+                    self._writes.give_up(wanted)
                     raise
             assert wanted.number is not None
             return wanted.number
@@ -405,7 +406,7 @@ class Nodes:
             ChangedError: it has another version, or ``also`` was refused; nothing was written.
             AbsentError: there is no such node (any more).
         """
-        _check_size(path, data)
+        check_size(path, len(data))
         uncertain = False
         wanted = Replace(path, data, version, also)
 
@@ -444,7 +445,7 @@ class Nodes:
             ``set`` to find out.
         """
         for each in wanted:
-            _check_size(each.path, each.data)
+            check_size(each.path, len(each.data))
 
         def attempt() -> Sequence[int | None]:
             asked = self._writes.ask_many((each.add_to, len(each.data)) for each in wanted)
@@ -638,10 +639,11 @@ def _version(stat: Any) -> int:
     return int(stat.version)
 
 
-def _check_size(path: str, data: bytes) -> None:
-    if len(data) > NODE_BYTES_MAX:
+def check_size(path: str, size_bytes: int) -> None:
+    """Raises ``InvalidArgumentError``: a node would hold more than ZooKeeper takes."""
+    if size_bytes > NODE_BYTES_MAX:
         raise InvalidArgumentError(
-            f"{path} would hold {len(data):,} bytes, and ZooKeeper takes {NODE_BYTES_MAX:,}; "
+            f"{path} would hold {size_bytes:,} bytes, and ZooKeeper takes {NODE_BYTES_MAX:,}; "
             "nothing was sent. Keep custom metadata small, and roll to a new ledger before "
             "there are thousands of fragments"
         )

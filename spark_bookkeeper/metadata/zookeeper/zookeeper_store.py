@@ -50,12 +50,13 @@ from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
+    ACCESS_REFUSED,
     AbsentError,
     ChangedError,
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
+from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes, check_size
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
@@ -74,6 +75,9 @@ _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 
 _LISTS_AHEAD: Final = 4
 """Lists of ledgers that are held while one is gone through; each has up to 10,000 names."""
+
+_CLOCK_ASKED: Final = 3
+"""How often the time is asked for where the session ends meanwhile."""
 
 _WRITE: Final = "write-"
 """What the child is called that counts a write; its number follows."""
@@ -178,6 +182,7 @@ class ZooKeeperStore:
         if metadata.ctoken is None:
             metadata = self._with_fresh_token(metadata)
         data = encode_ledger(metadata)
+        check_size(f"the next ledger below {self._root}", len(data))
         folder = self._instance.folder()  # not below, in a thread that may not wait
 
         def named(ledger_id: LedgerId) -> tuple[Create, list[Operation]]:
@@ -198,10 +203,11 @@ class ZooKeeperStore:
             return None
         except MetadataUnavailableError:
             raise
-        except MetadataError:
+        except MetadataError as error:
             # Nothing was changed. Taking a number deletes a node, and access rules may keep that
             # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
-            self._ids.may_not_take()
+            if isinstance(error.__cause__, ACCESS_REFUSED):
+                self._ids.may_not_take()
             is_over = True
             return None
         finally:
@@ -460,14 +466,21 @@ class ZooKeeperStore:
         return data.decode()
 
     def clock_ms(self) -> int | None:
-        path = paths.clock(self._root, self._token())
-        try:
-            self._zk.create(path, b"", ephemeral=True)
-            written_ms = self._zk.get(path).written_ms
-            self._zk.delete(path)
-        except AbsentError:  # no tree yet, or the session ended meanwhile
-            return None
-        return written_ms
+        for _ in range(_CLOCK_ASKED):
+            path = paths.clock(self._root, self._token())
+            try:
+                self._zk.create(path, b"", ephemeral=True)
+            except AbsentError:  # no tree yet
+                return None
+            except PresentError:  # made in a session that ended before its answer came
+                continue
+            try:
+                return self._zk.get(path).written_ms
+            except AbsentError:  # it went with its session
+                continue
+            finally:
+                self._zk.discard(path, at_once=True)
+        return None
 
     def registrations(self) -> Sequence[Registration]:
         self._require_cluster()
