@@ -51,14 +51,21 @@ def agent(bk: sbk.BookKeeper, tmp_path: Path) -> Iterator[Program]:
             running.kill()
 
 
-def closed_on(bk: sbk.BookKeeper, members: set[str]) -> int:
-    """A closed ledger on just these bookies; what was made on others is deleted again."""
+def written_on(bk: sbk.BookKeeper, members: set[str], *, close: bool = True) -> int:
+    """A ledger on just these bookies; what was made on others is deleted again.
+
+    One that is not closed was left by a writer that does nothing any more.
+    """
     while True:
         writer = bk.create_ledger()
         writer.append(b"something")
         wait_for_every_copy(writer)
-        writer.close()
-        if writer.metadata.bookies() == members:
+        is_here = writer.metadata.bookies() == members
+        if close or not is_here:
+            writer.close()
+        else:
+            writer.abandon()
+        if is_here:
             return writer.ledger_id
         bk.delete_ledger(writer.ledger_id)
 
@@ -76,11 +83,9 @@ def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
     )
     first, second = OWN
     # Each of them lacks a bookie that is beside one worker, and is a member of the other's.
-    for_second = closed_on(bk, {lost, kept, first})
-    for_first = closed_on(bk, {lost, kept, second})
-    writer = bk.create_ledger(ensemble_size=4)
-    writer.append(b"the first")
-    wait_for_every_copy(writer)
+    for_second = written_on(bk, {lost, kept, first})
+    for_first = written_on(bk, {lost, kept, second})
+    open_ledger = written_on(bk, {lost, kept, first}, close=False)
 
     bk.cluster.stop_bookie(lost, destroy=True)
 
@@ -92,7 +97,7 @@ def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
         rows = bk.underreplicated_arrow().to_pylist()
         return [row for row in rows if row["next_try_at"] is not None]
 
-    until(lambda: [row["ledger_id"] for row in tried()] == [writer.ledger_id], "it waits")
+    until(lambda: [row["ledger_id"] for row in tried()] == [open_ledger], "it waits")
     (row,) = bk.underreplicated_arrow().to_pylist()
     assert (row["next_try_at"] - row["marked_at"]).total_seconds() > 80_000
     assert bk.check_ledgers([for_first, for_second], percentage=100).is_complete
