@@ -92,7 +92,7 @@ class Door:
         self._employed: set[Call[Any]] = set()
         """Calls in tasks of their own; those that never come back among them."""
         self._moved_at = runtime.now()
-        """When one of these began or came back last, or what one of them asked."""
+        """When one of these began or came back last, or something that one asked."""
         self._changed = runtime.condition()
 
     def ask(self, purpose: str, run: Callable[[], T]) -> T:
@@ -169,7 +169,7 @@ class Door:
         finally:
             if not call.is_over:
                 self._let_go(call)
-                other._let_go(beside)  # noqa: SLF001  (the same class)
+                other._let_go(beside)
         if silent is not None:
             raise silent
         return call.result()
@@ -300,7 +300,7 @@ class Door:
     def _let_go(self, call: Call[Any]) -> None:
         """Nobody waits for a call any more that asks another bookie as well, perhaps in vain.
 
-        Unless it asks this one just now, it has no place here from now on: it asks for nothing more.
+        Unless it asks this one just now, it has no place here any more: it asks for nothing more.
         """
         with self._changed:
             call.is_given_up = True
