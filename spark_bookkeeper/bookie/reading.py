@@ -267,7 +267,12 @@ class EntryReader:
         refused: list[Refused] = []
         payloads: list[pa.Buffer] = []
         column = batch.column(0)
-        slices = _slices(column) if each else None
+        try:
+            slices = _slices(column) if each else None
+        except UNDECODABLE as error:  # where even the checksum was made to fit
+            reason = f"its rows cannot be found ({error})"
+            refused = [(place, self._corrupt(place, reason)) for place in group]
+            return Message((), tuple(refused))
         for place in group:
             try:
                 if place.row >= len(column):
@@ -324,10 +329,17 @@ class EntryReader:
 
 
 def _slices(column: pa.BinaryArray) -> Callable[[int], pa.Buffer]:
-    """The bytes of a row, where they are: a value that Arrow is asked for is a copy of them."""
-    assert column.offset == 0, "it is as it was in its message"
+    """The bytes of a row, where they are: a value that Arrow is asked for is a copy of them.
+
+    Raises:
+        ValueError: the message says that its offsets have a size that they cannot have.
+    """
     _, offsets, data = column.buffers()
-    ends = memoryview(offsets).cast("B").cast("i")
+    least = 4 * (column.offset + len(column) + 1)
+    if offsets is None or offsets.size < least or offsets.size % 4:
+        size = 0 if offsets is None else offsets.size
+        raise ValueError(f"offsets of {size} bytes, and {len(column)} rows need {least}")
+    ends = memoryview(offsets).cast("B").cast("i")[column.offset :]
 
     def row(number: int) -> pa.Buffer:
         start = ends[number]

@@ -19,6 +19,7 @@ from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.bookies.asking import (
     CALLS_AT_ONCE,
     TRIALS,
+    Call,
     Door,
     Patience,
     current_call,
@@ -262,6 +263,108 @@ def test_who_was_given_up_with_two_bookies_asks_neither_of_them_for_more(silent:
     in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
 
 
+@pytest.mark.parametrize("silent", ["b:1", "c:1"])
+def test_of_two_bookies_the_one_that_answers_is_not_held_up_by_the_silent_one(silent: str) -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda asked, _: silent == "c:1" and asked == "write")
+        given_up: list[object] = []
+
+        def copy() -> None:
+            with pytest.raises(BookieUnavailableError) as caught:
+                two.copy()
+            given_up.append(caught.value.facts["bookie_id"])
+
+        tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+        for task in tasks:
+            task.join()
+        good, calls = (two.source, two.other.calls)
+        if silent == "b:1":
+            good, calls = (two.target, two.door.calls)
+
+        assert given_up == [silent] * CALLS_AT_ONCE
+        assert not calls
+        for _ in range(2):  # the copies that come back late give no place back twice
+            before = bench.runtime.now()
+            good.size("d/nothing")
+            assert bench.runtime.now() == before
+            bench.hang.release()
+            two.hang.release()
+            bench.runtime.sleep(1)
+
+    in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
+
+
+@pytest.mark.parametrize("tried", ["b:1", "c:1"])
+def test_a_trial_that_is_given_up_for_another_bookie_does_not_keep_others_from_trying(
+    tried: str,
+) -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda asked, _: tried == "c:1" and asked == "size")
+        storage = two.source if tried == "b:1" else two.target
+        with pytest.raises(BookieUnavailableError):
+            storage.size("d/nothing")  # and this one never comes back
+        bench.runtime.sleep(PATIENCE.retry + 0.1)
+
+        def hang() -> None:
+            other, hangs = (two.target, two.hang) if tried == "b:1" else (two.source, bench.hang)
+            hangs.hangs = lambda *_: True
+            other.read_range("f", 0, 7)
+
+        with pytest.raises(BookieUnavailableError, match="no answer"):
+            two.door.ask_with(two.other, "copying", hang)
+
+        storage.list("d")
+
+    in_a_world(story, lambda asked, _: tried == "b:1" and asked == "size")
+
+
+def test_copies_that_wait_for_their_limit_do_not_make_a_bookie_seem_silent() -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+        copied = 0
+
+        def run() -> None:
+            for _ in range(3):
+                two.source.read_range("f", 0, 7)
+                bench.runtime.sleep(30.0)  # the limit
+
+        def copy() -> None:
+            nonlocal copied
+            two.door.ask_with(two.other, "copying", run)
+            copied += 1
+
+        tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+        bench.runtime.sleep(1.0)
+
+        two.target.size("d/nothing")  # when there is a place
+        for task in tasks:
+            task.join()
+        assert copied == CALLS_AT_ONCE
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_of_two_bookies_none_is_blamed_when_the_silent_one_answers_just_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look = Call.give_up_if_silent
+
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+
+        def late(call: Call[object]) -> BookieUnavailableError | None:
+            bench.hang.release()
+            bench.runtime.sleep(0.001)
+            return look(call)
+
+        monkeypatch.setattr(Call, "give_up_if_silent", late)
+
+        assert two.copy() == 3
+        assert two.door.silence() is None
+
+    in_a_world(story, lambda asked, _: asked == "read_range")
+
+
 def test_a_copy_from_a_bookie_that_hangs_is_not_begun() -> None:
     def story(bench: Bench) -> None:
         two = Two(bench, lambda *_: False)
@@ -470,6 +573,27 @@ def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back() -> None:
             task.join()
 
         assert served == count
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_a_bookie_is_busy_too_while_something_comes_back_within_each_call() -> None:
+    def story(bench: Bench) -> None:
+        def at_length() -> None:
+            call = current_call(bench.door)
+            assert call is not None
+            for _ in range(5):
+                call.step("read", "f", 0, bench.runtime.sleep, 6.0)
+
+        def user() -> None:
+            bench.door.ask("a large file", at_length)
+
+        tasks = [bench.world.spawn(f"user-{n}", user) for n in range(CALLS_AT_ONCE)]
+        bench.runtime.sleep(1.0)
+
+        assert bench.storage.size("f") == len(b"content")
+        for task in tasks:
+            task.join()
 
     in_a_world(story, lambda *_: False)
 

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import record
+from spark_bookkeeper.bookie.bookie import EntriesRef, value_of
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import furnish
@@ -231,6 +234,69 @@ def test_a_forged_slot_whose_rows_lie_beyond_its_message_is_refused_as_its_sourc
 
     with pytest.raises(EntryUnreadableError, match=FROM):
         copy(source, target, 3)
+
+
+def forge_length(bookie: Bookie) -> None:
+    """The message of a slot with two payloads says that its offsets take 13 bytes and not 12.
+
+    What lies behind the offsets is made to fit, so that all checksums are as they were.
+    """
+    (path,) = (path for path in bookie.disk.files if "/slots/" in path)
+    good = bookie.disk.files[path]
+    lengths, ends = struct.pack("<2q", 0, 12), struct.pack("<3i", 0, 3, 6)
+    forged = bytearray(good.replace(lengths, struct.pack("<2q", 0, 13)))
+    assert forged != good
+    at = good.index(ends) + len(ends)
+
+    def behind(number: int) -> int:
+        return crc(forged[:at] + struct.pack("<I", number) + forged[at + 4 :])
+
+    # Each bit behind them changes the checksum in its own way: those whose changes add up.
+    zero = behind(0)
+    changes: dict[int, tuple[int, int]] = {}
+
+    def reduced(change: int, bits: int) -> tuple[int, int]:
+        for top in sorted(changes, reverse=True):
+            if change >> top & 1:
+                change, bits = change ^ changes[top][0], bits ^ changes[top][1]
+        return change, bits
+
+    for bit in range(32):
+        change, bits = reduced(behind(1 << bit) ^ zero, 1 << bit)
+        changes[change.bit_length() - 1] = change, bits
+    _, bits = reduced(crc(good) ^ zero, 0)
+    struct.pack_into("<I", forged, at, bits)
+    bookie.disk.files[path] = bytes(forged)
+    assert crc(bookie.disk.files[path]) == crc(good)
+
+
+def test_a_forged_slot_whose_offsets_have_no_length_is_refused_as_its_sources() -> None:
+    forged, good, target = (formatted(b, KEYED) for b in (FROM, OTHER, TO))
+    for source in (forged, good):
+        slot(source, 0, [b"one", b"two"], 0)
+    forge_length(forged)
+
+    with pytest.raises(EntryUnreadableError, match=FROM):
+        copy(forged, target, 2)
+    copy_from({0: forged, 1: good}, target, 2)
+
+    assert payloads(target, [0, 1]) == [b"one", b"two"]
+
+
+def test_a_forged_slot_is_no_fault_of_the_other_ledgers_that_are_looked_for_with_it() -> None:
+    forged = formatted(FROM, KEYED)
+    slot(forged, 0, [b"one", b"two"], 0)
+    forge_length(forged)
+    good = Bookie(forged.disk, forged.marker, LedgerKey(8, "n"), encoding=KEYED)
+    slot(good, 0, [b"three", b"four"], 0)
+    bookie = FileBookie(MemoryStorage(forged.disk))
+    wanted = [EntriesRef(each.ref, [0, 1]) for each in (forged, good)]
+
+    found = [[e.entry_id for e in value_of(one)] for one in bookie.read_small(wanted, 1 << 20)]
+    lacking = [value_of(one) for one in bookie.lacking(wanted)]
+
+    assert found == [[], [0, 1]]
+    assert lacking == [[0, 1], []]
 
 
 def test_a_forged_part_is_repaired_where_it_is() -> None:

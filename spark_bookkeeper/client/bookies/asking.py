@@ -89,10 +89,10 @@ class Door:
         self._runtime = runtime
         self.calls: set[Call[Any]] = set()
         """Under way. Each joins and leaves in one step that needs no lock."""
-        self._employed = 0
+        self._employed: set[Call[Any]] = set()
         """Calls in tasks of their own; those that never come back among them."""
         self._moved_at = runtime.now()
-        """When one of these began or came back last."""
+        """When one of these began or came back last, or something that one asked."""
         self._changed = runtime.condition()
 
     def ask(self, purpose: str, run: Callable[[], T]) -> T:
@@ -127,7 +127,7 @@ class Door:
         try:
             self._runtime.employ(f"ask-{self.bookie_id}", call.run)
         except RuntimeError as error:  # no more threads: nothing runs that would come back
-            self._came_back(call, is_employed=True)
+            self._came_back(call)
             raise BookieUnavailableError(
                 f"bookie {self.bookie_id}: nothing was sent, for this process could not start a "
                 f"thread ({error}). Let it have more threads, or run less in it, and repeat",
@@ -156,19 +156,22 @@ class Door:
                 beside.beside = None
 
         call = self.begin(purpose, both, self._runtime.condition())
-        with call.changed:
-            while not call.is_over:
-                left = min(call.left_to_answer(), beside.left_to_answer())
-                if left <= 0:
-                    break
-                if self.wait(call.changed, left):
-                    call.begin_anew()
-                    beside.begin_anew()
-        silent = beside.give_up_if_silent()
+        silent: BookieUnavailableError | None = None
+        try:
+            with call.changed:
+                while not call.is_over and silent is None:
+                    left = min(call.left_to_answer(), beside.left_to_answer())
+                    if left <= 0:  # unless it answers just now: then neither of them is silent
+                        silent = beside.give_up_if_silent() or call.give_up_if_silent()
+                    elif self.wait(call.changed, left):
+                        call.begin_anew()
+                        beside.begin_anew()
+        finally:
+            if not call.is_over:
+                self._let_go(call)
+                other._let_go(beside)
         if silent is not None:
-            call.is_given_up = True  # it asks for no more when it comes back
             raise silent
-        beside.is_given_up = not call.is_over
         return call.result()
 
     def employ(self, what: str, run: Callable[[], None]) -> None:
@@ -233,15 +236,18 @@ class Door:
             asked_at = self._runtime.now()
             while True:
                 self._refuse_if_hanging(call)
-                if self._employed < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
+                if len(self._employed) < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
                     break
-                # While others come back, the bookie is busy and not silent.
+                # While others come back, the bookie is busy and not silent. Nor is it while one of
+                # them asks for nothing: it waits for a limit, or for another bookie.
+                if not all(other.is_asking for other in self._employed):
+                    self.begin_anew()
                 moved_at = max(asked_at, self._moved_at) if may_wait else self._moved_at
                 left = moved_at + self.patience.give_up - self._runtime.now()
                 if left <= 0 or not may_wait:
                     error = NoPlaceError if left > 0 else BookieUnavailableError
                     raise error(
-                        f"bookie {self.bookie_id}: {self._employed} calls are on their way to "
+                        f"bookie {self.bookie_id}: {len(self._employed)} calls are on their way to "
                         f"{self.uri}, and none has come back for "
                         f"{self._runtime.now() - moved_at:.1f} s; nothing more is sent until one "
                         "does",
@@ -249,8 +255,8 @@ class Door:
                     )
                 if self.wait(self._changed, left):
                     self.begin_anew()
-            self._employed += 1
-            self._moved_at = self._runtime.now()
+            self._employed.add(call)
+            self.begin_anew()
             self.calls.add(call)
 
     def _refuse_if_hanging(self, call: Call[Any]) -> None:
@@ -291,15 +297,34 @@ class Door:
             bookie_id=self.bookie_id,
         )
 
-    def _came_back(self, call: Call[Any], *, is_employed: bool = False) -> None:
+    def _let_go(self, call: Call[Any]) -> None:
+        """Nobody waits for a call any more that asks another bookie as well, perhaps in vain.
+
+        Unless it asks this one just now, it has no place here any more: it asks for nothing more.
+        """
         with self._changed:
-            self.calls.discard(call)
-            if is_employed:
-                self._employed -= 1
-                self._moved_at = self._runtime.now()
+            call.is_given_up = True
+            if not call.is_asking:
+                self._leaves(call)
+                self._changed.notify_all()
+
+    def _leaves(self, call: Call[Any]) -> None:
+        self.calls.discard(call)
+        if call in self._employed:
+            self._employed.remove(call)
+            self.begin_anew()
+
+    def _came_back(self, call: Call[Any]) -> None:
+        with self._changed:
+            self._leaves(call)
             if call.has_answer and (call.is_trial or call.hangs_since is not None):
                 self._forgive(call)
             self._changed.notify_all()
+
+    def _stepped(self, call: Call[Any]) -> None:
+        """Something that it asked came back. Those without a place do not hold up who wants one."""
+        if call in self._employed:
+            self.begin_anew()
 
     def _answers(self, call: Call[Any]) -> None:
         """One that is a trial, or was silent for too long, has an answer, and may go on."""
@@ -366,7 +391,7 @@ class Call(Generic[T]):
         finally:
             _current.reset(token)
             self._in = None
-            self.door._came_back(self, is_employed=True)  # noqa: SLF001  (the same module)
+            self.door._came_back(self)  # noqa: SLF001  (the same module)
             with self.changed:
                 self.is_over = True
                 self.changed.notify_all()
@@ -419,6 +444,7 @@ class Call(Generic[T]):
         finally:
             self._in = None
             self.has_answer = True
+            self.door._stepped(self)  # noqa: SLF001  (the same module)
             if self.is_trial or self.hangs_since is not None:
                 self.door._answers(self)  # noqa: SLF001  (the same module)
 
@@ -444,6 +470,11 @@ class Call(Generic[T]):
         """What it is about, for messages."""
         inside = self._in
         return self._purpose if inside is None else f"{self._purpose} ({inside[0]} {inside[1]})"
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a call of the storage is under way."""
+        return self._in is not None
 
     def silence(self, now: float, since: float = 0.0) -> float:
         """Seconds for which a call of the storage has had no answer; 0 between two calls."""
