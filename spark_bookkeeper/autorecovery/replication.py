@@ -454,7 +454,7 @@ class _Replication:
         registered = registered_incarnations(self._alive)
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
-    def _named(self, ledger: Ledger, absent: Sequence[BookieId]) -> set[BookieId]:
+    def _named(self, ledger: Ledger, absent: Sequence[BookieId]) -> frozenset[BookieId]:
         """Members that the task names and that are there."""
         return (ledger.metadata.bookies() - set(absent)) & set(self._task.value.missing)
 

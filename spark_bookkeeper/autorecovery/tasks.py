@@ -208,9 +208,7 @@ class Tasks:
                 left[ledger_id] = note.waits_until_ms(self._local)
         return left, waiting
 
-    def _leave(
-        self, until_ms: Mapping[LedgerId, int], notes: Mapping[LedgerId, TaskNote]
-    ) -> None:
+    def _leave(self, until_ms: Mapping[LedgerId, int], notes: Mapping[LedgerId, TaskNote]) -> None:
         """Look at them again then, or after the longest that anything is left alone."""
         latest_ms = self._context.cluster_ms() + self._most_ms
         self._left.add([(i, min(at_ms, latest_ms), i in notes) for i, at_ms in until_ms.items()])
