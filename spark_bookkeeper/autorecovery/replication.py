@@ -287,7 +287,7 @@ class _Replication:
     def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> Sequence[Row]:
         """Replicas that the task names and whose bookies are there: looked at, and made whole."""
         rows: list[Row] = []
-        named = set(self._task.value.missing) - set(self._absent(ledger))
+        named = self._named(ledger, self._absent(ledger))
         for fragment in ledger.metadata.fragment_ranges():
             for bookie in fragment.ensemble:
                 if bookie not in named:
@@ -309,9 +309,13 @@ class _Replication:
         self._alive = self._context.bookies.registrations()
         absent = self._absent(ledger)
         unfinished = [row for row in self.rows if not row.status.is_done]
+        is_for_others = self._is_for_others(ledger, absent)
+        # Anybody takes a task that names a bookie which is there: without a note this worker would
+        # take it again at once, and for ever.
+        needs_note = bool(self._named(ledger, absent))
         if not absent and not unfinished:
             self.finish(Outcome.REPLICATED, None, ledger)
-        elif self._is_for_others(ledger, absent):
+        elif is_for_others and not needs_note:
             self._say(
                 "task", Outcome.LEFT, f"what is left is for other workers than {self._work.local}'s"
             )
@@ -323,7 +327,7 @@ class _Replication:
             event = self._awaited_event(ledger, absent, unfinished)
             if event is not None:
                 self.defer(reason, event, absent, waits_for_event=True)
-            elif local is not None and self._is_refused(absent, unfinished):
+            elif local is not None and (is_for_others or self._is_refused(absent, unfinished)):
                 self._leave_to_others(local, reason)
             else:
                 self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
@@ -463,6 +467,10 @@ class _Replication:
     def _absent(self, ledger: Ledger) -> tuple[BookieId, ...]:
         registered = registered_incarnations(self._alive)
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
+
+    def _named(self, ledger: Ledger, absent: Sequence[BookieId]) -> frozenset[BookieId]:
+        """Members that the task names and that are there."""
+        return (ledger.metadata.bookies() - set(absent)) & set(self._task.value.missing)
 
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
         """The absent bookies whose return could help. One that is registered in another incarnation

@@ -154,46 +154,64 @@ class Tasks:
             for ledger_id, task in self._context.store.underreplication.read_many(ledger_ids)
             if task is not None
         }
-        left: list[tuple[LedgerId, int, bool]] = []
+        left, waiting = self._not_due(notes, tasks, registered)
+        wanted = [ledger_id for ledger_id in tasks if ledger_id not in left]
         free: list[FreeTask] = []
-
-        def leave(ledger_id: LedgerId, until_ms: int) -> None:
-            look_ms = min(until_ms, now_ms + self._most_ms)
-            left.append((ledger_id, look_ms, ledger_id in notes))
-
-        waiting = {
-            ledger_id
-            for ledger_id, note in notes.items()
-            if ledger_id in tasks and not self._is_due(note, tasks[ledger_id], registered)
-        }
-        for ledger_id in list(waiting):
-            note = notes[ledger_id]
-            if not note.waits_for_event or note.is_refused(now_ms, self._most_ms, self._local):
-                leave(ledger_id, note.waits_until_ms(self._local))
-                del tasks[ledger_id]
-        for ledger_id, found in self._context.store.read_ledgers(list(tasks)):
+        for ledger_id, found in self._context.store.read_ledgers(wanted):
             if ledger_id in waiting and self._is_blocked(found, registered):
-                leave(ledger_id, notes[ledger_id].next_try_at_ms)
+                left[ledger_id] = notes[ledger_id].next_try_at_ms
                 continue
             candidate = self._candidate(ledger_id, tasks[ledger_id], found, registered)
             if candidate is None:
-                leave(ledger_id, now_ms + self._most_ms)
+                left[ledger_id] = now_ms + self._most_ms
             else:
                 free.append(candidate)
-        self._left.add(left)
+        self._leave(left, notes)
         self._backlog.add(free)
 
     def _still_free(self, tasks: Sequence[FreeTask], registered: Bookies) -> list[FreeTask]:
-        """Those that nobody has done or tried in vain since they were read."""
+        """Those that nobody has done or tried in vain since they were read; what was tried is left
+        until its time.
+        """
         ids = [each.ledger_id for each in tasks]
         notes = dict(self._notes.read_many(ids))
-        found = dict(self._context.store.underreplication.read_many(ids))
-        free: list[FreeTask] = []
-        for each in tasks:
-            task = found.get(each.ledger_id)
-            if task is not None and self._is_due(notes[each.ledger_id], task, registered):
-                free.append(each)
-        return free
+        found = {
+            ledger_id: task
+            for ledger_id, task in self._context.store.underreplication.read_many(ids)
+            if task is not None
+        }
+        left, waiting = self._not_due(notes, found, registered)
+        for ledger_id, metadata in self._context.store.read_ledgers(sorted(waiting)):
+            if self._is_blocked(metadata, registered):
+                left[ledger_id] = notes[ledger_id].next_try_at_ms
+        self._leave(left, notes)
+        return [each for each in tasks if each.ledger_id in found and each.ledger_id not in left]
+
+    def _not_due(
+        self,
+        notes: Mapping[LedgerId, TaskNote],
+        tasks: Mapping[LedgerId, TaskRead],
+        registered: Bookies,
+    ) -> tuple[dict[LedgerId, int], set[LedgerId]]:
+        """Of these tasks those to be left alone, with the time until which; and those that wait for
+        an event, of which only the metadata say whether it has come (``_is_blocked``).
+        """
+        now_ms = self._context.cluster_ms()
+        left: dict[LedgerId, int] = {}
+        waiting: set[LedgerId] = set()
+        for ledger_id, note in notes.items():
+            if ledger_id not in tasks or self._is_due(note, tasks[ledger_id], registered):
+                continue
+            if note.waits_for_event and not note.is_refused(now_ms, self._most_ms, self._local):
+                waiting.add(ledger_id)
+            else:
+                left[ledger_id] = note.waits_until_ms(self._local)
+        return left, waiting
+
+    def _leave(self, until_ms: Mapping[LedgerId, int], notes: Mapping[LedgerId, TaskNote]) -> None:
+        """Look at them again then, or after the longest that anything is left alone."""
+        latest_ms = self._context.cluster_ms() + self._most_ms
+        self._left.add([(i, min(at_ms, latest_ms), i in notes) for i, at_ms in until_ms.items()])
 
     def _is_due(self, note: TaskNote, task: TaskRead, registered: Bookies) -> bool:
         marked = None
@@ -223,13 +241,14 @@ class Tasks:
         found: Versioned[LedgerMetadata] | MetadataFormatError | None,
         registered: Bookies,
     ) -> FreeTask | None:
-        marked_at_ms = 0
-        if isinstance(task, Versioned) and task.value.marked_at_ms is not None:
-            marked_at_ms = task.value.marked_at_ms
+        marked_at_ms, named = 0, frozenset[str]()
+        if isinstance(task, Versioned):
+            marked_at_ms = task.value.marked_at_ms or 0
+            named = frozenset(task.value.missing)
         copies = 0
         if isinstance(found, Versioned):
             live = live_members(found.value, registered_incarnations(registered))
-            if not can_help(self._local, found.value, live, writable_of(registered)):
+            if not can_help(self._local, found.value, live, writable_of(registered), named):
                 return None
             copies = fewest_copies(found.value, live)
         dice = int(self._context.runtime.token()[:8], 16)
@@ -241,17 +260,23 @@ def can_help(
     metadata: LedgerMetadata,
     live: Collection[BookieId],
     writable: Collection[BookieId],
+    named: Collection[str] = (),
 ) -> bool:
-    """Whether the bookie of a worker can take a place; BookKeeper's worker finds out by trying.
+    """Whether a worker can do anything: its bookie can take a place, or there is something to do
+    that needs no place. BookKeeper's worker finds out by trying.
 
     Args:
         local: the bookie beside which it runs; ``None`` is a worker that copies to any.
+        named: bookies that the task names. What is damaged on one that is there is made again in
+            place, by anybody, however long another member is away.
 
     Source: Bookie Ledger Recovery, "ReplicationWorker" ("segments of which its local bookie is
     not a member").
     """
     absent = set(absent_members(metadata, live))
     if local is None or not absent:
+        return True
+    if (metadata.bookies() - absent) & set(named):
         return True
     if not metadata.is_closed and absent & set(metadata.last_fragment.ensemble):
         return True  # it has to be recovered first, by anybody

@@ -133,6 +133,9 @@ class NewCopies:
     ledger: LedgerRef
     entries: Sequence[StoredEntry] = ()
     parts: Sequence[PlacedPart] = ()
+    is_all: bool = True
+    """Whether whoever stores them relies on this call to see that a look-up finds them. Who has
+    much to copy for one ledger looks when all of it is there."""
 
 
 # What answers tell
@@ -379,8 +382,8 @@ class Bookie(Protocol):
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
         """Store copies, durably, and read them back; repeating it changes nothing.
 
-        Of copies for several ledgers it is also seen that whoever looks for them finds them. Who
-        has much to copy for one ledger looks when all of it is there.
+        It is also seen that whoever looks for them finds them, unless they say that somebody else
+        sees to that (``NewCopies.is_all``).
         """
 
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:

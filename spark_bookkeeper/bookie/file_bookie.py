@@ -256,7 +256,7 @@ class FileBookie(Bookie):
                 return
             log = self.log(copy.ledger)
             path = log.write_copy(copy.entries, copy.parts)
-            if len(copies) > 1 and not log.finds(path):
+            if copy.is_all and not log.finds(path):
                 raise unavailable(self.storage, f"{path} was copied there and is not found", path)
 
         return _each(copies, write)

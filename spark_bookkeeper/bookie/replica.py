@@ -77,7 +77,9 @@ class Replica:
     def write_copies(
         self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
     ) -> None:
-        value_of(self.bookie.write_copies([NewCopies(self.ledger, entries, parts)])[0])
+        """Whoever calls it looks for all of them when they are there."""
+        copies = NewCopies(self.ledger, entries, parts, is_all=False)
+        value_of(self.bookie.write_copies([copies])[0])
 
     def copy_part(
         self,

@@ -133,8 +133,10 @@ def read_together(
     def read(one: tuple[LedgerLog, Sequence[int]], _: int) -> Sequence[StoredEntry] | None:
         log, entry_ids = one
         log.keep_whole()
-        index = log.search(entry_ids[0], entry_ids[-1])
-        whole = log.take_whole()
+        try:
+            index = log.search(entry_ids[0], entry_ids[-1])
+        finally:
+            whole = log.take_whole()
         records = [holding.record for holding in index.holdings]
         size = sum(int(record.sizes.sum()) for record in records)
         if log.ledger.era_alone or size > most_bytes or any(record.parts for record in records):

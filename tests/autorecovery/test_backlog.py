@@ -163,6 +163,60 @@ def test_what_others_did_tried_or_locked_meanwhile_is_passed_over(
     assert {each.ledger_id for each in tasks.next()} == {tried, locked}
 
 
+def test_when_what_they_wait_for_comes_all_are_taken_round_by_round(
+    ground: Ground, worker: ClientContext
+) -> None:
+    lost, *others = ground.bookie_ids
+    publish(ground, [(lost, *others[:2])] * 500)
+    ground.stop(lost)
+    for bookie in others[2:]:
+        ground.stop(bookie)
+    process = Process(ground)
+    while process.work():
+        pass
+    tree, notes = ground.context.store.underreplication, Notes(ground.context.store.registers)
+    assert all(notes.read(ledger_id).waits_for_event for ledger_id in tree.ledger_ids())
+    tasks = tasks_of(worker)
+    assert tasks.next() == []
+
+    ground.start(others[2])
+    ground.forget()
+    sizes = [len(found) for found in rounds(tasks, ground)]
+
+    assert sizes == [100] * 5
+    assert sum(ground.count()[each] for each in READS) - 500 <= 6 * 500, "each twice"
+
+
+def test_what_another_tried_meanwhile_is_left_until_its_time(
+    ground: Ground, worker: ClientContext
+) -> None:
+    lost, *others = ground.bookie_ids
+    publish(ground, [(lost, *others[:2])] * 101)
+    ground.stop(lost)
+    tasks = tasks_of(worker)
+    found = tasks.next()
+    assert tasks.next_due_at_ms == 0
+    end(ground, *(each.ledger_id for each in found))
+    (tried,) = ground.context.store.underreplication.ledger_ids()
+    note = Notes(ground.context.store.registers).change(
+        tried,
+        lambda note: note.failed(
+            "e",
+            None,
+            worker.runtime.wall_ms(),
+            Marked((lost,), 1_000),
+            waits_for=(),
+            writable=len(others),
+            first_ms=10_000,
+            most_ms=10_000,
+        ),
+    )
+    tasks._listed = worker.runtime.now(), 1  # it is not listed again, which would find it
+
+    assert tasks.next() == []
+    assert tasks.next_due_at_ms == note.next_try_at_ms
+
+
 def test_what_was_not_worked_on_keeps_its_place(ground: Ground, worker: ClientContext) -> None:
     lost, *others = ground.bookie_ids
     publish(ground, [(lost, *others[:2])] * 300)

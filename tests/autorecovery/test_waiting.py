@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.table import underreplicated_table, why_waiting
 from spark_bookkeeper.autorecovery.worker import rereplicate
@@ -15,6 +16,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
+from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
@@ -152,6 +154,41 @@ def test_what_is_published_again_is_tried_again(ground: Ground) -> None:
 
     assert ("copy", "replicated", other) in {(r.action, r.status, r.target) for r in rows}
     assert note_of(ground, writer).attempts == 2
+
+
+@pytest.mark.parametrize("has_taker", [False, True])
+def test_damage_is_repaired_beside_any_bookie_while_another_is_away(
+    ground: Ground, has_taker: bool
+) -> None:
+    """Nobody can take the place of that one; or one bookie can, and no worker runs beside it."""
+    writer = written(ground, ON_ALL)
+    lost, damaged = writer.metadata.last_fragment.ensemble[:2]
+    if has_taker:
+        ground.add_bookie()
+    members = sorted(writer.metadata.bookies() - {lost})
+    processes = [Process(ground, bookie, local=bookie) for bookie in members]
+    ground.stop(lost)
+    processes[0].audit()
+    for path in ground.files(damaged, "slots"):
+        path.unlink()
+    publish_finding(ground.context, LedgerId(writer.ledger_id), [damaged], 100)
+    rows: list[Row] = []
+    rounds = 0
+    for process in processes:
+        process.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
+        while found := process.work():
+            rows += found
+            rounds += 1
+            assert rounds <= len(processes), "it is not taken again at once"
+
+    repaired = [
+        r for r in rows if (r.action, r.status, r.target) == ("copy", "replicated", damaged)
+    ]
+    assert len(repaired) == 1
+    assert list(ground.context.store.underreplication.ledger_ids()) == [writer.ledger_id]
+    for free in set(ground.bookie_ids) - writer.metadata.bookies():
+        Process(ground, free, local=free).work()
+        assert_replicated(ground, writer)
 
 
 def test_what_waits_for_an_event_is_tried_when_somebody_asks_for_it(ground: Ground) -> None:

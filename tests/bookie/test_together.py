@@ -279,6 +279,33 @@ def test_cookie_neg_copies_are_not_taken_for_another_incarnation(disk: MemoryDis
         assert isinstance(answer, CookieMismatchError)
 
 
+@pytest.mark.parametrize("before", ["list", "read"])
+def test_cookie_neg_entries_are_read_of_one_incarnation(disk: MemoryDisk, before: str) -> None:
+    """It would say of every entry that it is not there."""
+    written(disk)
+    bookie = FileBookie(
+        wiped_before(disk, lambda operation, path: operation == before and path != MARKER_PATH)
+    )
+
+    answers = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
+
+    assert all(isinstance(answer, BookKeeperError) for answer in answers)
+
+
+def test_what_was_read_does_not_stay_when_a_look_up_fails(disk: MemoryDisk) -> None:
+    written(disk)
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        if operation == "list" and path.endswith("/copies"):
+            raise BookieUnavailableError("no answer", bookie_id=BOOKIE)
+
+    bookie = FileBookie(MemoryStorage(disk, faults))
+    answers = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
+
+    assert all(isinstance(answer, BookKeeperError) for answer in answers)
+    assert [dict(bookie.log(each).take_whole()) for each in LEDGERS] == [{}] * COUNT
+
+
 def test_damaged_entries_are_not_among_those_that_are_copied(disk: MemoryDisk) -> None:
     written(disk)
     path = LedgerPaths(LEDGERS[2].key).slot(1)
@@ -455,6 +482,44 @@ def test_copies_count_only_in_the_incarnation_that_took_them(disk: MemoryDisk) -
     lost = FileBookie(storage).write_copies(copies)
 
     assert all(isinstance(answer, BookKeeperError) for answer in lost)
+
+
+@pytest.mark.parametrize("operation", ["make_directory", "put", "list", "read"])
+@pytest.mark.parametrize("has_directories", [True, False])
+def test_cookie_neg_copies_that_are_put_after_a_wipe_do_not_count(
+    disk: MemoryDisk, operation: str, has_directories: bool
+) -> None:
+    """The partition is formatted anew, and then takes them and reads them back."""
+    target = MemoryDisk(BOOKIE, has_directories=has_directories)
+    furnish(MemoryStorage(target), Marker(BOOKIE, INCARNATION, "cluster"))
+    storage = wiped_before(target, lambda asked, path: asked == operation and path != MARKER_PATH)
+
+    answers = FileBookie(storage).write_copies(copies_from(disk))
+
+    assert all(isinstance(answer, BookKeeperError) for answer in answers)
+
+
+@pytest.mark.parametrize("number", [1, COUNT])
+def test_copies_that_nobody_would_find_are_not_stored(disk: MemoryDisk, number: int) -> None:
+    """However many a target is sent together: a listing does not show what was put."""
+
+    class Hiding(MemoryStorage):
+        def list(self, directory: str) -> Sequence[str]:
+            return [] if directory.endswith("/copies") else super().list(directory)
+
+    target = MemoryDisk("10.0.0.2:3181")
+    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+
+    answers = FileBookie(Hiding(target)).write_copies(copies_from(disk)[:number])
+
+    assert [type(answer) for answer in answers] == [BookieUnavailableError] * number
+
+
+def copies_from(disk: MemoryDisk) -> list[NewCopies]:
+    """Of the first entries of every ledger, which are written there."""
+    written(disk)
+    source = FileBookie(MemoryStorage(disk))
+    return [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
 
 
 def test_copies_are_those_that_each_makes_by_itself(disk: MemoryDisk) -> None:

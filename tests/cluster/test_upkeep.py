@@ -29,6 +29,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 
@@ -181,6 +182,7 @@ def test_a_missing_entry_is_published_and_one_on_its_way_is_not(ground: Ground) 
     closed, open_ = written(ground, 3), written(ground, 3, closed=False)
     bookie = ground.bookie_ids[0]
     for writer in (closed, open_):
+        wait_for_every_copy(writer)
         paths = [p for p in ground.files(bookie) if f"/{writer.ledger_id}-" in str(p)]
         paths[-1].unlink()
 
