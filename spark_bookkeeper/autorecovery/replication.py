@@ -53,6 +53,10 @@ _NO_TIME: Final = (
 )
 
 
+_WELL: Final = frozenset({Outcome.HEALTHY, Outcome.GONE})
+"""What is found of a replica with which nothing is the matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskWork:
     """Do one task; whoever asks for it holds its lock. Picklable."""
@@ -285,23 +289,31 @@ class _Replication:
         return self._context.ledger(ledger_id, found.value.nonce)[0]
 
     def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> Sequence[Row]:
-        """Replicas that the task names and whose bookies are there: looked at, and made whole."""
+        """Replicas that the task names and whose bookies are there: looked at, and made whole.
+
+        Where a look at some of its entries finds anything, all of them are looked at.
+        """
         rows: list[Row] = []
         named = self._named(ledger, self._absent(ledger))
         for fragment in ledger.metadata.fragment_ranges():
             for bookie in fragment.ensemble:
                 if bookie not in named:
                     continue
-                check = CheckWork(
-                    self._work.ledger_id,
-                    note.percentage,
-                    (fragment.first_entry_id, bookie),
-                    nonce=ledger.metadata.nonce,
-                )
-                rate, rate_now = self._work.bytes_per_second, self._work.rate_now
-                repair = RepairWork(check, False, rate, rate_now)
-                rows += (each.row() for each in repair_one(self._context, repair))
+                found = self._repair(ledger, fragment.first_entry_id, bookie, note.percentage)
+                if note.percentage < 100 and any(row.status not in _WELL for row in found):
+                    found += self._repair(ledger, fragment.first_entry_id, bookie, 100)
+                rows += found
         return rows
+
+    def _repair(
+        self, ledger: Ledger, first: EntryId, bookie: BookieId, percentage: int
+    ) -> list[Row]:
+        share = first, bookie
+        nonce = ledger.metadata.nonce
+        check = CheckWork(self._work.ledger_id, percentage, share, nonce=nonce)
+        rate, rate_now = self._work.bytes_per_second, self._work.rate_now
+        repair = RepairWork(check, False, rate, rate_now)
+        return [each.row() for each in repair_one(self._context, repair)]
 
     def _settle(self, nonce: bytes | None) -> None:
         """Take the task away when nothing is left, and say why not otherwise."""

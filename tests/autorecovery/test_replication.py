@@ -18,9 +18,11 @@ from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.whole import assert_replicated
 
 
@@ -795,3 +797,21 @@ def test_a_bookie_that_goes_while_a_worker_works_keeps_the_task(ground: Ground) 
     process.runtime.sleep(CONFIG.retry_first_ms / 1000 + 1)
     process.work()
     assert_replicated(ground, writer)
+
+
+def test_a_replica_that_lacks_most_of_its_entries_is_made_whole_and_not_its_ends_alone(
+    ground: Ground,
+) -> None:
+    """A check that looked at the first and the last entry published it."""
+    writer = written(ground, count=10)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    for path in ground.files(bookie, "slots"):
+        path.unlink()
+    tree = ground.context.store.underreplication
+    tree.mark(LedgerId(writer.ledger_id), [bookie], ground.context.cluster_ms())
+
+    Process(ground).work()
+
+    assert tree.read(LedgerId(writer.ledger_id)) is None
+    client = ground.client(InlineRuntime())
+    assert check_ledgers(client, LocalRunner(client), None, 100).is_complete

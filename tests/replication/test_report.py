@@ -70,6 +70,7 @@ def test_programs_get_the_keys_they_were_promised() -> None:
         "job": "recover_bookie",
         "dry_run": False,
         "ledgers": 2,
+        "ledgers_complete": 1,
         "fragments": 3,
         "entries": 14,
         "bytes": 140,
