@@ -1431,3 +1431,27 @@ def test_a_node_that_may_not_be_read_is_said_to_be_and_only_when_it_is_met(
     with pytest.raises(MetadataError, match=r"refused to read .*NoAuth"):
         next(read)
     assert [i for i, _ in before] == ids[:4]
+
+
+def test_a_lock_that_is_taken_by_the_next_session_is_released(
+    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was frozen between its look at the session and the request goes on."""
+    store, other = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+    tree, ledger_id = store.underreplication, LedgerId(7)
+    assert tree.lock(ledger_id, "one")
+    tree.unlock(ledger_id)
+    create, before = store._zk.create, store._zk.session_id
+
+    def late(path: str, data: bytes, *, ephemeral: bool = False) -> object:
+        zookeeper.expire(store)
+        eventually(lambda: bool(store.instance_id()) and store._zk.session_id != before)
+        return create(path, data, ephemeral=ephemeral)
+
+    monkeypatch.setattr(store._zk, "create", late)
+    assert tree.lock(ledger_id, "one")
+
+    tree.unlock(ledger_id)
+
+    assert dict(other.underreplication.locks()) == {}

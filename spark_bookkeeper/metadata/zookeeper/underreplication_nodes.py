@@ -183,14 +183,18 @@ class ZooKeeperUnderreplication:
             except PresentError:
                 there = self._zk.get_settled(path)
                 # What was taken before by a call whose answer was lost is ours.
-                is_taken = there is not None and there.owner == session
+                is_taken = there is not None and there.owner in (session, self._zk.session_id)
         except BaseException:  # it may have been taken: whoever releases it looks first
             with self._lock:
                 self._doubtful.add(ledger_id)
             raise
-        if not is_taken:
-            with self._lock:
+        with self._lock:
+            if not is_taken:
                 self._held.pop(ledger_id, None)
+            elif (now := self._zk.session_id) != session:
+                # The session ended meanwhile: whoever releases it looks first whose it is.
+                self._held[ledger_id] = now
+                self._doubtful.add(ledger_id)
         return is_taken
 
     def unlock(self, ledger_id: LedgerId) -> None:
