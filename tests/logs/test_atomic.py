@@ -175,6 +175,10 @@ def test_writes_truncate_what_the_log_need_not_keep(ground: Ground) -> None:
         shift_ms = 0
 
         @override
+        def now(self) -> float:
+            return super().now() + self.shift_ms / 1000
+
+        @override
         def wall_ms(self) -> int:
             return super().wall_ms() + self.shift_ms
 

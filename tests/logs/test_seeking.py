@@ -37,6 +37,9 @@ class Clock(ThreadRuntime):
         super().__init__()
         self.minutes = 0.0
 
+    def now(self) -> float:
+        return super().now() + self.minutes * 60
+
     def wall_ms(self) -> int:
         return int(at(self.minutes).timestamp() * 1000)
 
