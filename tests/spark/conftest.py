@@ -29,6 +29,11 @@ def python_path() -> str:
 
 @pytest.fixture(scope="session")
 def spark(python_path: str) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    left = SparkSession.getActiveSession()
+    if left is not None:  # by a command of another test, and whoever asks for one would get that
+        left.stop()
     # Two failures of a task are allowed, and the session's time zone is not the ledgers' one.
     session = sbk.spark_session(
         "local[2,3]",
