@@ -56,7 +56,7 @@ def ledgers(lab: Lab) -> Iterator[Line]:
         plain = stack.enter_context(_Plain(bk))
         plain.make(count)
         sizes = f"{count:,} closed ledgers, {AFFECTED} of them on the lost bookie"
-        # Figures of several runs are put together by their names: those of 100,000 among themselves.
+        # Runs are put together by the names of their lines: those of a million among themselves.
         looked_at = f"{count:,}" if count > SAMPLED_MAX else "all"
 
         def ours() -> float:

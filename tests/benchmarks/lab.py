@@ -62,6 +62,7 @@ class Sizes:
     creates_wide: int
     micro_batches: int
     audited: int
+    small_files: int
 
 
 FULL = Sizes(
@@ -82,6 +83,7 @@ FULL = Sizes(
     creates_wide=500,
     micro_batches=20,
     audited=100_000,
+    small_files=5_000,
 )
 
 QUICK = Sizes(
@@ -102,6 +104,7 @@ QUICK = Sizes(
     creates_wide=64,
     micro_batches=5,
     audited=2_000,
+    small_files=200,
 )
 
 

@@ -17,7 +17,16 @@ from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.costs import append_cost, recovery_cost
-from tests.benchmarks import appending, auditing, feeling, frames, profiling, recovering, sources
+from tests.benchmarks import (
+    appending,
+    auditing,
+    compacting,
+    feeling,
+    frames,
+    profiling,
+    recovering,
+    sources,
+)
 from tests.benchmarks import table as tables
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
@@ -57,6 +66,7 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P8": auditing.ledgers,
     "P9": appending.growth,
     "P10": costs,
+    "C1": compacting.reading,
     "S1": sources.writing,
     "S2": sources.scanning,
     "S3": sources.batches,
@@ -95,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         where = tables.provenance(Path(directory))
         chosen = asked.profile or asked.only or list(POINTS)
-        if {"P2", "P5", "P6", "P7", "START", *SOURCES} & set(chosen):
+        if {"P2", "P5", "P6", "P7", "C1", "START", *SOURCES} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
         for point in chosen:
             try:
