@@ -214,7 +214,8 @@ class AutorecoveryConfig:
     """A writer has so long to replace a lost bookie itself before its ledger is fenced."""
 
     retry_first_ms: int = 10_000
-    """After a ledger could not be repaired, it is left alone for so long; then twice as long."""
+    """After a ledger could not be repaired, it is left alone for so long; then twice as long. So is
+    a check of the auditor that failed."""
 
     retry_most_ms: int = 300_000
     """And never longer than this. A bookie that comes ends the wait; where nothing else can help, a

@@ -20,8 +20,9 @@ from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, bounded
+from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo

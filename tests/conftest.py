@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,12 @@ from hypothesis import HealthCheck, settings
 
 from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FileSystem
+from spark_bookkeeper.client.write import lane
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
 from tests.class_archive import ClassArchive
+from tests.guests import guests_of
 
 # A shared machine can stall any example for seconds, so no example has a deadline; on CI the
 # examples are derived from the test itself, so that a run can be repeated.
@@ -79,6 +83,24 @@ def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             writer.abandon()
 
 
+@pytest.fixture(autouse=True)
+def no_spark_is_left() -> Iterator[None]:
+    """A test that has Spark started stops it: who asks for a session gets the one that runs."""
+    before = running_spark()
+    yield
+    left = running_spark()
+    if left is None or left is before:
+        return
+    left.stop()
+    pytest.fail(f"left a running Spark behind, on {left.master}: stop it, or ask for none")
+
+
+def running_spark() -> Any:
+    """The Spark of this process, which has one at most; ``None`` while there is none."""
+    context = sys.modules.get("pyspark.core.context")
+    return None if context is None else context.SparkContext._active_spark_context
+
+
 WAITING_FOR_DISKS = ("bookie", "benchmarks")
 """Directories whose tests sync as the library does, for they look at what it does with a disk. So
 do the whole clusters of ``integration/``, which run as they do elsewhere."""
@@ -101,6 +123,36 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(new_file, "sync_content", os.fstat)  # what is closed is an error as ever
         patch.setattr(os, "fsync", os.fstat)
         patch.setattr(FileSystem, "sync", lambda _: None)
+        yield
+
+
+AS_ELSEWHERE = ("benchmarks", "integration", "simulation")
+"""Directories in which a put is repeated after the pauses that it has elsewhere: they look at what
+comes of time, and in a simulation that is none of ours."""
+
+
+@pytest.fixture(autouse=True)
+def unpaused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put that fails is repeated as often as ever, and at once.
+
+    A bookie that a test takes away would be waited for, three quarters of a second each time.
+    """
+    directory = request.path.relative_to(Path(__file__).parent).parts[0]
+    if directory not in AS_ELSEWHERE:
+        monkeypatch.setattr(lane, "PAUSES_SECONDS", (0.0,) * len(lane.PAUSES_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One ZooKeeper for all clusters that are its guests."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("host") / "zookeeper") as running:
+        yield running
+
+
+@pytest.fixture
+def guests(host: EmbeddedZooKeeper) -> Iterator[None]:
+    """Clusters that a test starts have no ZooKeeper of their own; see ``guests.py``."""
+    with guests_of(host):
         yield
 
 

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from spark_bookkeeper.autorecovery.check_results import (
+    ABSENT_BOOKIE,
+    Found,
     show_nothing,
     show_results,
     write_result,
@@ -22,8 +24,8 @@ from spark_bookkeeper.autorecovery.checks import (
     AuditorCheck,
     check_all_ledgers,
     check_placement,
-    check_replicas,
 )
+from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
@@ -33,15 +35,21 @@ from spark_bookkeeper.autorecovery.publishing import (
     audit_bookies,
     check_enabled,
 )
+from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
-from spark_bookkeeper.protocol.task_notes import next_check_at
+from spark_bookkeeper.protocol.task_notes import back_off, next_check_at
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Runner, reason_of
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 
@@ -56,8 +64,13 @@ _SECOND_LOOK_SECONDS: Final = 60.0
 """After a loss all bookies are looked for once more. A writer may have chosen the bookie before it
 went, and have named it in the metadata after they were read."""
 
-_COUNTED_SECONDS: Final = 60.0
-"""Tasks are counted for their gauge so often at the most: that lists all of them."""
+_BEGUN_MS: Final = 0
+"""When a check that is done for the first time is said to have been done, until it has ended. It is
+due all the same, and who asks for it meanwhile takes that away, which is seen."""
+
+_LISTED_SECONDS: Final = 60.0
+"""Tasks are counted for their gauge, and notes without tasks looked for, so often at the most: that
+lists all of them."""
 
 
 class UnfinishedScanError(BookKeeperError):
@@ -94,8 +107,12 @@ class Auditor:
         """When all bookies are looked for again; ``None`` is now."""
         self._next_check_ms: int | None = None
         """When the first of the checks is due."""
+        self._in_vain: dict[Check, tuple[int, float]] = {}
+        """Of each check that failed since it was done last: how often, and when to try again."""
         self._counted_at: float | None = None
         """When the tasks were counted last."""
+        self._tidied_at: float | None = None
+        """When notes without tasks were forgotten last."""
 
     @property
     def can_check(self) -> bool:
@@ -146,11 +163,17 @@ class Auditor:
             self._check_ledgers()
         except (DisabledError, EndedError):
             return _WAIT_MOST_SECONDS
-        forget_what_is_done(self._context)
+        self._tidy()
         if self._next_check_ms is None:
             return _WAIT_MOST_SECONDS
         left = (self._next_check_ms - self._context.cluster_ms()) / 1000
         return min(_WAIT_MOST_SECONDS, max(0.0, left))
+
+    def _tidy(self) -> None:
+        now = self._context.runtime.now()
+        if self._tidied_at is None or now - self._tidied_at >= _LISTED_SECONDS:
+            forget_what_is_done(self._context)
+            self._tidied_at = now
 
     # The bookies
 
@@ -184,31 +207,44 @@ class Auditor:
             _log.info("bookie %s is back, or is not waited for any more", was_waiting)
         if lost:
             try:
-                self._published(f"bookies {', '.join(sorted(lost))} are lost", lost)
+                report = self._published(f"bookies {', '.join(sorted(lost))} are lost", lost)
             except BaseException:
                 self._bookies = self._bookies.audit_failed(lost)
                 raise
+            self._bookies = self._bookies.back(report.back)
             second_at = self._context.runtime.now() + _SECOND_LOOK_SECONDS
             if self._bookies_due_at is not None:
                 self._bookies_due_at = min(self._bookies_due_at, second_at)
 
     def _read_delay(self, changed: Callable[[], None]) -> Versioned[int]:
         tree = self._context.store.underreplication
-        found = tree.delay_seconds(changed)
-        if found is None:  # BookKeeper's shell fails to read what nobody has set
+        found = read_delay(tree, changed)
+        if found.seconds is None:  # BookKeeper's shell fails to read what nobody has set
             tree.set_delay_seconds(0)
-            found = tree.delay_seconds(changed)
-        return found or Versioned(0, 0)
+            found = read_delay(tree, changed)
+        if found.warning is not None and found.seconds != self._delay:
+            _log.warning("%s", found.warning)
+        return found.seconds or Versioned(0, 0)
 
     def _check_bookies(self) -> None:
         """Every bookie that any ledger names, also one that nobody has seen or remembers."""
         interval_s, now = self._config.bookie_check_interval_s, self._context.runtime.now()
         if self._bookies_due_at is not None and now < self._bookies_due_at:
             return
-        self._published("all bookies were looked for", None)
+        report = self._published("all bookies were looked for", None)
+        found = Found()
+        found.ledgers = report.looked_at
+        for row in report.rows:
+            if row.status is Outcome.PUBLISHED:
+                found.add(ABSENT_BOOKIE, LedgerId(row.ledger_id))
         self._bookies_due_at = now + interval_s if interval_s > 0 else math.inf
+        try:
+            result = found.result(None, self._context.cluster_ms(), report.duration_ms)
+            write_result(self._context.store.registers, result)
+        except BookKeeperError as error:  # it is for people: no reason to look at all ledgers again
+            _log.warning("what the look for bookies found is not kept: %s", error.message)
 
-    def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
+    def _published(self, why: str, lost: frozenset[BookieId] | None) -> AuditReport:
         report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
         self._context.metrics.auditing.observe(report.duration_ms)
         published = report.marked_ledgers
@@ -217,6 +253,7 @@ class Auditor:
         if report.is_cut_short:  # those that are left are not forgotten
             raise DisabledError(DISABLED)
         _check_whole(report)
+        return report
 
     def _scanned(self, scan: Callable[..., ReportT]) -> ReportT:
         """A scan. What Spark does not do is done here, for nobody else holds the office."""
@@ -257,29 +294,78 @@ class Auditor:
         }
         tree = context.store.underreplication
         self._next_check_ms = None
+        failure: Exception | None = None
         for check, run in checks.items():
             interval_ms, now_ms = self._interval_ms(check), context.cluster_ms()
-            last_ms = tree.checked_at_ms(check)
-            due = next_check_at(last_ms, interval_ms, now_ms)
+            last = self._checked_at(check)
+            due = next_check_at(None if last is None else last.value, interval_ms, now_ms)
             if due is None:
                 continue
-            if last_ms is not None and last_ms > now_ms:
+            if last is not None and last.value > now_ms:
                 # Else every look would find it due an interval later, until that time has come.
-                tree.set_checked_at_ms(check, now_ms)
+                tree.set_checked_at_ms(check, now_ms, last)
             at_ms = due if due > now_ms else now_ms + interval_ms
             self._next_check_ms = min(at_ms, self._next_check_ms or at_ms)
             if due > now_ms:
                 continue
-            report = run()
-            _check_whole(report)
-            # First what was found: killed in between, the check is repeated, and nothing is lost.
-            if report.result is not None:
-                write_result(context.store.registers, report.result)
-            if tree.checked_at_ms(check) == last_ms:  # else it was asked for again meanwhile
-                tree.set_checked_at_ms(check, context.cluster_ms())
-            context.metrics.checking[check.name.lower()].observe(report.duration_ms)
-            self._show()
-            _log.info("%s: %s", report.job, report.counts or "nothing was found")
+            if last is None:  # somebody asks for it, also if it has failed just now
+                last = tree.set_checked_at_ms(check, _BEGUN_MS, None)
+                if last is None:
+                    continue  # another auditor has begun it, so this one is none any more
+            elif check in self._in_vain:
+                left = self._in_vain[check][1] - context.runtime.now()
+                if left > 0:
+                    at_ms = now_ms + math.ceil(left * 1000)
+                    self._next_check_ms = min(at_ms, self._next_check_ms)
+                    continue
+            try:
+                self._check_and_remember(check, run, last)
+            except (DisabledError, EndedError, MetadataUnavailableError):
+                raise  # that goes for the others too
+            except Exception as error:  # noqa: BLE001  (raised when the others have been done)
+                failure = failure or error
+                self._wait_for(check, error)
+            else:
+                self._in_vain.pop(check, None)
+        if failure is not None:
+            raise failure
+
+    def _checked_at(self, check: Check) -> Versioned[int] | None:
+        """When a check was done last; a time that cannot be read is forgotten, so it is due now."""
+        tree = self._context.store.underreplication
+        try:
+            return tree.checked_at_ms(check)
+        except MetadataFormatError as error:
+            _log.warning("%s is done now: %s", check.name.lower(), error.message)
+            tree.forget_checked(check)
+            return None
+
+    def _check_and_remember(
+        self, check: Check, run: Callable[[], AuditorCheck], last: Versioned[int]
+    ) -> None:
+        """Do one check.
+
+        Args:
+            last: when it is said to have been done last.
+        """
+        context, tree = self._context, self._context.store.underreplication
+        report = run()
+        _check_whole(report)
+        # First what was found: killed in between, the check is repeated, and nothing is lost.
+        if report.result is not None:
+            write_result(context.store.registers, report.result)
+        tree.set_checked_at_ms(check, context.cluster_ms(), last)
+        context.metrics.checking[check.name.lower()].observe(report.duration_ms)
+        self._show()
+        _log.info("%s: %s", report.job, report.counts or "nothing was found")
+
+    def _wait_for(self, check: Check, error: Exception) -> None:
+        """Later each time: a check may look at all ledgers before it fails."""
+        attempts = self._in_vain.get(check, (0, 0.0))[0] + 1
+        wait_ms = back_off(attempts, self._config.retry_first_ms, self._config.retry_most_ms)
+        self._in_vain[check] = attempts, self._context.runtime.now() + wait_ms / 1000
+        what = f"the check of {check.name.lower()}"
+        _log.warning("%s, again in %.0f s: %s", what, wait_ms / 1000, reason_of(error, what))
 
     def _go_on(self) -> None:
         """Raises when a scan is to end."""
@@ -301,7 +387,7 @@ class Auditor:
         store, metrics = self._context.store, self._context.metrics
         now = self._context.runtime.now()
         try:
-            if self._counted_at is None or now - self._counted_at >= _COUNTED_SECONDS:
+            if self._counted_at is None or now - self._counted_at >= _LISTED_SECONDS:
                 self._counted_at = now
                 tasks = sum(1 for _ in store.underreplication.ledger_ids())
                 metrics.underreplicated_ledgers.set(tasks)

@@ -19,10 +19,16 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.stored_json import decoded, number
+
+BOOKIES: Final = "bookies"
+"""The check that looks for absent bookies in all ledgers. Each new auditor does it, whenever it
+was done last: nobody has seen who came and went while there was none."""
 
 MOST_NAMED: Final = 20
 """Ledgers that a result names, of each kind."""
 
+ABSENT_BOOKIE: Final = "counts on an absent bookie"
 NO_REPLICA: Final = "no replica"
 BELOW_ACK_QUORUM: Final = "fewer than Qa"
 BELOW_WRITE_QUORUM: Final = "fewer than Qw"
@@ -34,7 +40,7 @@ class CheckResult:
     """One check of all ledgers that came to its end."""
 
     check: str
-    """``all_ledgers``, ``placement`` or ``replicas``."""
+    """``bookies``, ``all_ledgers``, ``placement`` or ``replicas``."""
     ended_at_ms: int
     duration_ms: int
     ledgers: int
@@ -65,10 +71,10 @@ class Found:
         if len(named) < MOST_NAMED:
             named.append(ledger_id)
 
-    def result(self, check: Check, ended_at_ms: int, duration_ms: int) -> CheckResult:
-        """When the check has ended."""
+    def result(self, check: Check | None, ended_at_ms: int, duration_ms: int) -> CheckResult:
+        """When the check has ended; ``None`` is that of the bookies."""
         named = {what: tuple(ids) for what, ids in self._named.items()}
-        name = check.name.lower()
+        name = BOOKIES if check is None else check.name.lower()
         return CheckResult(name, ended_at_ms, duration_ms, self.ledgers, dict(self._counts), named)
 
 
@@ -84,8 +90,9 @@ def write_result(registers: Registers, result: CheckResult) -> None:
 
 
 def read_results(registers: Registers) -> tuple[CheckResult, ...]:
-    """The newest result of each check that has one, in the order of ``Check``."""
-    found = (_decode(registers.read(_name(check.name.lower()))) for check in Check)
+    """The newest result of each check that has one: bookies, then in the order of ``Check``."""
+    names = (BOOKIES, *(check.name.lower() for check in Check))
+    found = (_decode(registers.read(_name(name))) for name in names)
     return tuple(result for result in found if result is not None)
 
 
@@ -121,22 +128,17 @@ def _decode(found: Versioned[bytes] | None) -> CheckResult | None:
     if found is None:
         return None
     try:
-        values = json.loads(found.value)
-        return CheckResult(
-            check=str(values["check"]),
-            ended_at_ms=_number(values["ended_at_ms"]),
-            duration_ms=_number(values["duration_ms"]),
-            ledgers=_number(values["ledgers"]),
-            found={str(what): _number(count) for what, count in values["found"].items()},
-            named={str(what): tuple(map(_number, ids)) for what, ids in values["named"].items()},
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return decoded(found.value, _result)
+    except ValueError:
         return None
 
 
-def _number(value: Any) -> int:
-    """What a counter, a time or a ledger's id may be: gauges and tables take no more."""
-    number = int(value)
-    if not 0 <= number < 1 << 63:
-        raise ValueError(f"{str(value)[:20]} is not from 0 to 2**63 - 1")
-    return number
+def _result(values: Any) -> CheckResult:
+    return CheckResult(
+        check=str(values["check"]),
+        ended_at_ms=number(values["ended_at_ms"]),
+        duration_ms=number(values["duration_ms"]),
+        ledgers=number(values["ledgers"]),
+        found={str(what): number(count) for what, count in values["found"].items()},
+        named={str(what): tuple(map(number, ids)) for what, ids in values["named"].items()},
+    )

@@ -6,8 +6,7 @@ that it is not there, or not as it was written, is published.
 A check of a large cluster takes hours. So it asks again and again whether to go on, and what it
 has found by then is published when it does not.
 
-Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``,
-``AuditorReplicasCheckTask``.
+Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``.
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ from functools import partial
 from typing import Final
 
 from spark_bookkeeper.autorecovery.check_results import (
-    BELOW_ACK_QUORUM,
-    BELOW_WRITE_QUORUM,
-    NO_REPLICA,
     CheckResult,
     Found,
 )
-from spark_bookkeeper.autorecovery.lots import Lots, NotDone
+from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
@@ -37,17 +33,15 @@ from spark_bookkeeper.autorecovery.publishing import (
     chunks,
     report_of_scan,
 )
-from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import (
-    BookieError,
     BookKeeperError,
-    MetadataFormatError,
-    NoSuchLedgerError,
+    MetadataUnavailableError,
 )
+from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
@@ -59,11 +53,8 @@ from spark_bookkeeper.replication.check_ledgers import (
     check_works,
 )
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import Failure, Runner, Step, limited
-from spark_bookkeeper.replication.shares import share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.runner import NotDone, Runner
 from spark_bookkeeper.runtime.spool import Spool
-from spark_bookkeeper.runtime.throttle import Throttle
 
 CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
 """Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
@@ -71,11 +62,6 @@ could not be read in time may be there, and who is gone is found by the check of
 
 
 _NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
-
-REPLICA_BYTES: Final = 4096
-ENTRY_BYTES: Final = 16
-"""What a bookie reads to tell which entries it has is taken as so much for each replica, and for
-each entry of it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +89,7 @@ def check_all_ledgers(
         DisabledError: somebody disabled autorecovery, before or meanwhile.
         EndedError: ``heed`` raised it. What had been found is published.
     """
-    heed = heed or partial(check_enabled, context)
+    heed = _for_good(heed or partial(check_enabled, context))
     step, here = check_step(), check_step(partial(_is_over, heed))
     lots = Lots(context, runner, "check_all_ledgers", bytes_per_second, heed)
 
@@ -136,7 +122,7 @@ def check_all_ledgers(
         _publish(context, missing, percentage)
         found.ledgers += len(chunk) - len(left)
 
-    return _checked(context, Check.ALL_LEDGERS, check, heed, lots)
+    return report_of_check(context, Check.ALL_LEDGERS, check, heed, lots)
 
 
 def _not_checked(what: NotDone[CheckWork]) -> Finding:
@@ -144,14 +130,34 @@ def _not_checked(what: NotDone[CheckWork]) -> Finding:
 
 
 def _is_over(heed: Heed) -> bool:
-    """Whether ``heed`` raises, for those who can only be told yes or no: they leave what they are
-    at, and whoever asks next hears why.
+    """Whether ``heed`` says that the check ends, for those who can only be told yes or no: they
+    leave what they are at. Where it could not find out, they go on.
     """
     try:
         heed()
-    except (EndedError, BookKeeperError):
+    except (EndedError, DisabledError):
         return True
+    except BookKeeperError:
+        pass
     return False
+
+
+def _for_good(heed: Heed) -> Heed:
+    """Says again what it said when it ended a check: then something was not looked at, and the
+    check has not been done, whatever somebody would say by now.
+    """
+    over: list[EndedError | DisabledError] = []
+
+    def again() -> None:
+        if over:
+            raise over[0]
+        try:
+            heed()
+        except (EndedError, DisabledError) as error:
+            over.append(error)
+            raise
+
+    return again
 
 
 def _publish(
@@ -164,14 +170,26 @@ def _publish(
 def publish_finding(
     context: ClientContext, ledger_id: LedgerId, bookies: Sequence[str], percentage: int
 ) -> None:
-    """The note first: whoever takes the task has to look as closely as it was looked here."""
+    """Publish that bookies which are there lack entries, or have damaged ones: also where their
+    task is under way, so that whoever looked at them before does not take it away.
 
-    def looked(note: TaskNote) -> TaskNote:
-        return replace(note, percentage=max(note.percentage, percentage))
+    The note first: whoever takes the task has to look as closely as it was looked here. And again
+    where it is not there after the task: if it had gone meanwhile, as one without a task does, the
+    task may have been looked at without it.
 
-    if percentage:
-        Notes(context.store.registers).change(ledger_id, looked)
-    context.store.underreplication.mark(ledger_id, bookies, context.cluster_ms())
+    Raises:
+        MetadataUnavailableError: there was no answer, or others kept removing the note.
+    """
+    notes, tree = Notes(context.store.registers), context.store.underreplication
+    for _ in range(CONFLICTS_MAX):
+        notes.change(ledger_id, partial(TaskNote.found_damaged, percentage=percentage))
+        tree.mark(ledger_id, bookies, context.cluster_ms(), anew=True)
+        if not percentage or notes.read(ledger_id).percentage >= percentage:
+            return
+    raise MetadataUnavailableError(
+        f"the note of ledger {ledger_id} kept being removed, so nobody may see what "
+        f"{', '.join(bookies)} lack. Nothing is lost by it: the next check says it again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,129 +251,14 @@ def check_placement(
     return AuditorCheck(job, rows, duration_ms=took_ms, failure=failure, result=result)
 
 
-@dataclass(frozen=True, slots=True)
-class CountWork:
-    """Count the replicas of every entry of one closed ledger. Picklable."""
-
-    ledger_id: LedgerId
-    size_bytes: int = 0
-    bytes_per_second: int | None = None
-    """Limit on what bookies read to answer, about."""
-
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.ledger_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What was counted of one fragment, of which something is not as it should be."""
-
-    row: Row
-    few: str | None = None
-    """How few replicas there are of some entry; ``None`` where not all bookies could be asked."""
-
-    @property
-    def bytes(self) -> int:
-        """Nothing was read."""
-        return self.row.bytes
-
-
-def check_replicas(
-    context: ClientContext,
-    runner: Runner,
-    *,
-    bytes_per_second: int | None = None,
-    heed: Heed | None = None,
-) -> AuditorCheck:
-    """Closed ledgers with entries of which too few replicas are there; nothing is published.
-
-    Bookies are asked which entries they have, and no entry is read. Ledgers that have a task are
-    passed over.
-
-    Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
-        EndedError: ``heed`` raised it.
-    """
-    heed = heed or partial(check_enabled, context)
-    step = Step("counting replicas", count_replicas, _not_counted, limited)
-    lots = Lots(context, runner, "check_replicas", bytes_per_second, heed)
-
-    def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
-        tasks = dict(context.store.underreplication.read_many(chunk))
-        works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        left: set[LedgerId] = set()
-        for result in lots.run(works, step, step):
-            heed()
-            if isinstance(result, NotDone):
-                left.add(result.work.ledger_id)
-                counted = _not_counted(result.work, result.failure)
-            else:
-                counted = result
-            found.add(counted.few or counted.row.status.value, LedgerId(counted.row.ledger_id))
-            yield counted.row
-        found.ledgers += len(chunk) - len(left)
-
-    return _checked(context, Check.REPLICAS, check, heed, lots)
-
-
-def _not_counted(work: CountWork, failure: Failure) -> Counted:
-    return Counted(Row(work.ledger_id, "count", Outcome.LEFT, failure.reason))
-
-
-def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]:
-    """The fragments of a closed ledger that lack replicas, each with the fewest that are there.
-
-    A bookie that cannot be asked is ``unavailable``, and nothing is said of what it holds.
-    """
-    throttle = Throttle(context.runtime, work.bytes_per_second)
-    try:
-        ledger, found = context.ledger(work.ledger_id)
-    except (NoSuchLedgerError, MetadataFormatError):
-        return []
-    if not found.value.is_closed:
-        return []
-    counted: list[Counted] = []
-    quorum = found.value.quorum
-    for fragment in found.value.fragment_ranges():
-        first, last = fragment.first_entry_id, fragment.last_entry_id
-        assert last is not None
-        lacking: dict[int, int] = {}
-        silent: list[BookieId] = []
-        for position, bookie in enumerate(fragment.ensemble):
-            entries = share_of(ledger, position, first, last)
-            try:
-                missing = _lacking(context.bookies.replica(bookie, ledger), entries)
-            except BookieError:
-                silent.append(bookie)
-                missing = list(entries)
-            for entry in missing:
-                lacking[entry] = lacking.get(entry, 0) + 1
-            throttle(REPLICA_BYTES + ENTRY_BYTES * len(entries))
-        if not lacking:
-            continue
-        copies = quorum.write_quorum_size - max(lacking.values())
-        if copies == 0:
-            few, how = NO_REPLICA, "no replica"
-        elif copies < quorum.ack_quorum_size:
-            few, how = BELOW_ACK_QUORUM, f"{copies} replicas, fewer than Qa"
-        else:
-            few, how = BELOW_WRITE_QUORUM, f"{copies} replicas, fewer than Qw"
-        not_asked = f"; {', '.join(silent)} could not be asked" if silent else ""
-        reason = f"{len(lacking)} entries have {how} at the least{not_asked}"
-        status = Outcome.UNAVAILABLE if silent else Outcome.MISSING
-        row = Row(work.ledger_id, "count", status, reason, first, last)
-        counted.append(Counted(row, None if silent else few))
-    return counted
-
-
-def _checked(
+def report_of_check(
     context: ClientContext,
     which: Check,
     check: Callable[[list[LedgerId], Found], Iterator[Row]],
     heed: Heed,
     lots: Lots,
 ) -> AuditorCheck:
+    """What a check of some ledgers, and then of others, finds in all of them."""
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
     found = Found()
@@ -366,11 +269,3 @@ def _checked(
     result = found.result(which, context.cluster_ms(), duration_ms)
     job, kept = f"check_{result.check}", report_rows(rows)
     return AuditorCheck(job, kept, duration_ms=duration_ms, failure=lots.failure, result=result)
-
-
-def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:
-    """Those of a share that a bookie does not say it has."""
-    if not entries:
-        return []
-    held = replica.holdings(entries[0], entries[-1])
-    return [EntryId(entry_id) for entry_id in held.lacking(entries)]

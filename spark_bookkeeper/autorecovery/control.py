@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_bookkeeper.autorecovery.check_results import CheckResult, read_results
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.limit import read_limit, write_limit
 from spark_bookkeeper.autorecovery.names import (
     DISABLED,
@@ -77,15 +78,15 @@ class AutorecoveryControl:
         """
         tree = self._tree
         tasks = sum(1 for _ in tree.ledger_ids())
-        is_enabled, auditor = tree.is_enabled(), tree.auditor()
+        is_enabled, auditor, delay = tree.is_enabled(), tree.auditor(), read_delay(tree)
         return AutorecoveryStatus(
             is_enabled=is_enabled,
             auditor=auditor,
             underreplicated=tasks,
             locked=len(tree.locks()),
-            lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
+            lost_bookie_recovery_delay=0 if delay.seconds is None else delay.seconds.value,
             bytes_per_second=self.bytes_per_second,
-            warning=_warning(auditor, is_enabled=is_enabled),
+            warning=_warning(auditor, is_enabled=is_enabled) or delay.warning,
             disabled_at=self._disabled_at(),
         )
 
@@ -114,8 +115,10 @@ class AutorecoveryControl:
 
     @property
     def lost_bookie_recovery_delay(self) -> int:
-        """Seconds that one bookie may be away before its ledgers are published; 0 is at once."""
-        found = self._tree.delay_seconds()
+        """Seconds that one bookie may be away before its ledgers are published; 0 is at once, also
+        where what stands there cannot be read.
+        """
+        found = read_delay(self._tree).seconds
         return 0 if found is None else found.value
 
     @lost_bookie_recovery_delay.setter
@@ -172,7 +175,7 @@ class AutorecoveryControl:
             "`spark-bookkeeper ledger check`, or bk.check_ledgers(), checks all ledgers by itself"
         )
         for check in Check:
-            self._tree.set_checked_at_ms(check, None)
+            self._tree.forget_checked(check)
 
     def _check_auditor(self, instead: str) -> None:
         check_enabled(self._context)

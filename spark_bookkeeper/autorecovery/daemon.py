@@ -65,7 +65,8 @@ class Autorecovery:
         self._check_bell = Bell(context.runtime)
         self._work_bell = Bell(context.runtime)
         self._tasks: list[Task] = []
-        self._stop_watching: Callable[[], None] | None = None
+        self._stops: list[Callable[[], None]] = []
+        """How it stops to be told of bookies and of its session."""
         self._is_stopping = False
         self._foreign: str | None = None
 
@@ -94,8 +95,10 @@ class Autorecovery:
             return
         self._is_stopping = False
         store, runtime = self._context.store, self._context.runtime
-        self._stop_watching = store.watch_registrations(self._ring)
-        store.on_session_lost(self._ring)
+        self._stops = [
+            store.watch_registrations(self._ring),
+            store.on_session_lost(self._ring),
+        ]
         self._tasks = [
             runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_bell)),
             runtime.spawn("checks", lambda: self._run(self.check_once, self._check_bell)),
@@ -109,15 +112,12 @@ class Autorecovery:
         for task in self._tasks:
             task.join()
         self._tasks = []
-        if self._stop_watching is not None:
-            self._stop_watching()
-            self._stop_watching = None
+        for stop in self._stops:
+            stop()
+        self._stops = []
         self._auditor = None
         show_nothing(self._context.metrics)
-        try:
-            self._context.store.underreplication.stand_down()
-        except BookKeeperError as error:
-            _log.info("the vote of %s goes with its session: %s", self._name, error.message)
+        self._context.store.underreplication.stand_down()
 
     def audit_once(self) -> float:
         """Stand for election, and do an auditor's work when elected; seconds until the next."""

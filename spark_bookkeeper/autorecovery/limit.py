@@ -9,6 +9,7 @@ from typing import Final
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.stored_json import number
 
 _LIMIT: Final = "autorecovery/bytes-per-second"
 """The register that has it."""
@@ -54,6 +55,6 @@ def share_now(sharing: int, context: ClientContext, before: int | None) -> int |
 def _decoded(found: Versioned[bytes] | None) -> int:
     """Not above 0 where there is no limit, or what is there says nothing."""
     try:
-        return -1 if found is None else int(found.value)
+        return -1 if found is None else number(found.value)
     except ValueError:
         return -1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Generic
+from dataclasses import replace
+from typing import Any, Final
 
 from spark_bookkeeper.autorecovery.publishing import Heed
 from spark_bookkeeper.client.context import ClientContext
@@ -17,6 +17,7 @@ from spark_bookkeeper.replication.runner import (
     Failure,
     ItemT,
     LocalRunner,
+    NotDone,
     ResultT,
     Runner,
     Step,
@@ -31,15 +32,6 @@ Spark's tasks cannot be asked in the middle."""
 
 LOT_BYTES: Final = 4 << 30
 """More than that is not given out at once, also where there is no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotDone(Generic[ItemT]):
-    """A piece of work that ended with an error. Picklable."""
-
-    work: ItemT
-    failure: Failure
-    bytes: int = 0
 
 
 class Lots:
@@ -132,7 +124,7 @@ class Lots:
             for result in self._run(self._runner, step, lot):
                 if isinstance(result, NotDone):
                     left.append(result.work)
-                    reason = result.failure.reason
+                    reason = result.failure.cause
                 else:
                     done.append(result)
         except Exception as error:  # noqa: BLE001  (also when the JVM of Spark has ended)

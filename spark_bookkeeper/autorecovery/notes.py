@@ -7,21 +7,27 @@ Only ledgers with trouble, or whose writers are being waited for, have one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, fields
-from typing import Final
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.task_notes import LocalRefusal, Marked, TaskNote
+from spark_bookkeeper.protocol.stored_json import decoded, number, text
+from spark_bookkeeper.protocol.task_notes import LocalRefusal, Marked, TaskNote, Whole
+
+T = TypeVar("T")
+
+_LEDGER_ID: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 _PARENT: Final = "autorecovery/notes"
 _IN_A_FOLDER: Final = 10_000
 """So that no list of names gets longer than ZooKeeper answers with."""
-
-_KNOWN: Final = frozenset(field.name for field in fields(TaskNote))
 
 
 class Notes:
@@ -45,16 +51,31 @@ class Notes:
         """The ledgers that have a note, in no order."""
         for folder in self._registers.names(_PARENT):
             for name in self._registers.names(f"{_PARENT}/{folder}"):
-                if name.isascii() and name.isdigit():
+                if _LEDGER_ID.fullmatch(name) and int(name) < 1 << 63:  # else it is not ours
                     yield LedgerId(int(name))
 
     def change(self, ledger_id: LedgerId, step: Callable[[TaskNote], TaskNote]) -> TaskNote:
         """Change a note by a pure step."""
         return change_register(self._registers, _name(ledger_id), _decode, _encode, step)
 
-    def forget(self, ledger_id: LedgerId) -> None:
-        """Its task is done."""
-        self._registers.delete(_name(ledger_id))
+    def read_versioned(self, ledger_id: LedgerId) -> Versioned[TaskNote] | None:
+        """The note of one ledger, for ``forget``; ``None`` where there is none."""
+        found = self._registers.read(_name(ledger_id))
+        return None if found is None else Versioned(_decode(found), found.version)
+
+    def forget(self, ledger_id: LedgerId, note: Versioned[TaskNote] | None) -> bool:
+        """Its task is done; a note that is another one by now is about the next task, and stays:
+        then ``False``.
+
+        Args:
+            note: as it was read while the task was there; ``None``: there was none.
+        """
+        if note is not None:
+            try:
+                self._registers.delete(_name(ledger_id), note.version)
+            except VersionConflictError:
+                return False
+        return True
 
 
 def forget_what_is_done(context: ClientContext) -> None:
@@ -63,11 +84,19 @@ def forget_what_is_done(context: ClientContext) -> None:
     A worker whose session ended may write one after another worker has done its task. It would
     stay for ever, and the next task of that ledger would begin with its attempts and times.
     """
-    notes = Notes(context.store.registers)
-    noted = list(notes.ledger_ids())
-    for ledger_id, task in context.store.underreplication.read_many(noted):
-        if task is None:
-            notes.forget(ledger_id)
+    notes, tree = Notes(context.store.registers), context.store.underreplication
+    noted = set(notes.ledger_ids())
+    for ledger_id in sorted(noted.difference(tree.ledger_ids()) if noted else ()):
+        note = notes.read_versioned(ledger_id)
+        if (ledger_id, None) in tree.read_many([ledger_id]):  # or its task came after its note
+            notes.forget(ledger_id, note)
+
+
+def as_marked(task: Versioned[Task] | MetadataFormatError) -> Marked | None:
+    """A task as notes remember it; ``None`` where it cannot be read."""
+    if not isinstance(task, Versioned):
+        return None
+    return Marked(task.value.missing, task.value.marked_at_ms, task.version)
 
 
 def _name(ledger_id: LedgerId) -> str:
@@ -80,15 +109,66 @@ def _encode(note: TaskNote) -> bytes:
 
 def _decode(found: Versioned[bytes] | None) -> TaskNote:
     """A note that cannot be read counts as an empty one: it only says what is to be tried later."""
-    try:
-        values = json.loads(found.value) if found is not None else {}
-        known = {k: v for k, v in values.items() if k in _KNOWN}
-        for name in ("waits_for", "open_ensemble"):
-            known[name] = tuple(known.get(name, ()))
-        known["refusals"] = tuple(LocalRefusal(**each) for each in known.get("refusals", ()))
-        if known.get("marked") is not None:
-            missing, at_ms = known["marked"]["missing"], known["marked"]["at_ms"]
-            known["marked"] = Marked(tuple(missing), at_ms)
-        return TaskNote(**known)
-    except (ValueError, TypeError, AttributeError, KeyError):
+    if found is None:
         return TaskNote()
+    try:
+        return decoded(found.value, _note)
+    except ValueError:
+        return TaskNote()
+
+
+def _note(values: Any) -> TaskNote:
+    """What another version of this library added is left out."""
+    return TaskNote(**{name: _FIELDS[name](values[name]) for name in _FIELDS.keys() & values})
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(map(text, values))
+
+
+def _marked(values: Any) -> Marked:
+    # BookKeeper's auditor marks by its own clock, whatever that says.
+    at_ms = None if values["at_ms"] is None else number(values["at_ms"], -(1 << 63))
+    return Marked(_texts(values["missing"]), at_ms, number(values.get("version", 0)))
+
+
+def _refusal(values: Any) -> LocalRefusal:
+    return LocalRefusal(
+        text(values["bookie"]),
+        number(values["attempts"]),
+        text(values["error"]),
+        number(values["next_try_at_ms"]),
+    )
+
+
+def _whole(values: Any) -> Whole:
+    replicas = tuple(
+        (text(bookie), text(incarnation)) for bookie, incarnation in values["replicas"]
+    )
+    return Whole(tuple(map(number, values["seen"])), number(values["at_ms"]), replicas)
+
+
+def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    return lambda value: None if value is None else read(value)
+
+
+_FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "attempts": number,
+    "last_error": _or_none(text),
+    "blocker": _or_none(text),
+    "next_try_at_ms": number,
+    "waits_for": _texts,
+    "writable": number,
+    "open_fragment": _or_none(number),
+    "open_ensemble": _texts,
+    "open_since_ms": number,
+    "percentage": number,
+    "findings": number,
+    "suspects": _texts,
+    "waits_for_event": bool,
+    "marked": _or_none(_marked),
+    "tried_at_ms": number,
+    "refusals": lambda values: tuple(map(_refusal, values)),
+    "whole": _or_none(_whole),
+}
+"""How each field of a note is read."""

@@ -46,6 +46,9 @@ class AuditReport(Report):
     """Why not all ledgers were looked at otherwise; the first reason, if there are several."""
     looked_at: int = 0
     """Ledgers."""
+    back: frozenset[BookieId] = frozenset()
+    """Of the bookies that were looked for, those that were there when some ledgers were; of each
+    there is a row, however many ledgers that were."""
 
     @property
     def marked_ledgers(self) -> int:
@@ -55,6 +58,8 @@ class AuditReport(Report):
 
 
 _MARKED: Final = frozenset({Outcome.PUBLISHED, Outcome.PLANNED})
+
+_IS_BACK: Final = "the bookie is there: ledgers that it serves are not published"
 
 
 class DisabledError(InvalidArgumentError):
@@ -90,16 +95,18 @@ class _AbsentBookies:
 
     def __call__(self, context: ClientContext, ledger_ids: Sequence[LedgerId]) -> Sequence[Row]:
         rows: list[Row] = []
-        marks: list[_Mark] = []
-        missing_in = _absent_by(registered_incarnations(context.bookies.registrations()))
+        lacking: list[tuple[LedgerId, LedgerMetadata]] = []
+        here: set[BookieId] = set()
+        missing_in = self._missing_now(context, here)
         for ledger_id, found in context.store.read_ledgers(ledger_ids, naming=self.lost):
             if isinstance(found, MetadataFormatError):
                 rows.append(Row(ledger_id, self.action, Outcome.LEFT, found.message))
-            elif found is not None:
-                missing = missing_in(found.value)
-                wanted = tuple(b for b in missing if self.lost is None or b in self.lost)
-                if wanted:
-                    marks.append(_Mark(ledger_id, wanted))
+            elif found is not None and missing_in(found.value):
+                lacking.append((ledger_id, found.value))
+        marks: list[_Mark] = []
+        if lacking:  # a bookie that has come meanwhile may be named by what was read after that
+            missing_in = self._missing_now(context, here)
+            marks = [_Mark(i, missing) for i, value in lacking if (missing := missing_in(value))]
         if not self.dry_run:
             publish(context, marks)
         status = Outcome.PLANNED if self.dry_run else Outcome.PUBLISHED
@@ -108,7 +115,27 @@ class _AbsentBookies:
             for each in marks
             for bookie in each.missing
         ]
+        rows += [
+            Row(-1, self.action, Outcome.NO_LONGER_NEEDED, _IS_BACK, source=bookie)
+            for bookie in sorted(here)
+        ]
         return rows
+
+    def _missing_now(
+        self, context: ClientContext, here: set[BookieId]
+    ) -> Callable[[LedgerMetadata], tuple[BookieId, ...]]:
+        """Which of the bookies that are looked for a ledger names, and are not there.
+
+        Args:
+            here: takes those of them that are there by now.
+        """
+        registered = registered_incarnations(context.bookies.registrations())
+        absent_in = _absent_by(registered)
+        if self.lost is None:
+            return absent_in
+        here |= self.lost & registered.keys()
+        lost = self.lost
+        return lambda metadata: tuple(b for b in absent_in(metadata) if b in lost)
 
 
 def audit_bookies(
@@ -165,8 +192,14 @@ def report_of_scan(
     check_enabled(context)
     rows: Spool[Row] = Spool()
     is_cut_short, failure, looked_at = False, None, 0
+    back: set[BookieId] = set()
     for lot in scan(context, runner, job, look, progress):
-        rows.extend(lot.rows())
+        for row in lot.rows():
+            if row.status is Outcome.NO_LONGER_NEEDED and row.source is not None:
+                if row.source in back:
+                    continue
+                back.add(BookieId(row.source))
+            rows.append(row)
         looked_at += lot.ledgers
         is_cut_short = is_cut_short or lot.is_cut_short
         failure = failure or lot.failure
@@ -184,6 +217,7 @@ def report_of_scan(
         is_cut_short=is_cut_short,
         failure=failure,
         looked_at=looked_at,
+        back=frozenset(back),
     )
 
 

@@ -10,37 +10,38 @@ Source: Bookie Ledger Recovery, "ReplicationWorker" and "The Rereplication proce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from spark_bookkeeper.autorecovery.limit import share_now
-from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.named_replicas import NamedReplicas
+from spark_bookkeeper.autorecovery.notes import Notes, as_marked
+from spark_bookkeeper.autorecovery.waiting import (
+    awaited_event,
+    blocker_of,
+    is_for_others,
+    is_refused,
+    writable_of,
+)
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
+from spark_bookkeeper.client.ledger import Ledger, registered_incarnations
 from spark_bookkeeper.client.presence import writer_state
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.errors import MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, FragmentRange, LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
-from spark_bookkeeper.protocol.underreplication import (
-    NEEDS_BOOKIE,
-    absent_members,
-    blocked,
-    live_bookies,
-)
-from spark_bookkeeper.replication.check_ledgers import CheckWork
+from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
 from spark_bookkeeper.replication.rates import RateNow
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
-from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
+from spark_bookkeeper.replication.runner import reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.under_way import name_of
 
@@ -51,10 +52,6 @@ _NO_TIME: Final = (
     "it is open, and the metadata store did not tell the time, by which its writer's grace period "
     "is counted"
 )
-
-
-_WELL: Final = frozenset({Outcome.HEALTHY, Outcome.GONE})
-"""What is found of a replica with which nothing is the matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,11 @@ class TaskWork:
 
 
 def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
-    """One row for each share that was looked at; the last says how the task itself ended."""
+    """One row for each share that was looked at; the last says how the task itself ended.
+
+    Raises:
+        MetadataError: the task cannot be read or decoded; nothing was done, and no note says so.
+    """
     tree = context.store.underreplication
     if not tree.is_enabled():
         return [Row(work.ledger_id, "task", Outcome.LEFT, "autorecovery is disabled")]
@@ -91,70 +92,16 @@ def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
         return [Row(work.ledger_id, "task", Outcome.NO_LONGER_NEEDED, "somebody else has done it")]
     replication = _Replication(context, work, task)
     try:
-        replication.run()
-    except NoSuchLedgerError as error:
-        replication.finish(Outcome.GONE, error.message)
+        replication.run_if_there()
     except Exception as error:  # noqa: BLE001  (the note says what stopped it)
         replication.defer(reason_of(error, f"the task of ledger {work.ledger_id}"), None, ())
     return replication.rows
 
 
-def task_step() -> Step[TaskWork, Row]:
-    """The doing of many tasks, with a limit on what is copied."""
-    return Step("replicating", replicate_task, _failed, limited, _replicate_some)
-
-
-def _replicate_some(
-    context: ClientContext, works: Sequence[TaskWork]
-) -> Sequence[Sequence[Row] | None]:
-    """Copy small shares of many ledgers together, then do each task by itself. That reads again
-    what its ledger lacks, and reports on it, so nothing is decided here and no lock is relied on:
-    where a lock is lost in the middle, two workers replicate the ledger, and the compare-and-swap
-    of its metadata takes one of them.
-    """
-    if not context.store.underreplication.is_enabled():
-        return [None] * len(works)
-    lacking = _lacking(context, works)
-    done = rereplicate_many(context, list(lacking.values()))
-    copied = {number: shares for number, shares in zip(lacking, done, strict=True) if shares}
-
-    def finish(number: int) -> Sequence[Row]:
-        try:
-            rows = replicate_task(context, works[number])
-        except Exception as error:  # noqa: BLE001  (what was copied is told all the same)
-            reason = reason_of(error, f"the task of ledger {works[number].ledger_id}")
-            rows = [_failed(works[number], Failure(reason))]
-        return [*(share.row() for share in copied[number]), *rows]
-
-    numbers = list(copied)
-    rows = dict(zip(numbers, context.runtime.map(finish, numbers), strict=True))
-    return [rows.get(number) for number in range(len(works))]
-
-
-def _lacking(context: ClientContext, works: Sequence[TaskWork]) -> dict[int, FragmentWork]:
-    """The first fragment of each ledger that has an end, lacks a replica, and can be helped."""
-    numbers = {work.ledger_id: number for number, work in enumerate(works)}
-    alive = context.bookies.registrations()
-    registered = registered_incarnations(alive)
-    found: dict[int, FragmentWork] = {}
-    for ledger_id, metadata in context.store.read_ledgers(list(numbers)):
-        if not isinstance(metadata, Versioned):
-            continue
-        absent = absent_members(metadata.value, live_members(metadata.value, registered))
-        work = works[numbers[ledger_id]]
-        for fragment in metadata.value.fragment_ranges():
-            is_fixed = fragment.last_entry_id is not None
-            if is_fixed and set(absent) & set(fragment.ensemble):
-                if work.local in fragment.ensemble:
-                    continue  # it is for another bookie's worker
-                found[numbers[ledger_id]] = _fragment_work(work, metadata.value, fragment, absent)
-                break
-    return found
-
-
-def _fragment_work(
+def fragment_work(
     work: TaskWork, metadata: LedgerMetadata, fragment: FragmentRange, absent: Sequence[BookieId]
 ) -> FragmentWork:
+    """To make the replicas again that a fragment lacks."""
     return FragmentWork(
         work.ledger_id,
         fragment.first_entry_id,
@@ -168,41 +115,59 @@ def _fragment_work(
     )
 
 
-def _failed(work: TaskWork, failure: Failure) -> Row:
-    return Row(work.ledger_id, "task", Outcome.LEFT, failure.reason)
-
-
 class _Replication:
     def __init__(self, context: ClientContext, work: TaskWork, task: Versioned[Task]) -> None:
         self._context = context
         self._work = work
         self._task = task
         self._notes = Notes(context.store.registers)
+        rate, rate_now = work.bytes_per_second, work.rate_now
+        self._replicas = NamedReplicas(context, self._notes, task, rate, rate_now)
         self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
-        self._marked = Marked(task.value.missing, task.value.marked_at_ms)
+        self._marked = as_marked(task)
+        self._nonce: bytes | None = None
+        """Of the ledger, once it is known."""
         self._has_writer = False
         """Whether what is left has to wait until a writer that lives closes its ledger."""
         self.rows: list[Row] = []
 
-    def run(self) -> None:
+    def run_if_there(self) -> None:
+        """All of it; or the task of a ledger that was deleted goes."""
+        try:
+            self._run()
+        except NoSuchLedgerError as error:  # by the metadata, or on some bookie by its tombstone
+            if not self._is_gone():
+                raise
+            self.finish(Outcome.GONE, error.message)
+
+    def _is_gone(self) -> bool:
+        try:
+            self._context.ledger(self._work.ledger_id, self._nonce)
+        except NoSuchLedgerError:
+            return True
+        return False
+
+    def _run(self) -> None:
         ledger, found = self._context.ledger(self._work.ledger_id)
+        self._nonce = found.value.nonce
         note = self._notes.read(self._work.ledger_id)
+        self._replicas.begin(note, found)
         self._rereplicate(ledger, self._absent(ledger))
         if not ledger.metadata.is_closed:
             # Copying took its time, and the writer may have left the lost bookie meanwhile.
             ledger, found = self._context.ledger(self._work.ledger_id, found.value.nonce)
             self._alive = self._context.bookies.last_registrations()
-        repaired = self._repair_in_place(ledger, note)
+        repaired = self._repair_in_place(ledger)
         if not ledger.metadata.is_closed:
             absent = self._absent(ledger)
             last = ledger.metadata.last_fragment
             if self._must_end(ledger.metadata, absent, repaired):
-                if self._waits_for_writer(last, note, absent):
+                if self._waits_for_writer(last, note, absent, repaired):
                     return
                 # Not before the grace period, and never without: fence, recover, close; then copy.
                 ledger = self._recover(ledger, found)
                 self._rereplicate(ledger, self._absent(ledger))
-                repaired = self._repair_in_place(ledger, note)
+                repaired = self._repair_in_place(ledger)
             elif note.open_fragment is not None:  # should one go again, the time begins anew
                 note = self._notes.change(self._work.ledger_id, TaskNote.without_grace)
         self.rows += repaired
@@ -222,7 +187,7 @@ class _Replication:
                 reason = f"{local} is a member already; this is for another bookie's worker"
                 self._say("copy", Outcome.LEFT, reason, first, fragment.last_entry_id, lost[0])
                 continue
-            work = _fragment_work(self._work, metadata, fragment, absent)
+            work = fragment_work(self._work, metadata, fragment, absent)
             self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
 
     def _must_end(
@@ -249,15 +214,22 @@ class _Replication:
         return False
 
     def _waits_for_writer(
-        self, fragment: Fragment, note: TaskNote, absent: Sequence[BookieId]
+        self,
+        fragment: Fragment,
+        note: TaskNote,
+        absent: Sequence[BookieId],
+        repaired: Sequence[Row],
     ) -> bool:
-        """Whether the writer of an open ledger has time left to replace the bookie itself."""
+        """Whether the writer of an open ledger has time left to replace the bookie itself: then
+        that is how the task ends, after what was repaired.
+        """
         grace_ms = self._work.config.open_ledger_grace_ms
         if grace_ms == 0:
             return False
         context = self._context
         now_ms = context.clock.asked_ms(context.store, context.runtime)
         if now_ms is None:  # by another clock it may seem to be over
+            self.rows += repaired
             self.defer(_NO_TIME, None, absent)
             return True
         jumped_ms = context.clock.jumped_ms
@@ -266,10 +238,11 @@ class _Replication:
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
             self._work.ledger_id,
-            lambda old: old.with_grace(
+            lambda old: self._replicas.noted(old).with_grace(
                 fragment, now_ms, grace_ms, self._marked, away, writable, jumped_ms
             ),
         )
+        self.rows += repaired
         self._say("task", Outcome.LEFT, after.last_error, fragment.first_entry_id)
         return True
 
@@ -288,32 +261,10 @@ class _Replication:
             self.rows += (each.row() for each in recover_one(self._context, recover))
         return self._context.ledger(ledger_id, found.value.nonce)[0]
 
-    def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> Sequence[Row]:
-        """Replicas that the task names and whose bookies are there: looked at, and made whole.
-
-        Where a look at some of its entries finds anything, all of them are looked at.
-        """
-        rows: list[Row] = []
-        named = self._named(ledger, self._absent(ledger))
-        for fragment in ledger.metadata.fragment_ranges():
-            for bookie in fragment.ensemble:
-                if bookie not in named:
-                    continue
-                found = self._repair(ledger, fragment.first_entry_id, bookie, note.percentage)
-                if note.percentage < 100 and any(row.status not in _WELL for row in found):
-                    found += self._repair(ledger, fragment.first_entry_id, bookie, 100)
-                rows += found
-        return rows
-
-    def _repair(
-        self, ledger: Ledger, first: EntryId, bookie: BookieId, percentage: int
-    ) -> list[Row]:
-        share = first, bookie
-        nonce = ledger.metadata.nonce
-        check = CheckWork(self._work.ledger_id, percentage, share, nonce=nonce)
-        rate, rate_now = self._work.bytes_per_second, self._work.rate_now
-        repair = RepairWork(check, False, rate, rate_now)
-        return [each.row() for each in repair_one(self._context, repair)]
+    def _repair_in_place(self, ledger: Ledger) -> Sequence[Row]:
+        """Replicas that the task names and whose bookies are there."""
+        registered = registered_incarnations(self._alive)
+        return self._replicas.repair(ledger, self._absent(ledger), registered)
 
     def _settle(self, nonce: bytes | None) -> None:
         """Take the task away when nothing is left, and say why not otherwise."""
@@ -321,13 +272,17 @@ class _Replication:
         self._alive = self._context.bookies.registrations()
         absent = self._absent(ledger)
         unfinished = [row for row in self.rows if not row.status.is_done]
-        is_for_others = self._is_for_others(ledger, absent)
+        if self._replicas.known and not absent and not unfinished:
+            self._replicas.known = frozenset()  # the last look is at all of them
+            self.rows += self._repair_in_place(ledger)
+            unfinished = [row for row in self.rows if not row.status.is_done]
+        for_others = is_for_others(ledger.metadata, absent, self._work.local)
         # Anybody takes a task that names a bookie which is there: without a note this worker would
         # take it again at once, and for ever.
-        needs_note = bool(self._named(ledger, absent))
+        needs_note = bool(self._replicas.there(ledger, absent))
         if not absent and not unfinished:
             self.finish(Outcome.REPLICATED, None, ledger)
-        elif is_for_others and not needs_note:
+        elif for_others and not needs_note:
             self._say(
                 "task", Outcome.LEFT, f"what is left is for other workers than {self._work.local}'s"
             )
@@ -336,49 +291,22 @@ class _Replication:
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
             local = self._work.local
-            event = self._awaited_event(ledger, absent, unfinished)
+            event = awaited_event(ledger, absent, unfinished, self._alive)
             if event is not None:
                 self.defer(reason, event, absent, waits_for_event=True)
-            elif local is not None and (is_for_others or self._is_refused(absent, unfinished)):
+            elif local is not None and (for_others or is_refused(absent, unfinished)):
                 self._leave_to_others(local, reason)
             else:
-                self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
-
-    def _awaited_event(
-        self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
-    ) -> str | None:
-        """What has to happen before anybody can do any of what is left, if that is certain."""
-        if not all(row.source in absent for row in unfinished):
-            return None  # something else is the matter as well
-        live = live_bookies(registered_incarnations(self._alive), ledger.incarnations)
-        return blocked(ledger.metadata, live, writable_of(self._alive))
-
-    def _is_refused(self, absent: Sequence[BookieId], unfinished: Sequence[Row]) -> bool:
-        """Whether the bookie beside which this worker runs is all that was in the way: a share that
-        could not be read is ``UNRECOVERABLE``.
-        """
-        return bool(unfinished) and all(
-            row.action == "copy" and row.status is Outcome.LEFT and row.source in absent
-            for row in unfinished
-        )
-
-    def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
-        """Whether the local bookie is in the ensemble of every fragment that is left, so that only
-        others can take its shares: then the lock is simply released.
-
-        Not while the ledger could not be recovered, which is anybody's work, this worker's too: it
-        would take the task again at once, and for ever.
-        """
-        local, metadata = self._work.local, ledger.metadata
-        if not metadata.is_closed and set(metadata.last_fragment.ensemble) & set(absent):
-            return False
-        lacking = [f for f in metadata.fragments if set(f.ensemble) & set(absent)]
-        return local is not None and bool(lacking) and all(local in f.ensemble for f in lacking)
+                needed = blocker_of(
+                    ledger.metadata, absent, unfinished, self._alive, has_writer=self._has_writer
+                )
+                self.defer(reason, needed, absent)
 
     # How it ends
 
     def finish(self, status: Outcome, reason: str | None, ledger: Ledger | None = None) -> None:
-        """The task goes, unless somebody has marked the ledger again since it was read.
+        """The task goes, unless somebody has marked the ledger again since it was read, or a note
+        asks by now to look more closely than was looked.
 
         Args:
             ledger: one that lacked nothing when it was looked at last. A bookie that has gone since
@@ -386,23 +314,26 @@ class _Replication:
         """
         ledger_id, tree = self._work.ledger_id, self._context.store.underreplication
         now_ms = self._context.cluster_ms()  # once the task is gone, nothing may fail before a mark
-        # The note first: without a task it would stay for ever; a task without one is done anew.
-        looked = self._notes.read(ledger_id).percentage
-        self._notes.forget(ledger_id)
-        if not tree.remove(self._task):
-            if looked:  # by whoever marked it again, perhaps
-                self._notes.change(
-                    ledger_id, lambda note: replace(note, percentage=max(note.percentage, looked))
-                )
+        note = self._notes.read_versioned(ledger_id)
+        is_news = note is not None and self._replicas.is_news(note.value)
+        if (is_news and status is not Outcome.GONE) or not tree.remove(self._task):
             self._say("task", Outcome.LEFT, "it was marked again meanwhile, and stays")
             return
+        absent: Sequence[BookieId] = ()
         if ledger is not None:
             # That answer came with the news of everybody who was marked before it.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
                 tree.mark(ledger_id, absent, now_ms)
-                self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
-                return
+        # Not before: a task that stays is looked at as closely. A note that stays, since its worker
+        # is killed or has no answer, goes with the auditor's next round.
+        with suppress(MetadataUnavailableError):
+            if not self._notes.forget(ledger_id, note) and ledger is not None:
+                # Its finding may have been marked in what another worker left, and went just now.
+                tree.mark(ledger_id, self._task.value.missing, now_ms)
+        if absent:
+            self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
+            return
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else now_ms - at_ms
@@ -427,7 +358,7 @@ class _Replication:
         away, writable = self._away(absent), self._writable()
 
         def failed(old: TaskNote) -> TaskNote:
-            return old.failed(
+            return self._replicas.noted(old).failed(
                 reason,
                 blocker,
                 now_ms,
@@ -448,22 +379,11 @@ class _Replication:
         first_ms, most_ms = config.retry_first_ms, config.retry_most_ms
         self._notes.change(
             self._work.ledger_id,
-            lambda old: old.refused(local, reason, now_ms, first_ms=first_ms, most_ms=most_ms),
+            lambda old: self._replicas.noted(old).refused(
+                local, reason, now_ms, first_ms=first_ms, most_ms=most_ms
+            ),
         )
         self._say("task", Outcome.LEFT, f"{local} did not take it, and others may: {reason}")
-
-    def _blocker(
-        self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
-    ) -> str | None:
-        if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
-            return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
-        blocked = blocked_by(ledger.metadata, absent, self._alive)
-        if self._has_writer and blocked is None:
-            return "the writer of the ledger, which is at work: it is repaired when it is closed"
-        if blocked is not None:
-            return blocked
-        bookies = {row.source for row in unfinished if row.source is not None}
-        return ", ".join(sorted(bookies | set(absent))) or None
 
     def _say(
         self,
@@ -480,10 +400,6 @@ class _Replication:
         registered = registered_incarnations(self._alive)
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
-    def _named(self, ledger: Ledger, absent: Sequence[BookieId]) -> frozenset[BookieId]:
-        """Members that the task names and that are there."""
-        return (ledger.metadata.bookies() - set(absent)) & set(self._task.value.missing)
-
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
         """The absent bookies whose return could help. One that is registered in another incarnation
         is not among them: it has returned.
@@ -492,21 +408,3 @@ class _Replication:
 
     def _writable(self) -> int:
         return len(writable_of(self._alive))
-
-
-def writable_of(alive: Mapping[BookieId, Registration]) -> frozenset[BookieId]:
-    """The bookies that take data."""
-    return frozenset(bookie for bookie, each in alive.items() if not each.is_readonly)
-
-
-def blocked_by(
-    metadata: LedgerMetadata,
-    absent: Sequence[BookieId],
-    alive: Mapping[BookieId, Registration],
-) -> str | None:
-    """What a ledger waits for that no worker can bring about; ``None`` when there is nothing."""
-    writable = writable_of(alive)
-    for fragment in metadata.fragments:
-        if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):
-            return NEEDS_BOOKIE
-    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -10,9 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.autorecovery.names import beside, is_ours
-from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.notes import Notes, as_marked
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.replication import blocked_by, writable_of
+from spark_bookkeeper.autorecovery.waiting import blocked_by, writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
@@ -20,17 +20,21 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS, LocalRefusal, TaskNote
 from spark_bookkeeper.protocol.underreplication import (
     absent_members,
     blocked,
     fewest_copies,
+    has_source,
     takers,
 )
 from spark_bookkeeper.replication.report import Outcome, Row
 
 _NAMED: Final = 3
 """So many bookies are named that could take copies."""
+
+_BELIEVED_MS: Final = WAIT_FOR_EVENT_MS
+"""Times that are further off are of another clock, whatever a worker is configured to wait."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -68,6 +72,7 @@ def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
     locks = tree.locks()
     registered = context.bookies.registrations()
     workers = Workers.seen(context)
+    at_ms = context.cluster_ms()
     for chunk in chunks(tree.ledger_ids(), LEDGERS_AT_ONCE):
         tasks = dict(tree.read_many(chunk))
         noted = dict(notes.read_many(chunk))
@@ -76,7 +81,8 @@ def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
             if task is None:
                 continue
             holder = locks.get(ledger_id)
-            yield _row(ledger_id, task, found, noted[ledger_id], holder, registered, workers)
+            note = noted[ledger_id]
+            yield _row(ledger_id, task, found, note, holder, registered, workers, at_ms)
 
 
 def _row(
@@ -87,10 +93,15 @@ def _row(
     locked_by: str | None,
     registered: Mapping[BookieId, Registration],
     workers: Workers,
+    at_ms: int,
 ) -> dict[str, Any]:
-    error, blocker, copies = note.last_error, note.blocker, None
+    error, blocker, copies, next_ms = note.last_error, note.blocker, None, note.next_try_at_ms
+    if isinstance(found, Versioned) and note.is_past_grace(found.value):
+        error = blocker = None  # it was about a fragment that is open no more
     for refusal in note.refusals:
         error = error or f"{refusal.bookie} did not take it: {refusal.error}"
+    if note.is_due(at_ms, as_marked(task), registered, len(writable_of(registered)), _BELIEVED_MS):
+        next_ms = 0  # it was published again, say
     unattended = workers.none_works
     if isinstance(task, MetadataFormatError):
         error = task.message
@@ -100,10 +111,13 @@ def _row(
         live = live_members(found.value, registered_incarnations(registered))
         writable = writable_of(registered)
         copies = fewest_copies(found.value, live)
-        if note.waits_for_event:
-            blocker = blocked(found.value, live, writable)
         absent = absent_members(found.value, live)
-        blocker = blocker or blocked_by(found.value, absent, registered)
+        limbo = set(absent) & registered.keys()
+        waits_for = blocked(found.value, live, writable, limbo)
+        if note.waits_for_event:
+            blocker = waits_for
+            next_ms = next_ms if blocker else 0  # what it waited for has come
+        blocker = blocker or waits_for or blocked_by(found.value, absent, registered)
         unattended = unattended or workers.lacking(found.value, live, writable)
     if locked_by is not None:
         unattended = None
@@ -117,7 +131,7 @@ def _row(
         "attempts": note.attempts + sum(refusal.attempts for refusal in note.refusals),
         "last_error": error,
         "blocker": "; ".join(filter(None, (blocker, unattended))) or None,
-        "next_try_at": _time(note.next_try_at_ms or None),
+        "next_try_at": _time(next_ms or workers.refused_until(note.refusals)),
     }
 
 
@@ -144,6 +158,15 @@ class Workers:
             return "no replication worker runs: `spark-bookkeeper autorecovery start`"
         return None
 
+    def refused_until(self, refusals: Collection[LocalRefusal]) -> int | None:
+        """When the first of those that run tries again, where each is beside a bookie that has
+        refused; ``None`` where it is the turn of another.
+        """
+        until = {each.bookie: each.next_try_at_ms for each in refusals}
+        bookies = {beside(name) for name in self.names}
+        times = [until[bookie] for bookie in bookies if bookie in until]
+        return min(times) if times and len(times) == len(bookies) else None
+
     def lacking(
         self, metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
     ) -> str | None:
@@ -152,7 +175,8 @@ class Workers:
         if None in bookies:
             return None  # that one copies to any bookie
         for fragment, fit in takers(metadata, live, writable):
-            if fit and not fit & bookies:
+            # Where nobody has what is lacking, another worker would not help.
+            if fit and not fit & bookies and has_source(metadata.quorum, fragment, live):
                 some, more = " or ".join(sorted(fit)[:_NAMED]), len(fit) - _NAMED
                 others = f" or {more} others" if more > 0 else ""
                 return (
@@ -162,6 +186,24 @@ class Workers:
                     "`spark-bookkeeper autorecovery start` does so as long as it runs"
                 )
         return None
+
+
+def without_worker(
+    context: ClientContext, ledger_ids: Sequence[LedgerId]
+) -> Iterator[tuple[LedgerId, str]]:
+    """Of ledgers with a task those that none of the workers that run can repair, and why; each
+    reason names a command.
+    """
+    tree = context.store.underreplication
+    locks, workers = tree.locks(), Workers.seen(context)
+    registered = context.bookies.registrations()
+    incarnations, writable = registered_incarnations(registered), writable_of(registered)
+    for ledger_id, found in context.store.read_ledgers(ledger_ids):
+        if ledger_id in locks or not isinstance(found, Versioned):
+            continue
+        why = workers.lacking(found.value, live_members(found.value, incarnations), writable)
+        if why is not None:
+            yield ledger_id, why
 
 
 def _time(ms: int | None) -> datetime | None:

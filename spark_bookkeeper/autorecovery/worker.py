@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.autorecovery.limit import limit_at_first
 from spark_bookkeeper.autorecovery.publishing import DisabledError, check_enabled, chunks
-from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
+from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.table import left_waiting
+from spark_bookkeeper.autorecovery.task_jobs import TaskJobs
 from spark_bookkeeper.autorecovery.tasks import Tasks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     ITEMS_TOGETHER,
@@ -69,18 +68,16 @@ class ReplicationWorker:
         self._context = context
         self._runner = runner
         self._config = config
-        self._name = name
+        self._holder = Holder(name)
         self._local = local
-        self._locked: dict[LedgerId, None] = {}
-        """Locks to be released, also those whose release has failed until now."""
         self._asked_at_ms = 0
+        self._jobs = TaskJobs(context, runner, config)
         self._tasks = self._new_tasks()
         self.fully_replicated = 0
         """Ledgers that this worker has made whole."""
 
     def _new_tasks(self) -> Tasks:
-        longest_ms = max(self._config.retry_most_ms, self._config.open_ledger_grace_ms)
-        return Tasks(self._context, self._local, longest_ms, self._asked_at_ms)
+        return Tasks(self._context, self._local, self._config, self._asked_at_ms)
 
     def try_everything(self) -> None:
         """From now on also those are tried once that wait for an event: somebody asks for it, and
@@ -90,8 +87,9 @@ class ReplicationWorker:
         self._tasks = self._new_tasks()
 
     def plan(self) -> list[Row]:
-        """The tasks that a round would take now, in order; nothing is locked or changed."""
+        """The tasks that rounds would take now, in order; nothing is locked or changed."""
         check_enabled(self._context)
+        tasks = self._new_tasks()
         return [
             Row(
                 each.ledger_id,
@@ -99,7 +97,7 @@ class ReplicationWorker:
                 Outcome.PLANNED,
                 f"{each.live_copies} live copies of the entries that have the fewest",
             )
-            for each in self._new_tasks().next()
+            for each in (*tasks.next(), *tasks.rest())
         ]
 
     @property
@@ -130,7 +128,6 @@ class ReplicationWorker:
             DisabledError: somebody disabled autorecovery; what is under way was finished.
         """
         check_enabled(self._context)
-        self._release()
         found = self._tasks.next(changed)
         progress("replicating", 0, len(found), 0)
         done = size = 0
@@ -148,7 +145,7 @@ class ReplicationWorker:
                     check_enabled(self._context)
                     if self.is_outdated:
                         return
-                rows = self._batch([each.ledger_id for each in batch], tell)
+                rows = self._batch([each.ledger_id for each in batch], tell, is_stopping)
                 done += len(batch)
                 size += sum(row.bytes for row in rows)
                 yield from rows
@@ -161,24 +158,23 @@ class ReplicationWorker:
         """
         return max(self._runner.width * BATCHES, min(ITEMS_TOGETHER, tasks // _OTHERS))
 
-    def _batch(self, ledger_ids: Sequence[LedgerId], progress: Progress) -> list[Row]:
+    def _batch(
+        self,
+        ledger_ids: Sequence[LedgerId],
+        progress: Progress,
+        is_stopping: Callable[[], bool],
+    ) -> list[Row]:
         tree = self._context.store.underreplication
         try:
-            for ledger_id in ledger_ids:
-                self._locked[ledger_id] = None  # it may be ours without an answer that says so
-                if not tree.lock(ledger_id, self._name):
-                    del self._locked[ledger_id]
-            taken = [ledger_id for ledger_id in self._locked if ledger_id in ledger_ids]
+            taken = [ledger_id for ledger_id in ledger_ids if tree.lock(ledger_id, self._holder)]
             sharing = max(1, min(self._runner.width, len(taken)))
             items = [
                 TaskWork(ledger_id, self._local, self._config, sharing=sharing)
                 for ledger_id in taken
             ]
-            limit = limit_at_first(self._context)
-            job = Job("rereplicate", self._context, self._runner, progress, limit)
-            rows = list(job.run(task_step(), items))
+            rows = self._jobs.rows(items, progress, is_stopping)
         finally:
-            self._release()
+            tree.unlock(self._holder)
         for row in rows:
             if row.action == "task":
                 self.fully_replicated += row.status is Outcome.REPLICATED
@@ -187,16 +183,6 @@ class ReplicationWorker:
                 said = about(ledger_id=row.ledger_id, job="rereplicate")
                 _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status, extra=said)
         return rows
-
-    def _release(self) -> None:
-        """Release every lock; one that cannot be now is released with the next round."""
-        for ledger_id in list(self._locked):
-            try:
-                self._context.store.underreplication.unlock(ledger_id)
-            except BookKeeperError as error:
-                _log.warning("the lock of ledger %s stays for now: %s", ledger_id, error.message)
-            else:
-                del self._locked[ledger_id]
 
 
 def rereplicate(

@@ -79,7 +79,7 @@ class LastPlaces:
 
     def __init__(self, folder: BackupFolder) -> None:
         self._folder = folder
-        self._numbers = list(folder.numbers())
+        self._numbers = list(folder.snapshots.numbers())
         """Of those that were not read yet, ascending."""
         self._read_to_ms: int | None = None
         """When the oldest that was read was taken."""
@@ -96,7 +96,7 @@ class LastPlaces:
             if not self._numbers:
                 return
             with suppress(InvalidArgumentError):  # a damaged one says nothing
-                closed = self._folder.closed_ledgers(self._numbers[-1])
+                closed = self._folder.snapshots.closed_ledgers(self._numbers[-1])
                 self._read_to_ms = closed.taken_at_ms
                 for name, place in closed.places.items():
                     # Copied for a reason that may have passed: an older one may have its list.

@@ -87,7 +87,7 @@ def restore(
     started = context.runtime.now()
     folder = backup_at(context, uri)
     incarnation = folder.incarnation()
-    number, taken = folder.snapshot(snapshot)
+    number, taken = folder.snapshots.read(snapshot)
     chosen, log_names = _chosen(number, taken, ledger_ids, log)
     remark = about_snapshot(number, len(taken.ledgers))
     if snapshot is None and ledger_ids is None and log is None:
@@ -138,9 +138,11 @@ def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> st
     """The older snapshot that has most of what this one lacks, in words; empty: none has."""
     most = ""
     lacking = 0
-    for older in reversed([each for each in folder.numbers() if each < number][-LOOKED_AT:]):
+    for older in reversed(
+        [each for each in folder.snapshots.numbers() if each < number][-LOOKED_AT:]
+    ):
         try:
-            found = folder.ledger_ids(older)
+            found = folder.snapshots.ledger_ids(older)
         except InvalidArgumentError:
             continue  # it is damaged, and not the one that was asked for
         if len(found - ledger_ids) > lacking:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder
-from spark_bookkeeper.backup.saving import PIECE_BYTES
+from spark_bookkeeper.backup.saving_entries import cut
 from spark_bookkeeper.bookie.bookie import Delivered, LedgerRef
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.underreplication import entries_at
-from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.runner import Bounds, Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
@@ -83,15 +83,10 @@ def pieces_of(
         uri: of the backup's directory.
         index: the digest of its list, when a table stands for it.
     """
-    last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
+    last = ledger.metadata.last_entry_id
     assert last is not None, "restored ledgers are closed"
-    if last == NO_ENTRY:
-        return
-    count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
-    for first in range(0, last + 1, count):
-        end = min(last, first + count - 1)
-        share = size * (end - first + 1) // (last + 1)
-        yield RestoreWork(ledger, uri, incarnation, index, EntryId(first), EntryId(end), share)
+    for first, end, size_bytes in cut(last, ledger.metadata.length_bytes or 0):
+        yield RestoreWork(ledger, uri, incarnation, index, first, end, size_bytes)
 
 
 def _not_restored(work: RestoreWork, failure: Failure) -> Restored:
@@ -125,7 +120,7 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
 
 
 def _restore_many(
-    context: ClientContext, works: Sequence[RestoreWork]
+    context: ClientContext, works: Sequence[RestoreWork], _: Bounds
 ) -> Sequence[Sequence[Restored] | None]:
     """Small ledgers whose rows are read from a table together; ``None`` for every other, and for
     each with which something is the matter: ``_restore`` says what.

@@ -77,6 +77,14 @@ def _row_of_found(context: ClientContext, registers: Mapping[str, bytes], log: s
     saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
     if found is not None and found.nonce == saved["nonce"]:
         return _row(registers, log, Outcome.RESTORED, "it was there already")
+    if found is None:
+        return _row(
+            registers,
+            log,
+            Outcome.LEFT,
+            "a log of that name was deleted here, which the cluster remembers; restore it into an "
+            "empty cluster",
+        )
     return _row(
         registers,
         log,

@@ -17,13 +17,12 @@ from typing import Any, Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, beside_table
 from spark_bookkeeper.backup.in_table import LastPlaces, LedgerTable, NotInTable
+from spark_bookkeeper.backup.saving_entries import SAVING, Saved, pieces_of
 from spark_bookkeeper.backup.saving_logs import listed, lists_of
 from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
-from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
-from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,
@@ -33,14 +32,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
-from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
-
-FILE_BYTES: Final = 32 << 20
-"""About how large the files of a backup get."""
-
-PIECE_BYTES: Final = 512 << 20
-"""About how much one task copies."""
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
 _AS_BEFORE: Final = "in the directory beside the table, as before"
 
@@ -60,38 +52,6 @@ class BackupReport(Report):
     def totals(self) -> dict[str, Any]:
         """As every job's, and the snapshot."""
         return {**super().totals(), "snapshot": self.snapshot, "remark": self.remark}
-
-
-@dataclass(frozen=True, slots=True)
-class _SaveWork:
-    """Copy what a backup lacks of a range of one ledger."""
-
-    ledger: Ledger
-    uri: str
-    incarnation: str
-    first_entry_id: EntryId
-    last_entry_id: EntryId
-    verify: bool
-    size_bytes: int
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        """Whose range it is."""
-        return self.ledger.ledger_id
-
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.ledger_id, self.first_entry_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    ledger_id: LedgerId
-    entries: int
-    bytes: int
-    length_after: int = 0
-    """Bytes in the ledger up to the last entry of the range."""
-    reason: str | None = None
 
 
 def backup(
@@ -169,7 +129,7 @@ def backup(
     number = remark = None
     if taken.ledgers or taken.registers:  # an empty one would be the newest
         try:
-            number = folder.put(taken)
+            number = folder.snapshots.put(taken)
             remark = about_snapshot(number, len(taken.ledgers))
             if ledger_ids is not None or log is not None:
                 remark += "; a restore takes it, the newest, unless it is told another"
@@ -233,10 +193,15 @@ class _Saving:
         """Copy ledgers, with a row and an entry of the snapshot for each."""
         found = {ledger.ledger_id: (ledger, last) for ledger, last in self._readable(ledger_ids)}
         why = {} if self._table is None else self._put(self._table, found)
-        works = [work for ledger, last in found.values() for work in self._pieces(ledger, last)]
-        done: dict[LedgerId, list[_Saved]] = {ledger_id: [] for ledger_id in found}
-        step = Step("copying ledgers", _save, _not_saved)
-        for saved in self._job.run(step, works):
+        works = [
+            work
+            for ledger, last in found.values()
+            for work in pieces_of(
+                ledger, last, self._folder.uri, self._incarnation, verify=self._verify
+            )
+        ]
+        done: dict[LedgerId, list[Saved]] = {ledger_id: [] for ledger_id in found}
+        for saved in self._job.run(SAVING, works):
             done[saved.ledger_id].append(saved)
         for ledger_id, (ledger, last) in found.items():
             pieces = done[ledger_id]
@@ -326,23 +291,6 @@ class _Saving:
                 continue
             yield ledger, last
 
-    def _pieces(self, ledger: Ledger, last: EntryId) -> Iterator[_SaveWork]:
-        if last == NO_ENTRY:
-            return
-        size = ledger.metadata.length_bytes or 0
-        count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
-        for first in range(0, last + 1, count):
-            end = min(last, first + count - 1)
-            yield _SaveWork(
-                ledger,
-                self._folder.uri,
-                self._incarnation,
-                EntryId(first),
-                EntryId(end),
-                self._verify,
-                size * (end - first + 1) // (last + 1),
-            )
-
 
 def _can_be_in_table(ledger: Ledger) -> bool:
     """Whether it has entries, and none can be added."""
@@ -374,60 +322,3 @@ def _row(
         entries=entries,
         bytes=size,
     )
-
-
-def _not_saved(work: _SaveWork, failure: Failure) -> _Saved:
-    return _Saved(work.ledger_id, 0, 0, reason=failure.reason)
-
-
-def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
-    """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
-    ledger_id = work.ledger_id
-    folder = BackupFolder(context, work.uri)
-    target = folder.replica(work.ledger, work.incarnation)
-    ids = range(work.first_entry_id, work.last_entry_id + 1)
-    held = target.holdings(work.first_entry_id, work.last_entry_id)
-    lacking = held.lacking(ids)
-    if work.verify:
-        there = sorted(set(ids).difference(lacking))
-        lacking = sorted({*lacking, *(target.verify(there).refused if there else ())})
-    size = 0
-    for first, last in _runs(lacking):
-        for entries in _groups(Fetcher(context, work.ledger).fetch(first, last)):
-            try:
-                target.write_copies(entries)
-            except BookieFullError as error:
-                return [_Saved(ledger_id, 0, size, reason=folder.without_room(error))]
-            size += sum(entry.size_bytes for entry in entries)
-    now = target.holdings(work.first_entry_id, work.last_entry_id)
-    if missing := now.lacking(ids):
-        return [_Saved(ledger_id, 0, size, reason=f"entry {missing[0]} is not found in the backup")]
-    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last_entry_id) or 0)]
-
-
-def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
-    """Ascending ids as ranges."""
-    start = end = None
-    for entry_id in entry_ids:
-        if end is not None and entry_id == end + 1:
-            end = entry_id
-            continue
-        if start is not None and end is not None:
-            yield EntryId(start), EntryId(end)
-        start = end = entry_id
-    if start is not None and end is not None:
-        yield EntryId(start), EntryId(end)
-
-
-def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:
-    """So many as one file holds."""
-    group: list[StoredEntry] = []
-    size = 0
-    for entry in entries:
-        if group and size + entry.size_bytes > FILE_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(entry)
-        size += entry.size_bytes
-    if group:
-        yield group

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Final, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer, override
@@ -30,6 +31,7 @@ from spark_bookkeeper.bookie.bookie import (
     Swept,
     Verification,
     is_by_itself,
+    value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -44,6 +46,7 @@ from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.rounds import Rounds
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.bookie.together import (
@@ -69,7 +72,29 @@ _LOGS_KEPT: Final = 256
 """Ledgers of which a session remembers what it saw."""
 
 A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def in_rounds(
+    method: Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]],
+) -> Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]]:
+    """A call for many ledgers: in an object store each is a run of its own (``rounds.py``)."""
+
+    @wraps(method)
+    def call(
+        bookie: FileBookie, wanted: Sequence[A], /, *args: P.args, **options: P.kwargs
+    ) -> Sequence[Answer[T]]:
+        rounds = bookie.rounds
+        if rounds is None or len(wanted) == 1:
+            return method(bookie, wanted, *args, **options)
+
+        def run(one: A) -> T:
+            return value_of(method(bookie, [one], *args, **options)[0])
+
+        return rounds.together([partial(run, one) for one in wanted])
+
+    return call
 
 
 class FileBookie(Bookie):
@@ -82,7 +107,9 @@ class FileBookie(Bookie):
     """
 
     def __init__(self, storage: Storage, reserve: Reserve | None = None) -> None:
-        self.storage = storage
+        self.rounds = Rounds(storage) if storage.requests_at_once > 1 else None
+        """For what is asked of many ledgers, where requests can be on their way together."""
+        self.storage = self.rounds or storage
         """Where the files are; for this package, and for whoever formats partitions."""
         self._logs: dict[LedgerKey, LedgerLog] = {}
         self._reserve = Reserve(storage) if reserve is None else reserve
@@ -98,11 +125,12 @@ class FileBookie(Bookie):
     @property
     @override
     def calls_at_once(self) -> int:
-        return 1 if self.storage.syncs_as_one else _CALLS_AT_ONCE
+        return 1 if self.storage.syncs_as_one or self.rounds else _CALLS_AT_ONCE
 
     @override
     def session(self) -> FileBookie:
-        return FileBookie(self.storage, self._reserve)
+        storage = self.rounds.inner if self.rounds else self.storage
+        return FileBookie(storage, self._reserve)
 
     def log(self, ledger: LedgerRef) -> LedgerLog:
         """The slot log of a ledger, with what this session saw of it."""
@@ -126,9 +154,12 @@ class FileBookie(Bookie):
     @override
     def add(self, ledger: LedgerRef, record: NewRecord) -> None:
         log = self.log(ledger)
-        if not log.was_sent(record.slot):
-            self._reserve.spend(len(record.data))
-        log.add(record.slot, record.data, (record.first, record.last))
+        reserve = self._reserve
+        put = reserve.spend(len(record.data), is_new=not log.was_sent(record.slot))
+        try:
+            log.add(record.slot, record.data, (record.first, record.last))
+        finally:
+            del reserve.under_way[put]
 
     @override
     def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
@@ -142,9 +173,10 @@ class FileBookie(Bookie):
         self.log(ledger).check()
 
     @override
+    @in_rounds
     def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
         tails: Mapping[int, Tail] = {}
-        if len(ledgers) > 1:
+        if self._is_together(ledgers):
             logs = {n: self.log(ledger) for n, ledger in enumerate(ledgers)}
             tails = fence_together(self.storage, logs)
         return _each(
@@ -152,10 +184,12 @@ class FileBookie(Bookie):
         )
 
     @override
+    @in_rounds
     def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
         return _each(ledgers, lambda _, ledger: _told(self.log(ledger).tail()))
 
     @override
+    @in_rounds
     def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
         return _each(ledgers, lambda _, ledger: self._newest(ledger))
 
@@ -173,9 +207,10 @@ class FileBookie(Bookie):
         return NewestRecord(max(confirmed, *copied, NO_ENTRY), None)
 
     @override
+    @in_rounds
     def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
         found: Mapping[int, EntryIndex] = {}
-        if len(ranges) > 1:
+        if self._is_together(ranges):
             logs = {n: (self.log(r.ledger), r.first, r.last) for n, r in enumerate(ranges)}
             found = locate_together(self.storage, logs)
 
@@ -186,9 +221,10 @@ class FileBookie(Bookie):
         return _each(ranges, answer)
 
     @override
+    @in_rounds
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
         together: Mapping[int, Verdict] = {}
-        if len(wanted) > 1:
+        if self._is_together(wanted):
             plain = {n: one for n, one in enumerate(wanted) if not one.with_files}
             found = locate_together(
                 self.storage,
@@ -214,6 +250,7 @@ class FileBookie(Bookie):
         return retrieval.verify(with_files=wanted.with_files)
 
     @override
+    @in_rounds
     def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
         logs = {n: self.log(one.ledger) for n, one in enumerate(wanted)}
         empty = empty_together(self.storage, logs)
@@ -231,6 +268,7 @@ class FileBookie(Bookie):
         return _each(wanted, answer)
 
     @override
+    @in_rounds
     def read_small(
         self, wanted: Sequence[EntriesRef], most_bytes: int
     ) -> Sequence[Answer[Sequence[StoredEntry]]]:
@@ -245,9 +283,10 @@ class FileBookie(Bookie):
         return _each(wanted, answer)
 
     @override
+    @in_rounds
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
         done: Set[int] = frozenset()
-        if len(copies) > 1:
+        if self._is_together(copies):
             wanted = {n: (self.log(copy.ledger), copy) for n, copy in enumerate(copies)}
             done = write_together(self.storage, wanted)
 
@@ -399,7 +438,7 @@ class FileBookie(Bookie):
     @override
     def delete(self, key: LedgerKey) -> None:
         paths = LedgerPaths(key)
-        assert self.storage.size(paths.tombstone) is not None, "gc_tombstone"
+        assert self.storage.exists(paths.tombstone), "gc_tombstone"
         # The FENCE goes last: what is left by a process that ended here takes no adds.
         for directory in (paths.parts, paths.copies, paths.slots, paths.directory):
             self.storage.delete_directory(directory)
@@ -427,6 +466,10 @@ class FileBookie(Bookie):
     def close(self) -> None:
         self.storage.close()
 
+    def _is_together(self, wanted: Sequence[object]) -> bool:
+        """Whether they are worth the steps of ``together.py``: many, or one of many in rounds."""
+        return len(wanted) > 1 or self.rounds is not None
+
 
 class _NewDataSink(PartSink):
     """A part of new data, which takes nothing of the last space."""
@@ -437,8 +480,11 @@ class _NewDataSink(PartSink):
 
     @override
     def write(self, data: Buffer) -> None:
-        self._reserve.spend(memoryview(data).nbytes)
-        self._sink.write(data)
+        put = self._reserve.spend(memoryview(data).nbytes)
+        try:
+            self._sink.write(data)
+        finally:
+            del self._reserve.under_way[put]
 
     @override
     def finish(self) -> None:

@@ -32,9 +32,10 @@ from spark_bookkeeper.bookie.schema import (
     is_of_era,
 )
 from spark_bookkeeper.bookie.slots import SlotReader
-from spark_bookkeeper.bookie.storage.storage import Content, Storage
+from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
+    BookieError,
     BookieUnavailableError,
     CorruptEntryError,
     LedgerFencedError,
@@ -105,6 +106,10 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
+        if not self.storage.has_directories:
+            self.check()
+            self.storage.make_directory(self.paths.slots)  # some file systems want one
+            return
         self._check_life()
         # The tombstone is looked for in a directory that is there: whoever puts one afterwards
         # removes that directory, and no add goes into one that is gone [gc_tombstone].
@@ -120,8 +125,14 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
-        self._check_life()
-        self.check_tombstone()
+        # Neither waits for the other, in a bucket.
+        look = Request("read", MARKER_PATH), Request("exists", self.paths.tombstone)
+        marker, is_deleted = self.storage.ask_all(look)
+        for answer in (marker, is_deleted):
+            if isinstance(answer, BookieError):
+                raise answer
+        self._check_marker(marker)
+        self._check_kept(is_deleted=is_deleted)
 
     def was_sent(self, slot: int) -> bool:
         """Whether a record was sent to a slot in this session, and none above it is there yet."""
@@ -154,9 +165,10 @@ class LedgerLog:
             self._check_exists(slot, path, data)
         # [cookie_ack]: after the put, before it counts. The put has shown that the directory is
         # the one it was, so a look at the marker that is cheaper than reading it is enough.
-        self._check_marker(self.storage.read_again(MARKER_PATH))
-        if not self.storage.has_directories:
-            self.check_tombstone()
+        if self.storage.has_directories:
+            self._check_marker(self.storage.read_again(MARKER_PATH))
+        else:
+            self.check()
         self._ranges.pop(slot - 1, None)
 
     def write_copy(
@@ -249,6 +261,8 @@ class LedgerLog:
         self._slots.keep_whole()
         if number and (max(occupied) != number - 1 or self._slots.is_fence(number - 1)):
             return None
+        if number and not self.storage.has_directories and self._slots.has_read(number - 1):
+            self.durable.add(self.paths.slot(number - 1))  # in a bucket, what is seen is durable
         return self.paths.slot(number), _fence(self.key)
 
     def keep_whole(self) -> None:
@@ -289,7 +303,7 @@ class LedgerLog:
         top = self._top
         if top is None:  # later no listing: a reader that follows a ledger asks often
             top = max(self._slots.numbers(), default=-1)
-        while self.storage.size(self.paths.slot(top + 1)) is not None:
+        while self.storage.exists(self.paths.slot(top + 1)):
             top += 1
         self._top = top
         tail = self._slots.tail(top, has_copies=False)
@@ -360,7 +374,7 @@ class LedgerLog:
         end = UNBOUNDED if last is None else last
         numbers = self._slots.numbers()
         number = max(numbers, default=-1) + 1
-        while self.storage.size(self.paths.slot(number)) is not None:  # a listing proves nothing
+        while self.storage.exists(self.paths.slot(number)):  # a listing proves nothing
             numbers.add(number)
             number += 1
         return self._slots.search(numbers, first, end)
@@ -480,7 +494,7 @@ class LedgerLog:
             top = max(top, number)
 
     def _is_absent(self, number: int) -> bool:
-        return self.storage.size(self.paths.slot(number)) is None
+        return not self.storage.exists(self.paths.slot(number))
 
     def _check_holes(self, count: int, top: int) -> None:
         """Refuse to fill more holes than ``_MOST_HOLES``: so many say that the ledger was lost
@@ -523,7 +537,10 @@ class LedgerLog:
 
     def check_tombstone(self) -> None:
         """Raises ``NoSuchLedgerError`` where the ledger was deleted on this bookie."""
-        if self.storage.size(self.paths.tombstone) is not None:
+        self._check_kept(is_deleted=self.storage.exists(self.paths.tombstone))
+
+    def _check_kept(self, *, is_deleted: bool) -> None:
+        if is_deleted:
             raise NoSuchLedgerError(
                 f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
                 ledger_id=self.key.ledger_id,

@@ -111,7 +111,7 @@ def lost_directory(storage: Storage, marker: Marker) -> str | None:
         if LEDGERS in storage.list(""):
             return None
         lost = f"its directory {LEDGERS!r}"
-    elif marker.has_witness and storage.size(WITNESS_PATH) is None:
+    elif marker.has_witness and not storage.exists(WITNESS_PATH):
         lost = f"{WITNESS_PATH!r}"
     else:
         return None

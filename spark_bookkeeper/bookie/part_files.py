@@ -77,7 +77,7 @@ class PartFiles:
         """
         for name in names:
             path = self._paths.part(name)
-            if self._storage.size(self.mark(name)) is not None or self._storage.size(path) is None:
+            if self._storage.exists(self.mark(name)) or not self._storage.exists(path):
                 reason = f"{path} is being removed, as nothing listed it; it must be copied again"
                 raise unavailable(self._storage, reason, path)
 
@@ -122,7 +122,7 @@ class PartFiles:
 
     def _is_free(self, name: str) -> bool:
         files = (self._paths.part(name), self.mark(name))
-        return all(self._storage.size(path) is None for path in files)
+        return not any(self._storage.exists(path) for path in files)
 
     def _is_there(self, name: str, part: PartRef) -> bool:
         """Whether these are its bytes, durable from now on. What has the name and cannot be read

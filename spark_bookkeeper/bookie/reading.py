@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,7 +26,8 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import StoredEntry, read_batch
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.location import NO_ROW, Location
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 
@@ -42,6 +44,9 @@ _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
 
 _NOTHING_READ: Final[Mapping[str, bytes]] = {}
+
+_Run: TypeAlias = Sequence[Sequence[Location]]
+"""Neighbours in a file: messages, each with its places."""
 
 Refused: TypeAlias = tuple[Location, BookieError]
 """A place whose entry cannot be used, and why."""
@@ -83,7 +88,7 @@ class Message:
         numbers = [place.row for place in self.places]
         if numbers[0] == NO_ROW:
             entry_ids = np.full(batch.num_rows, ids[0], dtype=np.int64)
-            positions = np.arange(batch.num_rows, dtype=np.int64)
+            positions: Int64Array = np.arange(batch.num_rows, dtype=np.int64)
         else:
             if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
                 batch = batch.slice(numbers[0], len(numbers))
@@ -151,12 +156,12 @@ class EntryReader:
             columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
             read: files that the caller has just read, whole, by their paths.
         """
-        for groups in _runs(places):
-            if wanted is Wanted.NOTHING and self._is_summed and _is_large(groups):
+        is_summed = wanted is Wanted.NOTHING and self._is_summed
+        for groups, data in self._fetched(_runs(places), read, is_summed=is_summed):
+            first = groups[0][0]
+            if data is None:
                 yield self._compared(groups[0])
                 continue
-            first = groups[0][0]
-            data = self._read(first, groups[-1][-1], read)
             for group in groups:
                 if isinstance(data, BookieError):
                     alone = data if len(groups) == 1 else self._read(group[0], group[-1], read)
@@ -179,18 +184,70 @@ class EntryReader:
                 raise message.refused[0][1]
             yield from message.entries(self._schema)
 
+    def _fetched(
+        self, runs: Iterable[_Run], read: Mapping[str, bytes], *, is_summed: bool
+    ) -> Iterator[tuple[_Run, pa.Buffer | BookieError | None]]:
+        """Each run with its bytes, in order. Those of some runs are asked for together, as many as
+        the storage has on their way.
+
+        Args:
+            is_summed: for a large message its bytes are not wanted: it comes with ``None``.
+        """
+        at_once = self._storage.requests_at_once
+        some: list[_Run] = []
+        size = 0
+        for run in runs:
+            if is_summed and _is_large(run):
+                yield from self._read_together(some, read)
+                yield run, None
+                some, size = [], 0
+                continue
+            some.append(run)
+            size += _length(run[0][0], run[-1][-1])
+            if len(some) == at_once or size >= _READ_BYTES:
+                yield from self._read_together(some, read)
+                some, size = [], 0
+        yield from self._read_together(some, read)
+
+    def _read_together(
+        self, runs: Sequence[_Run], read: Mapping[str, bytes]
+    ) -> Iterator[tuple[_Run, pa.Buffer | BookieError]]:
+        unread = [run for run in runs if run[0][0].path not in read]
+        if len(unread) < 2:
+            for run in runs:
+                yield run, self._read(run[0][0], run[-1][-1], read)
+            return
+        try:
+            answers = iter(self._storage.ask_all(list(map(_request, unread))))
+        except BookieError as error:
+            answers = repeat(error)
+        for run in runs:
+            first = run[0][0]
+            if first.path in read:
+                yield run, self._read(first, run[-1][-1], read)
+            else:
+                yield run, self._as_data(first.path, next(answers))
+
     def _read(
         self, first: Location, last: Location, read: Mapping[str, bytes]
     ) -> pa.Buffer | BookieError:
         """From the first of some messages to the end of the last."""
-        length = last.offset + last.extent - first.offset
+        length = _length(first, last)
         if (whole := read.get(first.path)) is not None:
             return pa.py_buffer(memoryview(whole)[first.offset : first.offset + length])
         try:
             data = self._storage.read_range(first.path, first.offset, length)
         except BookieError as error:
             return error
-        return self._gone(first.path) if data is None else pa.py_buffer(data)
+        return self._as_data(first.path, data)
+
+    def _as_data(
+        self, path: str, data: bytes | pa.Buffer | BookieError | None
+    ) -> pa.Buffer | BookieError:
+        """What a read has answered."""
+        if isinstance(data, BookieError):
+            return data
+        return self._gone(path) if data is None else pa.py_buffer(data)
 
     def _gone(self, path: str) -> BookieUnavailableError:
         return BookieUnavailableError(
@@ -357,11 +414,22 @@ def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _is_large(groups: Sequence[Sequence[Location]]) -> bool:
+def _length(first: Location, last: Location) -> int:
+    """Bytes from the beginning of a message to the end of one behind it in the file."""
+    return last.offset + last.extent - first.offset
+
+
+def _request(run: _Run) -> Request:
+    """For the bytes of a run."""
+    first = run[0][0]
+    return Request("read_range", first.path, (first.offset, _length(first, run[-1][-1])))
+
+
+def _is_large(groups: _Run) -> bool:
     return len(groups) == 1 and groups[0][0].extent >= _LARGE_BYTES
 
 
-def _runs(locations: Iterable[Location]) -> Iterator[list[list[Location]]]:
+def _runs(locations: Iterable[Location]) -> Iterator[_Run]:
     """Locations that one read serves, by the messages that they are in."""
     run: list[list[Location]] = []
     for group in _same_message(locations):

@@ -17,10 +17,21 @@ RESERVE_BYTES: Final = 64 << 20
 """Kept free on a large partition; a hundredth of a small one. A fence takes a few KiB."""
 
 UNSEEN_BYTES: Final = 1 << 20
-"""Added before the first look, so that whoever adds little never looks."""
+"""Added by a process between two looks while more than ``NEAR_BYTES`` may be added."""
 
-_PATIENCE: Final = 8
-"""Of what may still be added, one in so many is added before the next look: others add too."""
+NEAR_BYTES: Final = 1 << 30
+"""Where less may be added, each look is for one put: others add too, and nobody knows how many."""
+
+PROCESSES: Final = 16
+"""So many processes with as much under way as this one have to find room: they have looked as well,
+and none hears of the others' puts."""
+
+TOGETHER_BYTES: Final = 1 << 30
+"""They find room for no more than this, with what is kept. It is where an agent registers its
+bookie as read-only (``readonly_below_free_bytes``): what writers are sent to before is taken."""
+
+_SHARE: Final = 4
+"""Nor for more than one in so many bytes of a partition, which may be small."""
 
 
 def reserve_bytes(total_bytes: int) -> int:
@@ -28,27 +39,58 @@ def reserve_bytes(total_bytes: int) -> int:
     return min(RESERVE_BYTES, total_bytes // 100)
 
 
+def together_bytes(total_bytes: int) -> int:
+    """What processes may have under way together, on a partition of this size, so that what is
+    kept stays. More can be under way where more is free, and is then not certain to leave it.
+    """
+    return min(TOGETHER_BYTES - reserve_bytes(total_bytes), total_bytes // _SHARE)
+
+
 class Reserve:
     """Keeps the writers of one process away from the last space of one bookie. Any thread calls.
 
-    Costs nothing for most adds: one look at the free space for each MiB at first, and for much
-    more where much is free.
+    What this process has under way is counted. What others have is not known: what is kept stays
+    beside ``PROCESSES`` of them that have ``together_bytes`` under way at once, and lacks at most
+    ``UNSEEN_BYTES`` for each that looked while much was free.
+
+    Costs nothing for most small adds: one look at the free space for each MiB.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._bookie_id = storage.bookie_id
-        self._unseen_bytes: float = UNSEEN_BYTES
+        self._unseen_bytes: float = 0
+        self.under_way: dict[object, int] = {}
+        """Bytes of each put that has begun, by what ``spend`` returned. Whoever put takes it out
+        when the put has ended, however it did: its bytes are seen from then on."""
 
-    def spend(self, size_bytes: int) -> None:
-        """Called before new data is put.
+    def spend(self, size_bytes: int, *, is_new: bool = True) -> object:
+        """Called before data is put.
+
+        Args:
+            is_new: ``False`` for what may have been put before, which is never refused.
+
+        Returns:
+            the put's key in ``under_way``.
 
         Raises:
             BookieReadOnlyError: it would take of the last space. Nothing was written.
         """
-        self._unseen_bytes -= size_bytes
-        if self._unseen_bytes >= 0:
-            return
+        put = object()
+        self.under_way[put] = size_bytes
+        if is_new:
+            self._unseen_bytes -= size_bytes
+            if self._unseen_bytes < 0:
+                try:
+                    self._look(size_bytes)
+                except BaseException:
+                    del self.under_way[put]
+                    raise
+        return put
+
+    def _look(self, size_bytes: int) -> None:
+        # Counted before the look: what ends in between is then counted twice, and never not at all.
+        own = sum(self.under_way.copy().values())
         try:
             space = self._storage.space()
         except BookieUnavailableError:  # not known; whether anything can be put, the put finds out
@@ -59,11 +101,14 @@ class Reserve:
             return
         free_bytes, total_bytes = space
         kept = reserve_bytes(total_bytes)
-        left = free_bytes - size_bytes - kept
+        room = max(own, min(PROCESSES * own, together_bytes(total_bytes)))
+        left = free_bytes - kept - room
         if left < 0:
             raise BookieReadOnlyError(
-                f"bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}, and "
-                f"the last {kept:,} are for fences and recovery; nothing was written there",
+                f"bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}: the "
+                f"last {kept:,} are for fences and recovery, {own - size_bytes:,} are being put by "
+                f"this process, and others may be putting {room - own:,}; {size_bytes:,} were not "
+                "written there",
                 bookie_id=self._bookie_id,
             )
-        self._unseen_bytes = left // _PATIENCE
+        self._unseen_bytes = UNSEEN_BYTES if left > NEAR_BYTES else 0

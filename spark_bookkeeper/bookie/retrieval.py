@@ -182,7 +182,7 @@ class Retrieval:
         if isinstance(error, CorruptEntryError):
             return True
         try:
-            return self.log.storage.size(place.path) is None
+            return not self.log.storage.exists(place.path)
         except BookieError:
             return False
 

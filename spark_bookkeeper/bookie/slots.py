@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from spark_bookkeeper.bookie.index import (
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.schema import LedgerPaths, copy_range, slot_number
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 
@@ -61,10 +62,13 @@ class SlotReader:
         self._records: dict[str, Record] = {}  # present records never change (R1)
         self._whole: dict[str, bytes] | None = None
         """Small files of which all was read with the header, where somebody will want it."""
+        self._heads: dict[str, bytes | pa.Buffer] = {}
+        """Beginnings of files that were read ahead, until the walk over them has ended."""
 
     def forget(self) -> None:
         """Read everything again: what was seen earlier may have vanished in a power cut."""
         self._records.clear()
+        self._heads.clear()
         self._whole = None
 
     def keep_whole(self) -> None:
@@ -85,6 +89,10 @@ class SlotReader:
         return EntryIndex(
             self._bookie_id, self._key, first, last, (*holdings, *copies), (*doubts, *copy_doubts)
         )
+
+    def has_read(self, number: int) -> bool:
+        """Whether the record of a slot was read, and is good, since ``forget``."""
+        return self._paths.slot(number) in self._records
 
     def is_fence(self, number: int) -> bool:
         try:
@@ -117,8 +125,10 @@ class SlotReader:
         confirmed: int = NO_ENTRY
         is_fenced = False
         number = top
+        ahead = _Ahead(self)
         while number >= 0:
             low = number
+            ahead.come_to(map(self._paths.slot, range(number, -1, -1)))
             try:
                 record, complaint = self._look(number)
             except CorruptEntryError as error:
@@ -138,6 +148,7 @@ class SlotReader:
                     if record.last <= confirmed:  # so is all below: slots ascend in entry ids
                         break
             number = low - 1
+        self._heads.clear()
         holdings = [
             Holding(self._paths.slot(number), record)
             for number, record in reversed(found.adds)
@@ -194,10 +205,14 @@ class SlotReader:
             last: of the range.
         """
         found = _Found(self._paths)
-        for low, high, is_hole in slots:
+        runs, ahead = list(slots), _Ahead(self)
+        for at, (low, high, is_hole) in enumerate(runs):
             if is_hole:
                 found.doubt(low, high, "a slot below existing ones is missing", is_corrupt=False)
                 continue
+            ahead.come_to(
+                self._paths.slot(n) for n, _, is_gap in islice(runs, at, None) if not is_gap
+            )
             try:
                 record, complaint = self._look(low)
             except CorruptEntryError as error:
@@ -213,6 +228,7 @@ class SlotReader:
                 found.adds.append((low, record))
                 if record.first > last:
                     break
+        self._heads.clear()
         holdings = [
             Holding(self._paths.slot(number), record)
             for number, record in found.adds
@@ -232,11 +248,14 @@ class SlotReader:
     def _copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
         doubts: list[Doubt] = []
+        found: list[tuple[str, tuple[int, int]]] = []
         for name in self._storage.list(self._paths.copies):
             held = copy_range(name)
-            if held is None or held[0] > last or held[1] < first:
-                continue
-            path = self._paths.copy(name)
+            if held is not None and held[0] <= last and held[1] >= first:
+                found.append((self._paths.copy(name), held))
+        ahead = _Ahead(self)
+        for at, (path, held) in enumerate(found):
+            ahead.come_to(other for other, _ in islice(found, at, None))
             try:
                 record = self._header(path)
             except CorruptEntryError as error:
@@ -290,8 +309,25 @@ class SlotReader:
             self._records[path] = record
         return record
 
+    @property
+    def reads_at_once(self) -> int:
+        """How many headers are worth being read together."""
+        return self._storage.requests_at_once
+
+    def read_ahead(self, paths: Sequence[str]) -> None:
+        """Read the beginnings of these files together. Only what is there is kept: what is absent,
+        or has no answer, is asked for when it is needed.
+        """
+        unread = [path for path in paths if path not in self._records and path not in self._heads]
+        if len(unread) > 1:
+            asked = [Request("read_range", path, (0, _HEADER_GUESS_BYTES)) for path in unread]
+            answers = zip(unread, self._storage.ask_all(asked), strict=True)
+            self._heads = {p: head for p, head in answers if isinstance(head, (bytes, pa.Buffer))}
+
     def _head(self, path: str) -> bytes | pa.Buffer | None:
-        head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
+        head = self._heads.pop(path, None)
+        if head is None:
+            head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
         if head is None or len(head) < _HEADER_GUESS_BYTES:
             return head
         with suppress(FrameError):  # decode says what is wrong
@@ -305,6 +341,30 @@ class SlotReader:
     def numbers(self) -> set[int]:
         names = self._storage.list(self._paths.slots)
         return {number for name in names if (number := slot_number(name)) is not None}
+
+
+class _Ahead:
+    """A walk over files whose headers are read together with some of those behind them: of more
+    each time, for most walks end soon.
+    """
+
+    def __init__(self, reader: SlotReader) -> None:
+        self._reader = reader
+        self._most = reader.reads_at_once
+        self._read: Set[str] = frozenset()
+        self._width = 1
+
+    def come_to(self, paths: Iterable[str]) -> None:
+        """The header of the first of these is wanted next, and then perhaps those of the others."""
+        if self._most == 1:
+            return
+        following = iter(paths)
+        first = next(following)
+        if first not in self._read:
+            some = [first, *islice(following, min(self._width, self._most) - 1)]
+            self._reader.read_ahead(some)
+            self._read = frozenset(some)
+            self._width *= 2
 
 
 class _Found:

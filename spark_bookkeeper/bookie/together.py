@@ -1,10 +1,13 @@
 """Many ledgers of one bookie, taken from step to step together.
 
-What takes time for a small ledger is a handful of syncs. Here the files of many ledgers are
-synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
-ledger needs by itself. Only ledgers that meet nothing unusual are done here. One that meets a hole,
-somebody else's fence, damage, or an error of a call for all of them gets no answer here, and
-nothing is concluded about it: the caller does it again by itself, and finds what was put meanwhile,
+What takes time for a small ledger on a disk is a handful of syncs. Here the files of many ledgers
+are synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
+ledger needs by itself. In an object store each ledger takes these steps by itself, in rounds with
+the others (``rounds.py``).
+
+Only ledgers that meet nothing unusual are done here. One that meets a hole, somebody else's fence,
+damage, or an error of a call for all of them gets no answer here, and nothing is concluded about
+it: the caller does it again by itself, and finds what was put meanwhile,
 as after any call whose answer was lost (SLOT-LOG rule R3).
 """
 
@@ -48,7 +51,8 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
         below = {n: logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown}
         # What is below is merely found, and relied on (R9b).
         # What is not new is a lost race, or this very put before.
-        put = _put(storage, wanted, list(below.values()))
+        found = [path for n, path in below.items() if path not in logs[n].durable]
+        put = _put(storage, wanted, found)
         for n, path in below.items():
             logs[n].durable.add(path)
         ends = _of_each(put, lambda _, n: logs[n].end(occupied[n]))

@@ -7,19 +7,26 @@ library, but the file cannot be copied as it is, and what damaged its end may da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Final, NamedTuple
 
 from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.index import Holding
 from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.record import Record
+from spark_bookkeeper.bookie.rounds import together
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.errors import BookieError
 
-_PREFIX_BYTES = 8
+_FILES_AT_ONCE: Final = 16
+"""Looked at together in a bucket; records among them are in memory whole."""
+
+_READ_BYTES: Final = 16 << 20
+"""Together these records have no more, unless one has more by itself."""
+
+_PREFIX_BYTES: Final = 8
 """Of a message, enough to tell the length of its metadata."""
 
 
@@ -37,34 +44,58 @@ def spoilt_files(
     digests nobody has, and the checksum of a whole part is all there is: it is read. What cannot
     be read just now is not known to be damaged, and is not among them.
     """
-    seen: set[str] = set()
+    looks: dict[str, _Look] = {}
     for holding in holdings:
-        looks = [(holding.path, partial(_record, storage, holding.path, holding.record))]
-        for part in holding.record.parts:
+        path, record = holding.path, holding.record
+        size = record.header_bytes + sum(_sizes(record))  # nearly all
+        looks.setdefault(path, _Look(path, size, partial(_record, storage, path, record)))
+        for part in record.parts:
             path = paths.part(part.ref.name)
-            looks.append((path, partial(_part, storage, path, parts, part.ref, has_digests)))
-        for path, look in looks:
-            if path in seen:
-                continue
-            seen.add(path)
-            try:
-                reason = look()
-            except BookieError:
-                continue
-            if reason is not None:
-                yield path, reason
+            of_part = partial(_part, storage, path, parts, part.ref, has_digests)
+            looks.setdefault(path, _Look(path, 0, of_part))
+    for some in _portions(looks.values(), min(_FILES_AT_ONCE, storage.requests_at_once)):
+        reasons = together(storage, [look.reason for look in some])
+        for look, reason in zip(some, reasons, strict=True):
+            if isinstance(reason, str):
+                yield look.path, reason
+
+
+class _Look(NamedTuple):
+    """At one file."""
+
+    path: str
+    size_bytes: int
+    """As much of it is in memory."""
+    reason: Callable[[], str | None]
+    """What is wrong with it."""
+
+
+def _portions(looks: Iterable[_Look], at_once: int) -> Iterator[list[_Look]]:
+    some: list[_Look] = []
+    size = 0
+    for look in looks:
+        if some and (len(some) == at_once or size + look.size_bytes > _READ_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(look)
+        size += look.size_bytes
+    if some:
+        yield some
+
+
+def _sizes(record: Record) -> list[int]:
+    """Of the messages in its file."""
+    rows = [record.row_extent] if record.row_count else []
+    return rows + [int(size) for size in record.sizes[record.row_count : record.inline_count]]
 
 
 def _record(storage: Storage, path: str, record: Record) -> str | None:
     data = storage.read(path)
     if data is None:
         return "it is gone"
-    sizes = ([record.row_extent] if record.row_count else []) + [
-        int(size) for size in record.sizes[record.row_count : record.inline_count]
-    ]
     blocks, offset = [], record.header_bytes
     try:
-        for size in sizes:
+        for size in _sizes(record):
             prefix = data[offset : offset + _PREFIX_BYTES]
             blocks.append((offset, framing.metadata_length(prefix), size))
             offset += size

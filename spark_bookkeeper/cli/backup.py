@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber, is_decimal
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
@@ -74,9 +74,7 @@ def backup(
 @click.argument("uri", metavar="[URI]", required=False)
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="This log and its ledgers.")
-@click.option(
-    "--snapshot", type=click.IntRange(1), metavar="N", help="Which; the newest without it."
-)
+@click.option("--snapshot", type=WholeNumber(1), metavar="N", help="Which; the newest without it.")
 @click.option(
     "--forget",
     is_flag=True,
@@ -161,9 +159,8 @@ def _forget(work: Work, ledger_ids: Sequence[int]) -> int:
 
 
 def _ledger_id(text: str) -> int:
-    try:
-        return parse_ledger_id(int(text))
-    except ValueError:
+    if not is_decimal(text):
         raise InvalidArgumentError(
             f"{text!r} is no ledger id: --forget takes ids, and no URI; nothing was changed"
-        ) from None
+        )
+    return parse_ledger_id(int(text))

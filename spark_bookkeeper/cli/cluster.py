@@ -22,6 +22,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     looking,
     opened_store,
 )
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
@@ -153,7 +154,7 @@ def health(settings: Settings, access: Access) -> int:
 @click.option("--serve", is_flag=True, help="Serve the page on this machine until Ctrl-C.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=8080,
     show_default=True,
     help="Of --serve; 0 takes a free one.",

@@ -184,7 +184,7 @@ def _outcomes(row: Mapping[str, Any]) -> str:
     if row["error"]:
         return str(row["error"])
     said = ", ".join(f"{n:,} {status}" for status, n in row["outcomes"])
-    return f"{said}; {_size(row['bytes'])}" if said else "nothing to do"
+    return f"{said}; {_size(row['bytes'])}" if said else "nothing to report"
 
 
 def _wrapped(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
 from spark_bookkeeper.cluster.background import (
     LocalStatus,
@@ -45,7 +46,7 @@ def local() -> None:
 @_directory
 @click.option(
     "--bookies",
-    type=click.IntRange(min=1, max=1000),
+    type=WholeNumber(min=1, max=1000),
     default=4,
     show_default=True,
     help="How many bookies a new cluster gets.",

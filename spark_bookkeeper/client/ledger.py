@@ -35,6 +35,11 @@ SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
 WRITER: Final = "spark-bookkeeper.writer"
+LOG: Final = "spark-bookkeeper.log"
+"""Of a ledger that was made for a log: the log's name."""
+
+LOG_LABEL: Final = "log"
+"""The same for people, beside it. A user may give any ledger this label."""
 
 _NONCE: Final = re.compile(rb"[0-9A-Za-z]{1,100}")
 

@@ -14,6 +14,8 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger as delete_ledger
 from spark_bookkeeper.client.ledger import (
     DEFAULT_ENTRY_TARGET_BYTES,
+    LOG,
+    LOG_LABEL,
     Ledger,
     custom_metadata,
 )
@@ -64,12 +66,16 @@ def create_ledger(
     password: bytes = b"",
     digest_type: DigestType = DigestType.CRC32C,
     labels: Mapping[str, bytes] | None = None,
+    log: str | None = None,
     ledger_id: int | None = None,
     compression: str | None = None,
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
     frames: Frames | None = None,
 ) -> LedgerWriter:
     """Create a ledger on a random ensemble of live bookies, and return its writer.
+
+    Args:
+        log: name of the log that it is made for, which may come to name it.
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen.
@@ -85,6 +91,7 @@ def create_ledger(
             password=password,
             digest_type=digest_type,
             labels=labels,
+            log=log,
             ledger_id=ledger_id,
             compression=compression,
             entry_target_bytes=entry_target_bytes,
@@ -100,6 +107,7 @@ def make_ledger(
     password: bytes = b"",
     digest_type: DigestType = DigestType.CRC32C,
     labels: Mapping[str, bytes] | None = None,
+    log: str | None = None,
     ledger_id: int | None = None,
     compression: str | None = None,
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
@@ -138,7 +146,7 @@ def make_ledger(
             digest_type=digest_type,
             password=password,
             ctime_ms=context.runtime.wall_ms(),
-            custom_metadata={**(labels or {}), **(notes or {}), **ours},
+            custom_metadata={**(labels or {}), **_of_log(log), **(notes or {}), **ours},
             ctoken=int(context.runtime.token()[:15], 16),
         )
         ledger_id, created = store(metadata, None if told is None else nonce)
@@ -195,6 +203,10 @@ def _store_generated(
                 ledger_id, metadata, is_generated=True, writer=writer
             )
         ledger_id = context.store.generate_ledger_id()
+
+
+def _of_log(log: str | None) -> dict[str, bytes]:
+    return {} if log is None else dict.fromkeys((LOG, LOG_LABEL), log.encode())
 
 
 def _check_labels(labels: Mapping[str, bytes]) -> None:

@@ -93,7 +93,7 @@ def restage(
     plan: BulkPlan,
     results: Sequence[TaskResult],
     note: bytes,
-    labels: Mapping[str, bytes] | None = None,
+    log: str | None = None,
 ) -> tuple[BulkPlan, list[TaskResult]]:
     """The same rows in a new staged ledger, whose id is higher: files are copied as they are.
 
@@ -102,7 +102,7 @@ def restage(
         plan: of the ledger that the tasks wrote to.
         results: what they wrote there.
         note: kept in the metadata of the new ledger as ``STAGED``.
-        labels: of the new ledger.
+        log: that the new ledger is made for, as by ``lifecycle.create_ledger``.
 
     Returns:
         the plan of the new ledger, and the results as if its tasks had written there.
@@ -118,7 +118,7 @@ def restage(
         schema=plan.encoding.schema,
         password=plan.encoding.password,
         digest_type=plan.encoding.digest_type,
-        labels=labels,
+        log=log,
         compression=plan.encoding.compression,
         entry_target_bytes=plan.entry_target_bytes,
     )

@@ -28,6 +28,7 @@ def absent_bookie(
     is_named: bool,
     is_certain: bool,
     metadata_only: bool,
+    attended: str | None = None,
 ) -> Diagnosis:
     """Lost, or only away: where its storage can be reached, that is looked at, and not changed.
 
@@ -36,6 +37,7 @@ def absent_bookie(
         is_named: whether some ledger counts on it.
         is_certain: whether that is known of all ledgers.
         metadata_only: do not look at its storage.
+        attended: who makes its copies again already; ``None``: nobody.
     """
     check = f"bookie {bookie}"
     where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
@@ -50,7 +52,7 @@ def absent_bookie(
         )
     seen = None
     if cookie is not None and cookie.incarnation and not metadata_only:
-        seen = _seen_at(context, bookie, cookie)
+        seen = _seen_at(context, bookie, cookie, attended)
     if not is_named:
         found, start = "", "start its agent again"
         if seen is not None and not seen.can_start:
@@ -68,8 +70,7 @@ def absent_bookie(
             check,
             "problem",
             f"lost: not registered{where}",
-            "start its agent again if its storage is there; else make its copies again: "
-            f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+            f"start its agent again if its storage is there; else {_copies(bookie, attended)}",
         )
     return Diagnosis(
         check,
@@ -90,12 +91,21 @@ class _Seen:
     """Whether its agent would serve it."""
 
 
-def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> _Seen | None:
+def _copies(bookie: BookieId, attended: str | None) -> str:
+    """What brings back what it held."""
+    return attended or (
+        f"make its copies again: spark-bookkeeper bookie recover {bookie} --delete-cookie"
+    )
+
+
+def _seen_at(
+    context: ClientContext, bookie: BookieId, cookie: Cookie, attended: str | None
+) -> _Seen | None:
     """What is at its root, and what to do about that; ``None`` where nobody can tell.
 
     The agent judges by the same rules before it serves the partition.
     """
-    recover = f"spark-bookkeeper bookie recover {bookie} --delete-cookie"
+    copies = _copies(bookie, attended)
     try:
         storage = partition_of(context, bookie)
         claims = claims_of(context.store, storage, bookie, context.store.read_cookie(bookie))
@@ -104,18 +114,18 @@ def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> _Seen 
     except CookieMismatchError as error:
         meaning, remedy = error.facts.get("meaning"), error.facts.get("remedy")
         if not meaning or not remedy:
-            return _Seen(error.message, recover)
+            return _Seen(error.message, copies)
+        if attended is not None:
+            remedy = f"what it held: {attended}. The bookie itself: {remedy}"
         return _Seen(str(meaning), str(remedy))
     except MetadataUnavailableError:
         raise
     except BookKeeperError as error:
-        return _Seen(
-            f"no answer: {error.message}", f"make its storage answer again; else {recover}"
-        )
+        return _Seen(f"no answer: {error.message}", f"make its storage answer again; else {copies}")
     if claims.marker is None:
         return None
     if gone is not None:
-        return _Seen(gone, f"if what it held cannot be put back: {recover}")
+        return _Seen(gone, f"if what it held cannot be put back, {copies}")
     return _Seen(
         "its storage is there and is its own: its agent does not run, or does not reach ZooKeeper",
         f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",

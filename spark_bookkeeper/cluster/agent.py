@@ -37,7 +37,7 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     MetadataError,
 )
-from spark_bookkeeper.metadata.store import READONLY_REASON, MetadataStore, Registration
+from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
@@ -234,11 +234,13 @@ class BookieAgent:
             return
         self._count_probe(seen)
         try:
-            if seen.problem is None and self._published is None and not self._lacks_cookie:
+            if seen.other is not None and self._published is None and not self._is_unsure:
+                seen = self._formatted_again(seen, seen.other)
+            elif seen.problem is None and self._published is None and not self._lacks_cookie:
                 # Time has passed since the claim was checked: the cluster may have been
                 # formatted, or the bookie given up and its cookie deleted.
                 assert self._marker is not None
-                check_claim(self._store, self._storage, self._marker)
+                check_claim(self._store, self._storage, self.bookie_id, self._marker)
             elif seen.problem is None:
                 seen = self._with_cookie(seen)
             seen = self._with_order(seen)
@@ -304,6 +306,25 @@ class BookieAgent:
             if number == self._looks:
                 self._seen = seen
                 self._changed.notify_all()
+
+    def _formatted_again(self, seen: Observation, found: Marker) -> Observation:
+        """What is seen of a partition that was given up and formatted for this very bookie while
+        the agent ran, as on a disk that was replaced. It is served then, as by an agent that starts
+        now; of any other it stays said what it is.
+        """
+        assert self._marker is not None
+        try:
+            check_claim(self._store, self._storage, self.bookie_id, found)
+        except CookieMismatchError:
+            return seen
+        log.warning(
+            "bookie %s was formatted again: it is served as incarnation %s, and as %s no more",
+            self.bookie_id,
+            found.incarnation,
+            self._marker.incarnation,
+        )
+        self._marker, self._lacks_cookie = found, False
+        return observe(self._storage, found, self._runtime.token)
 
     def _with_cookie(self, seen: Observation) -> Observation:
         """What was seen, and whether the cookie was deleted while the bookie is served."""
@@ -384,9 +405,7 @@ class BookieAgent:
                 rack=self._rack,
                 free_bytes=state.free_bytes,
                 total_bytes=state.total_bytes,
-                properties=(
-                    {READONLY_REASON: state.readonly_reason} if state.readonly_reason else {}
-                ),
+                properties=state.properties,
             )
         )
         with self._changed:

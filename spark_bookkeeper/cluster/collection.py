@@ -33,6 +33,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import with_collection, without_collection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -275,12 +276,13 @@ class Collector:
         tree = self._context.store.underreplication
         if tree.read(ledger_id) is not None:
             return self._row(key, Outcome.LEFT, _LACKS)
-        if not tree.lock(ledger_id, f"garbage collection of {self._bookie}"):
-            return self._row(key, Outcome.LEFT, "a replication worker is at the ledger")
+        holder = Holder(f"garbage collection of {self._bookie}")
         try:
+            if not tree.lock(ledger_id, holder):
+                return self._row(key, Outcome.LEFT, "a replication worker is at the ledger")
             return self._withdraw_locked(ref, ledger)
-        finally:
-            tree.unlock(ledger_id)
+        finally:  # also where nobody said whether it was taken
+            tree.unlock(holder)
 
     def _withdraw_locked(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
         key = ref.key

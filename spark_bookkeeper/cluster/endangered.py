@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.underreplication import OLD_DISK, live_copies, unreadable_without
 
 MOST_NAMED: Final = 10
 """Ledgers that one finding names; it counts them all."""
@@ -35,6 +36,10 @@ class LedgersSeen:
     """One for each whose metadata cannot be read."""
     open: Mapping[LedgerId, WriterState]
     """What is known of the writers of those that are not closed."""
+
+    def that_name(self, bookie: BookieId) -> Sequence[LedgerId]:
+        """Of those that can be read, the ones that name a bookie."""
+        return [i for i, metadata in self.readable.items() if bookie in metadata.bookies()]
 
     @staticmethod
     def of(context: ClientContext) -> LedgersSeen:
@@ -111,12 +116,14 @@ def endangered_ledgers(
     ledgers: Mapping[LedgerId, LedgerMetadata],
     lost: Set[BookieId],
     alive: Mapping[BookieId, Registration],
+    attended: Callable[[Sequence[LedgerId]], str | None] = lambda _: None,
 ) -> Iterator[Diagnosis]:
     """Those that nobody ends, and those that the next loss may damage.
 
     Args:
         lost: bookies that are known and not registered.
         alive: those that are registered.
+        attended: who makes the copies again already that ledgers lack; ``None``: nobody.
     """
     yield from _unfinished(ledgers, lost)
     total = f"{len(ledgers):,} ledgers"
@@ -127,7 +134,7 @@ def endangered_ledgers(
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        _recover(named),
+        attended(lacking) or _recover(named),
         "problem",
     )
     registered = registered_incarnations(alive)
@@ -143,13 +150,23 @@ def endangered_ledgers(
     )
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
     thin = {i: lacked for i, m in ledgers.items() if (lacked := _lacked(m, away[i]))}
+    none = {i for i in thin if _is_without_copy(ledgers[i], away[i])}
+    yield _on_ledgers(
+        "entries without a live copy",
+        total,
+        [i for i in thin if i in none],
+        "have entries of which no bookie that is there has a copy",
+        _bring_back(frozenset().union(*(thin[i] for i in none)), lost),
+        "problem",
+    )
+    thin = {i: lacked for i, lacked in thin.items() if i not in none}
     lacked_most = frozenset().union(*thin.values())
     yield _on_ledgers(
         "entries below their ack quorum",
         total,
         list(thin),
         "have entries with fewer live copies than their ack quorum; the next loss may be final",
-        _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost)),
+        _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost), attended(list(thin))),
         "problem",
     )
 
@@ -198,11 +215,32 @@ def _refill(bookies: Sequence[BookieId]) -> str:
     return ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in bookies)
 
 
-def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId]) -> str:
+def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:
     """What helps entries that the next loss may end: each kind of bookie has its own remedy."""
-    remedies = [f"bring {', '.join(lost)} back, or {_recover(lost)}"] if lost else []
+    copies = attended or _recover(lost)
+    remedies = [f"bring {', '.join(lost)} back; else {copies}"] if lost else []
     remedies += [_refill(empty)] if empty else []
     return f"before anything else: {'; and '.join(remedies)}"
+
+
+def _is_without_copy(metadata: LedgerMetadata, away: Set[BookieId]) -> bool:
+    """Whether no member that is there, a table included, has a copy of some entry."""
+    live = metadata.members() - away
+    quorum = metadata.quorum
+    return any(
+        not live_copies(quorum, fragment, live)
+        if fragment.last_entry_id is None
+        else any(unreadable_without(quorum, fragment, p, live) for p in range(quorum.ensemble_size))
+        for fragment in metadata.fragment_ranges()
+    )
+
+
+def _bring_back(away: Set[BookieId], lost: Set[BookieId]) -> str:
+    """What helps entries that nobody has, also not a bookie that came back empty."""
+    gone, empty = ", ".join(sorted(away & lost)), ", ".join(sorted(away - lost))
+    remedies = [f"start {gone} again, with its storage as it was"] if gone else []
+    remedies += [OLD_DISK.format(bookies=empty)] if empty else []
+    return f"{'; or '.join(remedies)}; or `spark-bookkeeper cluster restore` from a backup"
 
 
 def _lacked(metadata: LedgerMetadata, away: Set[BookieId]) -> frozenset[BookieId]:

@@ -11,10 +11,11 @@ from spark_bookkeeper.autorecovery.check_results import (
     NO_REPLICA,
     read_results,
 )
-from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.absent import absent_bookie
+from spark_bookkeeper.cluster.at_work import AutorecoverySeen
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.cluster.endangered import (
     LedgersSeen,
@@ -36,7 +37,6 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Outcome, counted, some_of
-from spark_bookkeeper.replication.runner import LocalRunner
 
 CLOCK_SECONDS: Final = 60
 """Two clocks that are apart by no more are the same."""
@@ -76,6 +76,7 @@ def cluster_diagnoses(
         )
     named = {bookie for metadata in ledgers.readable.values() for bookie in metadata.bookies()}
     known = sorted(alive.keys() | cookies.keys() | named)
+    autorecovery = AutorecoverySeen.of(context)
 
     def bookie(name: BookieId) -> Diagnosis:
         live, cookie = alive.get(name), cookies.get(name)
@@ -87,6 +88,7 @@ def cluster_diagnoses(
                 is_named=name in named,
                 is_certain=not ledgers.unreadable,
                 metadata_only=metadata_only,
+                attended=autorecovery.instead_of_recover(ledgers.that_name(name)),
             )
         return present_bookie(context, live, cookie, instance_id, metadata_only=metadata_only)
 
@@ -99,11 +101,12 @@ def cluster_diagnoses(
         yield open_ledgers(context, ledgers)
         yield from table_diagnoses(context, ledgers.readable)
     lost = set(known) - alive.keys()
-    yield _autorecovery(context, ledgers, lost)
+    yield _autorecovery(autorecovery, ledgers, lost)
+    yield from _delay(context)
     yield from _checked(context)
     yield from restore_diagnoses(context)
     yield from _scrubbed(context, sorted(set(known) & alive.keys()))
-    yield from endangered_ledgers(ledgers.readable, lost, alive)
+    yield from endangered_ledgers(ledgers.readable, lost, alive, autorecovery.instead_of_recover)
 
 
 def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
@@ -142,10 +145,12 @@ def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     )
 
 
-def _autorecovery(context: ClientContext, ledgers: LedgersSeen, lost: Set[BookieId]) -> Diagnosis:
+def _autorecovery(
+    autorecovery: AutorecoverySeen, ledgers: LedgersSeen, lost: Set[BookieId]
+) -> Diagnosis:
     """Whether anybody notices a lost bookie; a cluster to play with may do without."""
     lacking = sum(1 for metadata in ledgers.readable.values() if lost & metadata.bookies())
-    found = AutorecoveryControl(context, lambda _: LocalRunner(context)).status()
+    found = autorecovery.status
     counts = f"{found.underreplicated:,} ledgers published as under-replicated"
     if not found.is_enabled:
         return Diagnosis(
@@ -167,9 +172,27 @@ def _autorecovery(context: ClientContext, ledgers: LedgersSeen, lost: Set[Bookie
         return Diagnosis(
             "autorecovery", "ok", f"none runs: a lost bookie is noticed by you; {counts}"
         )
-    if found.warning is not None:
-        return Diagnosis("autorecovery", "warning", f"{counts}; {found.warning}", "see there")
+    if (unfit := autorecovery.unfit) is not None:
+        return Diagnosis("autorecovery", "warning", f"{counts}; {unfit}", "see there")
+    waiting = autorecovery.without_worker
+    if waiting:
+        ledger_id, why = waiting[0]
+        return Diagnosis(
+            "autorecovery",
+            "warning",
+            f"the auditor is {found.auditor}; {counts}, and of {len(waiting):,} of "
+            f"{autorecovery.looked_at:,} that were looked at no worker that runs can make the "
+            f"copies: {some_of([each for each, _ in waiting])}",
+            f"of ledger {ledger_id}, {why}",
+        )
     return Diagnosis("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
+
+
+def _delay(context: ClientContext) -> Iterator[Diagnosis]:
+    """A time to come back that nobody can read, so that no bookie has it."""
+    found = read_delay(context.store.underreplication).warning
+    if found is not None:
+        yield Diagnosis("recovery delay", "warning", found, "see there")
 
 
 def _checked(context: ClientContext) -> Iterator[Diagnosis]:

@@ -12,7 +12,8 @@ no answer, another marker, no marker, other bytes,      none
 the marker and no directory of ledgers
 ======================================================  ==================
 
-``observe`` looks, and ``decide`` is that table.
+``observe`` looks, and ``decide`` is that table. A partition that was formatted again for its bookie
+is another incarnation; its agent serves that once the cluster knows it (``agent.py``).
 
 Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two marks).
 """
@@ -20,16 +21,24 @@ Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.metadata.store import READONLY_CAUSES, READONLY_REASON
 
 log = logging.getLogger(__name__)
+
+BY_HAND: Final = "by-hand"
+NO_COOKIE: Final = "no-cookie"
+SHORT_OF_SPACE: Final = "short-of-space"
+NOT_WRITTEN: Final = "not-written"
+"""Causes for which a bookie is read-only, as registrations have them."""
 
 _NEWS = 0.05
 """Share of the total space by which free space changes before it is published anew."""
@@ -53,6 +62,8 @@ class Observation:
     write_error: str | None = None
     """Why nothing can be written there, though it can be read: a file system that was made
     read-only after an error, a bucket without the permission."""
+    other: Marker | None = None
+    """What the storage says it is, where that is not what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +90,31 @@ class Published:
     @property
     def readonly_reason(self) -> str | None:
         """Why it takes nothing new, for people; every reason that holds. ``None``: it does."""
-        reasons = []
+        return "; ".join(self.readonly_causes.values()) or None
+
+    @property
+    def readonly_causes(self) -> Mapping[str, str]:
+        """The same by cause."""
+        causes: dict[str, str] = {}
         if self.order is not None:
-            reasons.append(f"set by hand: {self.order}")
+            causes[BY_HAND] = f"set by hand: {self.order}"
         if self.lacks_cookie:
-            reasons.append("its cookie was deleted")
+            causes[NO_COOKIE] = "its cookie was deleted"
         if self.is_short:
-            reasons.append("space is short")
+            causes[SHORT_OF_SPACE] = "space is short"
         if self.write_error is not None:
-            reasons.append(f"it cannot be written: {self.write_error}")
-        return "; ".join(reasons) or None
+            causes[NOT_WRITTEN] = f"it cannot be written: {self.write_error}"
+        return causes
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What a registration says of it."""
+        if self.readonly_reason is None:
+            return {}
+        return {
+            READONLY_REASON: self.readonly_reason,
+            READONLY_CAUSES: ",".join(self.readonly_causes),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +191,8 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
             return Observation(
                 f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id} in "
                 f"cluster {found.instance_id}, not {expected.incarnation} of {expected.bookie_id} "
-                f"in {expected.instance_id}"
+                f"in {expected.instance_id}",
+                other=found,
             )
         lost = lost_directory(storage, found)
         if lost is not None:

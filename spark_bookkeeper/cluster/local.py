@@ -34,10 +34,11 @@ from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 
 LOCAL_CONFIG = BookieConfig(
     probe_interval_ms=2_000,
-    readonly_below_free_bytes=64 * MIB,
-    writable_above_free_bytes=128 * MIB,
+    readonly_below_free_bytes=256 * MIB,
+    writable_above_free_bytes=512 * MIB,
 )
-"""A playground shares its disk with everything else: it stops late and notices soon."""
+"""A playground shares its disk with everything else: it stops late and notices soon. With less free
+space a full group of a writer would be refused (``Reserve``)."""
 
 
 class LocalCluster(PublicNames):

@@ -1,8 +1,12 @@
 """Deleting ledgers that nobody owns, when a person has said so.
 
 Nobody can come to own one of them later but by changing its metadata (``orphans.py``), so each is
-deleted only as it was judged. One that is not closed goes as ``deletion.delete_ledger`` has it:
-never under a writer that lives.
+deleted only as it was judged: the same life of the ledger, and what was just read of it, in one
+step.
+
+One that is not closed stays, though its writer seems to be gone: it may only be cut off from the
+metadata store, and what bookies still acknowledge to it would be deleted (SLOT-LOG rule R17).
+Recovery closes it and fences that writer, who then knows.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from collections.abc import Collection
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.cluster.orphans import OwnedLedger, is_free, ledgers_with_owners
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -20,12 +23,14 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.spool import Spool
 
 _CLAIMED: Final = "its metadata were changed meanwhile, and somebody owns it by now"
+_RESTORED: Final = "its restore was begun and has not ended"
 
 
 class OrphansReport(Report):
@@ -42,7 +47,7 @@ def delete_orphans(
 ) -> OrphansReport:
     """Delete the ledgers of ``orphans()`` that were created before a time.
 
-    One of which it is not known when it was created stays.
+    One of which it is not known when it was created stays, and so does one that is not closed.
 
     Args:
         created_before_ms: milliseconds since 1970, by the clocks of those who created them.
@@ -59,6 +64,8 @@ def delete_orphans(
         for ledger_id, known in ledgers_with_owners(context).items()
         if _is_doomed(known, created_before_ms) and (ledger_ids is None or ledger_id in ledger_ids)
     ]
+    # It says that it runs before its first ledger is there, which may have been listed since.
+    _check_no_restore(context)
     rows: Spool[Row] = Spool()
     for ledger_id, known in doomed:
         if dry_run:
@@ -84,14 +91,14 @@ def _check_no_restore(context: ClientContext) -> None:
 
 def _deleted(context: ClientContext, ledger_id: LedgerId, known: OwnedLedger) -> Row:
     store = context.store
+    assert known.metadata is not None
     try:
-        found = store.read_ledger(ledger_id)
-        if not is_free(found.value):
+        found = read_again(store, ledger_id, known.metadata.nonce)
+        if not (found.value.is_closed and is_free(found.value)):
             return _row(ledger_id, known, Outcome.NO_LONGER_NEEDED, _CLAIMED)
-        if found.value.is_closed:
-            store.delete_ledger(ledger_id, found)
-        else:
-            delete_ledger(context, ledger_id)
+        if restores.nonce_of(store.registers, ledger_id) is not None:
+            return _row(ledger_id, known, Outcome.LEFT, _RESTORED)  # its id could not be used again
+        store.delete_ledger(ledger_id, found)
     except NoSuchLedgerError:
         return _row(ledger_id, known, Outcome.GONE)
     except VersionConflictError:
@@ -102,7 +109,7 @@ def _deleted(context: ClientContext, ledger_id: LedgerId, known: OwnedLedger) ->
 
 
 def _is_doomed(known: OwnedLedger, created_before_ms: int) -> bool:
-    if known.metadata is None or known.unowned is None:
+    if known.metadata is None or known.unowned is None or not known.metadata.is_closed:
         return False
     created_ms = known.metadata.ctime_ms
     return created_ms is not None and 0 <= created_ms < created_before_ms

@@ -4,9 +4,10 @@ A ledger is somebody's while its writer lives or may live, while a log names it,
 for copies of it, or when it has a label of a user: a name, an owner, or any other. One that another
 client made is somebody's, too: what its labels mean is not known here.
 
-Those of a log have the label ``log``. They are nobody's when the log was deleted, or when it has a
-later ledger and does not name them: ids ascend along a log, so nobody can enter them any more. A
-log that was never there may be about to be restored, behind its ledgers.
+Those that were made for a log have a note of ours; the label ``log`` without it is a user's. They
+are nobody's when the log was deleted, or when it has a later ledger and does not name them: ids
+ascend along a log, so nobody can enter them any more. A log that was never there may be about to be
+restored, behind its ledgers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import LOG, LOG_LABEL
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
 from spark_bookkeeper.client.views import UNREADABLE, moment
@@ -26,9 +28,6 @@ from spark_bookkeeper.logs.logs import logs_table
 from spark_bookkeeper.metadata.logs import find_life
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, LedgerMetadata
-
-LOG_LABEL: Final = "log"
-"""Of the ledgers of a log: its name."""
 
 ORPHANS: Final = pa.schema(
     [
@@ -51,7 +50,7 @@ class OwnedLedger:
     metadata: LedgerMetadata | None
     """``None``: it cannot be decoded."""
     log: str | None
-    """The log that it was made for, by its label."""
+    """The log that names it, or else that it was made for."""
     unowned: str | None
     """Why nobody owns it; ``None``: somebody does, or it cannot be told."""
 
@@ -63,13 +62,13 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger
     tells, and of one that is about to be, its writer.
     """
     found = list(ledgers_with_writers(context))
-    in_logs: set[LedgerId] = set()
+    in_logs: dict[LedgerId, str] = {}
     newest: dict[str, int] = {}
     unreadable: set[str] = set()
     for row in logs_table(context).to_pylist():
         newest.setdefault(row["log"], -1)
         if row["ledger_id"] is not None:
-            in_logs.add(row["ledger_id"])
+            in_logs[row["ledger_id"]] = row["log"]
             newest[row["log"]] = max(newest[row["log"]], row["ledger_id"])
         elif row["state"] == UNREADABLE:
             unreadable.add(row["log"])
@@ -81,25 +80,26 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger
             continue
         log = _log_of(metadata)
         unowned = None
-        if writer not in ("lives", "unknown") and is_free(metadata):
+        if ledger_id not in in_logs and writer not in ("lives", "unknown") and is_free(metadata):
             if log is None:
                 unowned = "no log names it, and it has no name, owner or other label"
             elif log in newest:
-                if ledger_id not in in_logs and log not in unreadable and ledger_id < newest[log]:
+                if log not in unreadable and ledger_id < newest[log]:
                     unowned = f"it was made for log {log!r}, which has gone past it"
             elif log in deleted:
                 unowned = f"it was made for log {log!r}, which was deleted"
-        known[ledger_id] = OwnedLedger(metadata, log, unowned)
+        known[ledger_id] = OwnedLedger(metadata, in_logs.get(ledger_id, log), unowned)
     return known
 
 
 def is_free(metadata: LedgerMetadata) -> bool:
     """Whether nothing in a ledger's own metadata says whose it is, but perhaps a log's."""
-    if metadata.nonce is None or ARCHIVE in metadata.custom_metadata:
+    custom = metadata.custom_metadata
+    if metadata.nonce is None or ARCHIVE in custom:
         return False
-    return all(
-        key == LOG_LABEL or key.startswith(RESERVED_PREFIX) for key in metadata.custom_metadata
-    )
+    if LOG_LABEL in custom and custom.get(LOG) != custom[LOG_LABEL]:
+        return False
+    return all(key == LOG_LABEL or key.startswith(RESERVED_PREFIX) for key in custom)
 
 
 class _DeletedLogs:
@@ -143,5 +143,5 @@ def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
 
 
 def _log_of(metadata: LedgerMetadata) -> str | None:
-    label = metadata.custom_metadata.get(LOG_LABEL)
-    return None if label is None else label.decode("utf-8", "replace")
+    name = metadata.custom_metadata.get(LOG)
+    return None if name is None else name.decode("utf-8", "replace")

@@ -71,14 +71,15 @@ def claim_partition(
             continue  # somebody else was here: look again, and judge what is there now
 
 
-def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:
-    """Check that a partition that was claimed before still is what it was. Changes nothing.
+def check_claim(
+    store: MetadataStore, storage: Storage, bookie_id: BookieId, marker: Marker
+) -> None:
+    """Check that a partition is what was seen of it, and this bookie's. Changes nothing.
 
     Raises:
         CookieMismatchError: it is not; for one, its cookie was deleted because the bookie was
             given up.
     """
-    bookie_id = BookieId(marker.bookie_id)
     claims = claims_of(store, storage, bookie_id, store.read_cookie(bookie_id))
     if judge(claims) is not Judgement.ACCEPT or claims.marker != marker:
         raise mismatch(

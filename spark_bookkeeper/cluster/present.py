@@ -9,6 +9,7 @@ from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.health import BY_HAND, SHORT_OF_SPACE
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieFullError, BookKeeperError
@@ -94,7 +95,7 @@ def _storage(
             "problem",
             f"{_state(live)}, and so full that not even a probe can be written: fences and "
             f"recovery find no space either. {error.message}",
-            _make_writable(live),
+            _make_writable(live, is_full=True),
         )
     except BookKeeperError as error:
         return Diagnosis(
@@ -124,9 +125,21 @@ def _state(live: Registration) -> str:
     return f"read-only{why}" if live.is_readonly else "writable"
 
 
-def _make_writable(live: Registration) -> str:
-    return (
-        "make room if it is full: delete ledgers and collect what is left of them "
-        f"(spark-bookkeeper bookie gc {live.bookie_id}), or add a disk or a bookie; if it was set "
-        f"by hand: spark-bookkeeper bookie set-writable {live.bookie_id}"
-    )
+def _make_writable(live: Registration, *, is_full: bool = False) -> str:
+    """What gives a bookie new data again, or keeps it from becoming read-only, by what is in the
+    way.
+    """
+    remedies = []
+    if BY_HAND in live.readonly_causes:
+        remedies.append(
+            "when it may take new data again: spark-bookkeeper bookie set-writable "
+            f"{live.bookie_id}"
+        )
+    if is_full or SHORT_OF_SPACE in live.readonly_causes or not live.is_readonly:
+        remedies.append(
+            "make room: delete ledgers and collect what is left of them (spark-bookkeeper bookie "
+            f"gc {live.bookie_id}), or add a disk or a bookie"
+        )
+    if not remedies:
+        remedies.append("look at its disk and at the log of its agent, which tries it again")
+    return "; and ".join(remedies)

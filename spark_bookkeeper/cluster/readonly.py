@@ -19,6 +19,7 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.stored_json import decoded, number
 
 REASON_CHARACTERS: Final = 500
 """A reason is a sentence."""
@@ -113,7 +114,9 @@ def _decode(found: Versioned[bytes] | None) -> ReadOnlyOrder | None:
     if found is None:
         return None
     try:
-        values = json.loads(found.value)
-        return ReadOnlyOrder(str(values["reason"]), int(values["since_ms"]))
-    except (ValueError, TypeError, KeyError):
+        return decoded(
+            found.value,
+            lambda values: ReadOnlyOrder(str(values["reason"]), number(values["since_ms"])),
+        )
+    except ValueError:
         return ReadOnlyOrder("by an order that cannot be decoded", 0)

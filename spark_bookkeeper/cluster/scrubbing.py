@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from typing_extensions import override
 
 from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.bookie.verdict import RefusalKind
@@ -24,7 +26,8 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.protocol.stored_json import decoded, number
+from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.shares import pieces_to_read, share_of
 from spark_bookkeeper.runtime.throttle import Throttle
@@ -41,8 +44,43 @@ PIECE_BYTES: Final = 8 << 20
 PIECE_ENTRIES: Final = 16_384
 
 
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """What scrubbing has gone through, whether it was as it was written or not."""
+
+    ledgers: int = 0
+    shares: int = 0
+    """Of fragments."""
+    entries: int = 0
+    bytes: int = 0
+    """That were read and found good."""
+
+
+@dataclass(frozen=True, repr=False)
 class ScrubReport(Report):
     """Of ``scrub``: a row for each share that is not as it was written, or could not be read."""
+
+    looked_at: LookedAt = field(default_factory=LookedAt)
+
+    @property
+    @override
+    def without_rows(self) -> str:
+        return f"nothing was found wrong in {counted(self.looked_at.ledgers, 'ledger')}"
+
+    @override
+    def totals(self) -> dict[str, Any]:
+        """As every job's, of all that was looked at."""
+        of_rows = super().totals()
+        seen = self.looked_at
+        bad = of_rows["ledgers"] - of_rows["ledgers_complete"]
+        return {
+            **of_rows,
+            "ledgers": seen.ledgers,
+            "ledgers_complete": seen.ledgers - bad,
+            "fragments": seen.shares,
+            "entries": seen.entries,
+            "bytes": seen.bytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +127,10 @@ def scrub(
     """
     wish = wish or Scrubbing()
     started = context.runtime.now()
-    rows = _Scrub(context, bookie, wish, progress).run()
+    scrubbing = _Scrub(context, bookie, wish, progress)
+    rows = scrubbing.run()
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return ScrubReport("scrub", tuple(rows), duration_ms=duration_ms)
+    return ScrubReport("scrub", tuple(rows), duration_ms=duration_ms, looked_at=scrubbing.looked_at)
 
 
 def read_mark(registers: Registers, bookie: BookieId) -> ScrubMark:
@@ -111,6 +150,7 @@ class _Scrub:
         self._incarnation = ""
         self._is_cut = False
         """Whether a ledger was left in its middle; it is looked at from its beginning again."""
+        self.looked_at = LookedAt()
         self._rows: list[Row] = []
         self._corrupt: list[int] = []
 
@@ -163,15 +203,20 @@ class _Scrub:
             ledger = Ledger.of(ledger_id, metadata)
         except MetadataFormatError:
             return  # it is not ours
-        is_bad = False
+        if ledger.incarnations.get(self._bookie) != self._incarnation:
+            return  # what it held before it was formatted again
+        is_bad = is_here = False
         for fragment in metadata.fragment_ranges():
             for position, bookie in enumerate(fragment.ensemble):
-                if bookie != self._bookie or ledger.incarnations.get(bookie) != self._incarnation:
+                if bookie != self._bookie:
                     continue
+                is_here = True
                 row = self._share(ledger, fragment, position)
                 if row is not None:
                     is_bad |= row.status is Outcome.PUBLISHED
                     self._rows.append(row)
+        if is_here:
+            self.looked_at = replace(self.looked_at, ledgers=self.looked_at.ledgers + 1)
         if is_bad:
             publish_finding(self._context, ledger_id, [self._bookie], 100)
             self._corrupt.append(ledger_id)
@@ -206,6 +251,13 @@ class _Scrub:
                 self._throttle(read)
         except BookieError as error:
             return replace(row, status=Outcome.UNAVAILABLE, reason=error.message)
+        seen = self.looked_at
+        self.looked_at = replace(
+            seen,
+            shares=seen.shares + 1,
+            entries=seen.entries + len(entries),
+            bytes=seen.bytes + size_bytes,
+        )
         row = replace(row, entries=len(entries), bytes=size_bytes)
         if bad:
             entry_id, why = next(iter(bad.items()))
@@ -275,15 +327,18 @@ def _decode(found: Versioned[bytes] | None) -> ScrubMark:
     if found is None:
         return ScrubMark()
     try:
-        values = json.loads(found.value)
-        return ScrubMark(
-            incarnation=str(values["incarnation"]),
-            next_ledger_id=int(values["next_ledger_id"]),
-            began_at_ms=int(values["began_at_ms"]),
-            rounds=int(values["rounds"]),
-            ended_at_ms=int(values["ended_at_ms"]),
-            corrupt=tuple(map(int, values["corrupt"])),
-            corrupt_before=tuple(map(int, values["corrupt_before"])),
-        )
-    except (ValueError, TypeError, KeyError):
+        return decoded(found.value, _mark)
+    except ValueError:
         return ScrubMark()  # a round more than need be
+
+
+def _mark(values: Any) -> ScrubMark:
+    return ScrubMark(
+        incarnation=str(values["incarnation"]),
+        next_ledger_id=number(values["next_ledger_id"]),
+        began_at_ms=number(values["began_at_ms"]),
+        rounds=number(values["rounds"]),
+        ended_at_ms=number(values["ended_at_ms"]),
+        corrupt=tuple(map(number, values["corrupt"])),
+        corrupt_before=tuple(map(number, values["corrupt_before"])),
+    )

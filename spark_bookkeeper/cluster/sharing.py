@@ -83,16 +83,20 @@ def place_of(storage: Storage, bookie_id: BookieId, *, is_new: bool = False) -> 
         bookie_id: whose it should be.
         is_new: the partition is about to be formatted here, and has no marker yet.
     """
-    parts = _split(storage.uri)
-    if parts.scheme != "file":
+    if not may_be_on_a_disk(storage.uri):
         return Place(storage.uri)
     try:
         marker = read_marker(storage)
         if is_new or (marker is not None and marker.bookie_id == bookie_id):
-            return Place(storage.uri, _disk(unquote(parts.path)))
+            return Place(storage.uri, _disk(unquote(_split(storage.uri).path)))
     except (BookKeeperError, OSError):
         pass  # not seen from here
     return Place(storage.uri)
+
+
+def may_be_on_a_disk(root_uri: str) -> bool:
+    """Whether a root is a directory, so that it matters on which disk; no bucket."""
+    return _split(root_uri).scheme == "file"
 
 
 def _keys(bookie: BookieId, place: Place) -> Iterable[tuple[What, str]]:

@@ -20,7 +20,7 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.runner import Bounds, Failure, Step
 from spark_bookkeeper.table.listing import encode_listing, patch_of, to_table
 from spark_bookkeeper.table.neighbours import together
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, batches_of
@@ -77,7 +77,7 @@ def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
 
 
 def compare_many(
-    context: ClientContext, works: Sequence[CompareWork]
+    context: ClientContext, works: Sequence[CompareWork], _: Bounds
 ) -> Sequence[Sequence[Compared] | None]:
     """Small ledgers whose rows are read from the table together; ``None`` for every other, and for
     each with which something is the matter: ``compare`` says what.

@@ -12,7 +12,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.delta.pieces import Piece
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.runner import Bounds, Failure, Step
 from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import together
 
@@ -55,7 +55,7 @@ def read_back(context: ClientContext, work: ReadBackWork) -> Sequence[ReadBack]:
 
 
 def read_back_many(
-    context: ClientContext, works: Sequence[ReadBackWork]
+    context: ClientContext, works: Sequence[ReadBackWork], _: Bounds
 ) -> Sequence[Sequence[ReadBack] | None]:
     """Small ledgers whose rows are read from the table together; ``None`` for every other, and for
     each with which something is the matter: ``read_back`` says what.

@@ -127,7 +127,7 @@ def stage(
         schema=options.schema,
         password=options.password,
         digest_type=options.digest_type,
-        labels=_labels(name),
+        log=name,
         compression=options.compression,
         entry_target_bytes=options.entry_target_bytes,
     )
@@ -186,7 +186,7 @@ def commit(
                 forget_leftovers(context, staged)
             return written
         before = staged
-        plan, results = staging.restage(context, staged.plan, results, note, _labels(staged.log))
+        plan, results = staging.restage(context, staged.plan, results, note, staged.log)
         staged = replace(staged, plan=plan)
         remember(context, staged)
         if not abort(context, before):
@@ -320,7 +320,3 @@ def _commit_nothing(
     finally:
         abort(context, staged)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
-
-
-def _labels(log: str) -> dict[str, bytes]:
-    return {"log": log.encode()}

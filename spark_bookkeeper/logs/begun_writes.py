@@ -24,6 +24,7 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.stored_json import decoded, number
 from spark_bookkeeper.protocol.transactions import Transaction
 
 _log = logging.getLogger(__name__)
@@ -68,8 +69,9 @@ def behind_of(metadata: LedgerMetadata) -> LedgerId | None:
     those before it had ended by then. ``None`` where that is not told.
     """
     try:
-        return LedgerId(json.loads(metadata.custom_metadata[STAGED])["behind"])
-    except (KeyError, ValueError, TypeError):
+        told = metadata.custom_metadata[STAGED]
+        return decoded(told, lambda values: LedgerId(number(values["behind"])))
+    except (KeyError, ValueError):
         return None
 
 

@@ -123,7 +123,7 @@ def new_ledger(
             schema=options.schema,
             password=options.password,
             digest_type=options.digest_type,
-            labels={"log": name.encode()},
+            log=name,
             compression=options.compression,
             entry_target_bytes=options.entry_target_bytes,
             frames=frames,

@@ -10,13 +10,14 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position, parse_log_name
+from spark_bookkeeper.protocol.stored_json import decoded, number
 
 CONSUMERS_PARENT: Final = "consumers"
 """The register above those of consumers."""
@@ -116,9 +117,13 @@ def _encoded(consumer: Consumer) -> bytes:
 def _decoded(name: str, found: Versioned[bytes] | None) -> Consumer | None:
     if found is None:
         return None
+
+    def consumer(value: Any) -> Consumer:
+        ledger_id, entry_id = number(value["ledger"]), number(value["entry"], NO_ENTRY)
+        position = Position(LedgerId(ledger_id), EntryId(entry_id))
+        return Consumer(name, str(value["nonce"]), position, number(value["published_at_ms"]))
+
     try:
-        value = json.loads(found.value)
-        position = Position(LedgerId(int(value["ledger"])), EntryId(int(value["entry"])))
-        return Consumer(name, str(value["nonce"]), position, int(value["published_at_ms"]))
-    except (KeyError, ValueError, TypeError):
+        return decoded(found.value, consumer)
+    except ValueError:
         return None

@@ -70,7 +70,7 @@ class Ballots(Protocol):
     def remove(self, path: str, token: str) -> None:
         """Take a vote back; again after each loss of the connection, until there is an answer.
 
-        Raises nothing.
+        Raises nothing but Ctrl-C, and the vote goes all the same.
         """
 
 
@@ -177,9 +177,11 @@ class Vote:
 
     def leave(self) -> None:
         """Be no candidate any more; whoever waits for this vote goes on. Idempotent."""
-        self._is_left = True
-        self._bell.ring()
-        self._ballots.remove(self.path, self._token)
+        try:
+            self._is_left = True
+            self._bell.ring()
+        finally:  # also after Ctrl-C: nobody else would take it back
+            self._ballots.remove(self.path, self._token)
 
     def __enter__(self) -> Self:
         return self

@@ -24,6 +24,7 @@ from spark_bookkeeper.metadata.election import Ballots, Election, Vote
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import MetadataStore, Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.stored_json import decoded, number
 from spark_bookkeeper.runtime.runtime import Runtime
 
 RESTORES_PARENT: Final = "restores"
@@ -123,8 +124,11 @@ class KeptIds:
         if found is None:
             return cls()
         try:
-            return cls([(int(first), int(last)) for first, last in json.loads(found.value)])
-        except (ValueError, TypeError) as error:
+            return decoded(
+                found.value,
+                lambda ranges: cls([(number(first), number(last)) for first, last in ranges]),
+            )
+        except ValueError as error:
             raise MetadataFormatError(
                 f"register {_KEPT} is not a list of ranges of ids: remove it; ids that it kept for "
                 "later restores cannot be restored to this cluster then"

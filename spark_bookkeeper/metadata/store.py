@@ -28,6 +28,9 @@ T = TypeVar("T")
 READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
 """The property in which an agent says why its bookie is read-only."""
 
+READONLY_CAUSES: Final = "spark-bookkeeper.readonly_causes"
+"""The property in which it says the same for programs: words with commas between them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -49,6 +52,11 @@ class Registration:
     def readonly_reason(self) -> str | None:
         """Why it takes no new data, where its agent says so; for people."""
         return self.properties.get(READONLY_REASON)
+
+    @property
+    def readonly_causes(self) -> frozenset[str]:
+        """The same for programs (``cluster/health.py`` has them)."""
+        return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,8 @@ class LedgerStore(Protocol):
             nothing is there. Take the two steps then.
 
         Raises:
-            MetadataUnavailableError: as ``create_ledger``.
+            MetadataUnavailableError: as ``create_ledger``. Where the ledger may have been made, or
+                may yet be, its id is the fact ``ledger_id``.
         """
 
     def create_ledger(
@@ -410,8 +419,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
     def underreplication(self) -> Underreplication:
         """Ledgers that lack replicas, see ``underreplication.py``."""
 
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        """Call ``lost`` when a session ended: its ephemeral nodes are gone."""
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call ``lost`` after each end of a session, whose ephemeral nodes are gone; returns how to
+        stop.
+        """
 
     def close(self) -> None:
         """End the session; idempotent."""

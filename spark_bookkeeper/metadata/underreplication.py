@@ -40,6 +40,16 @@ class Task:
     """When that was published; ``None`` where BookKeeper was told not to say."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Holder:
+    """Who takes locks. Each is another one, also of the same name: so callers of one client are
+    told apart, of whom the cluster knows no more than that their session is the same.
+    """
+
+    name: str
+    """For people."""
+
+
 class Check(Enum):
     """What an auditor looks at now and then; the value is the node that remembers when."""
 
@@ -61,8 +71,15 @@ class Underreplication(Protocol):
 
     # Tasks
 
-    def mark(self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int) -> bool:
-        """Publish a task, or add bookies to the one there is; whether anything was written."""
+    def mark(
+        self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int, *, anew: bool = False
+    ) -> bool:
+        """Publish a task, or add bookies to the one there is; whether anything was written.
+
+        Args:
+            anew: also one that names them all is written, and has another version: whoever looked
+                at the bookies before cannot remove it.
+        """
 
     def read(self, ledger_id: LedgerId) -> Versioned[Task] | None:
         """The task of one ledger. Raises ``MetadataFormatError`` when it cannot be decoded."""
@@ -79,21 +96,26 @@ class Underreplication(Protocol):
         """
 
     def remove(self, task: Versioned[Task]) -> bool:
-        """Take a task away; ``False`` and nothing done when it was marked again since."""
+        """Take a task away; ``False`` and nothing done when it was marked again since, also where
+        it had gone in between, and its version began anew.
+        """
 
     # Locks
 
-    def lock(self, ledger_id: LedgerId, holder: str) -> bool:
-        """Take the lock of a ledger for this session; ``False`` when somebody has it.
+    def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
+        """Take the lock of a ledger; ``False`` when somebody has it, also the same holder.
 
         It goes with the session. Nothing is safe because of it (SLOT-LOG rule R17): it saves work.
+        Where there is no answer it may have been taken: ``unlock`` releases it, too.
         """
 
-    def unlock(self, ledger_id: LedgerId) -> None:
-        """Release it, if this session has it."""
+    def unlock(self, holder: Holder) -> None:
+        """Release every lock that this holder took, or may have taken, in this session. What cannot
+        be released now, since there is no answer or Ctrl-C comes, is released as soon as it can be.
+        """
 
     def locks(self, changed: Changed | None = None) -> Mapping[LedgerId, str]:
-        """Every lock that is held, with its holder."""
+        """Every lock that is held, with the name of its holder."""
 
     # Settings
 
@@ -119,11 +141,20 @@ class Underreplication(Protocol):
     def set_delay_seconds(self, seconds: int) -> None:
         """Set it, whatever it was."""
 
-    def checked_at_ms(self, check: Check) -> int | None:
+    def checked_at_ms(self, check: Check) -> Versioned[int] | None:
         """When a check was done last; ``None`` for never. Raises ``MetadataFormatError``."""
 
-    def set_checked_at_ms(self, check: Check, now_ms: int | None) -> None:
-        """Remember that it was done; ``None`` forgets it."""
+    def set_checked_at_ms(
+        self, check: Check, now_ms: int, before: Versioned[int] | None
+    ) -> Versioned[int] | None:
+        """Remember that it was done; ``None`` and nothing done where it was asked for again since.
+
+        Args:
+            before: when it was done the last time, as it was read.
+        """
+
+    def forget_checked(self, check: Check) -> None:
+        """Forget when it was done, which is how BookKeeper's tools ask for it."""
 
     # The auditor
 
@@ -135,7 +166,9 @@ class Underreplication(Protocol):
         """
 
     def stand_down(self) -> None:
-        """Take part no more; nothing happens when this session does not."""
+        """Take part no more; nothing happens when this session does not. Where there is no answer
+        now, as soon as there is one.
+        """
 
     def auditor(self) -> str | None:
         """The name of who is auditor now."""

@@ -20,3 +20,6 @@ class Versioned(Generic[T]):
     0 where only other tools did. It tells a ledger that another tool deleted and made again,
     whose version began at 0 again as well, from the one that was read.
     """
+    created: int = 0
+    """Of a task: the store's number for its creation, never given twice, which tells one that went
+    and came, whose version began at 0 again as well, from the one that was read."""

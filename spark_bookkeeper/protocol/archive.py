@@ -14,11 +14,12 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerMetadata, is_table
+from spark_bookkeeper.protocol.stored_json import decoded, number
 
 FORMAT_VERSION: Final = 1
 
@@ -65,26 +66,29 @@ def archived_of(metadata: LedgerMetadata) -> Archived | None:
         return None
     data = metadata.custom_metadata[ARCHIVE]
     try:
-        values = json.loads(data)
-        if values["format"] != FORMAT_VERSION:
-            raise ValueError(f"its format is {values['format']}, and {FORMAT_VERSION} is known")
-        if not _INDEX.fullmatch(values["index"]):
-            raise ValueError(f"{values['index']!r} names no list of entries")
-        return Archived(
-            str(values["table"]),
-            values["index"],
-            int(values["version"]),
-            int(values["keep"]),
-            int(values["released_at_ms"]),
-            {BookieId(str(b)): str(i) for b, i in values["dropping"].items()},
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return decoded(data, _archived)
+    except ValueError as error:
         raise MetadataFormatError(
             f"{ARCHIVE} in a ledger's custom metadata says where its entries are besides on "
-            f"bookies, and cannot be read ({type(error).__name__}: {error}). Nothing was changed. "
+            f"bookies, and cannot be read ({error}). Nothing was changed. "
             "A newer version of this library may have written it; else put the value back",
             path=ARCHIVE,
         ) from error
+
+
+def _archived(values: Any) -> Archived:
+    if values["format"] != FORMAT_VERSION:
+        raise ValueError(f"its format is {values['format']}, and {FORMAT_VERSION} is known")
+    if not _INDEX.fullmatch(values["index"]):
+        raise ValueError(f"{values['index']!r} names no list of entries")
+    return Archived(
+        str(values["table"]),
+        values["index"],
+        number(values["version"]),
+        number(values["keep"]),
+        number(values["released_at_ms"]),
+        {BookieId(str(b)): str(i) for b, i in values["dropping"].items()},
+    )
 
 
 def table_member(table: str, position: int) -> BookieId:

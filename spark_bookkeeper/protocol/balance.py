@@ -1,8 +1,9 @@
 """How much each bookie should hold, and who may take a share from one that holds too much.
 
-A bookie's part of all bytes follows its disk: twice the disk, twice the bytes. What it *holds* is
-counted from metadata and not from its disk, for copies that were moved stay there until they are
-collected: a second run would otherwise move as much again.
+A bookie's part of all bytes follows its disk: twice the disk, twice the bytes. One that is
+read-only and has less than that gets nothing, so what it has is its part, and the others share the
+rest. What a bookie *holds* is counted from metadata and not from its disk, for copies that were
+moved stay there until they are collected: a second run would otherwise move as much again.
 
 Pure. Every move makes the sum of the squared distances from the goals smaller, so that moving ends,
 whoever begins it again.
@@ -24,8 +25,10 @@ class Disk:
     """``None``: not known, as of a bucket; it counts like the largest that is known."""
     free_bytes: int | None = None
     """``None``: not known, so it is no limit."""
-    takes: bool = True
-    """Whether it may get more: it is writable, and wanted as a target."""
+    is_readonly: bool = False
+    """It gets nothing, and may have too much."""
+    is_wanted: bool = True
+    """As a target."""
 
 
 class Balance:
@@ -53,8 +56,23 @@ class Balance:
         known = [d.total_bytes for d in disks.values() if d.total_bytes]
         largest = max(known, default=1)
         sizes = {bookie: disk.total_bytes or largest for bookie, disk in disks.items()}
-        whole, every = sum(self._held.values()), sum(sizes.values())
-        self._goals = {b: whole * size // every for b, size in sizes.items()}
+        self._goals = self._spread(sizes)
+
+    def _spread(self, sizes: Mapping[BookieId, int]) -> dict[BookieId, int]:
+        """The part of each, by its size."""
+        kept: dict[BookieId, int] = {}
+        while True:
+            # Each that keeps what it has leaves the others more, and one of them too little then.
+            others = {bookie: size for bookie, size in sizes.items() if bookie not in kept}
+            whole, every = sum(self._held[bookie] for bookie in others), sum(others.values())
+            goals = {bookie: whole * size // every for bookie, size in others.items()}
+            less = {b: self._held[b] for b in others if self._lacks_for_good(b, goals[b])}
+            if not less:
+                return {**goals, **kept}
+            kept.update(less)
+
+    def _lacks_for_good(self, bookie: BookieId, goal: int) -> bool:
+        return self._disks[bookie].is_readonly and self._held[bookie] < goal
 
     def held(self, bookie: BookieId) -> int:
         """Bytes that it holds, after all moves so far."""
@@ -81,7 +99,7 @@ class Balance:
         """Bookies that a share may go to, each with how much it lacks; at least 1."""
         for bookie, disk in self._disks.items():
             lack = self._goals[bookie] - self._held[bookie]
-            if not disk.takes or 2 * lack <= size_bytes:
+            if disk.is_readonly or not disk.is_wanted or 2 * lack <= size_bytes:
                 continue
             if disk.free_bytes is not None:
                 left = disk.free_bytes - self._moved_in[bookie] - size_bytes

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.stored_json import decoded
 
 COLLECTED: Final = "spark-bookkeeper.collected"
 """The key of custom metadata: for each bookie and incarnation the tokens of those who remove copies
@@ -128,8 +129,10 @@ def _with(
 def _decoded(metadata: LedgerMetadata) -> dict[str, tuple[list[str], int]]:
     if COLLECTED not in metadata.custom_metadata:
         return {}
-    data = metadata.custom_metadata[COLLECTED]
-    found: Any = json.loads(data)
+    return decoded(metadata.custom_metadata[COLLECTED], _by_bookie)
+
+
+def _by_bookie(found: Any) -> dict[str, tuple[list[str], int]]:
     is_right = isinstance(found, dict) and all(
         isinstance(each, list)
         and len(each) == 2
@@ -138,5 +141,5 @@ def _decoded(metadata: LedgerMetadata) -> dict[str, tuple[list[str], int]]:
         for each in found.values()
     )
     if not is_right:
-        raise ValueError(f"{COLLECTED} is {data[:80]!r}")
+        raise ValueError(f"{COLLECTED} is {str(found)[:80]}")
     return dict(found)

@@ -67,6 +67,12 @@ class LostBookies:
             return self
         return replace(self, due_at=now + delay_seconds)
 
+    def back(self, bookies: Collection[BookieId]) -> LostBookies:
+        """They were there while their ledgers were to be marked, so not all were: that they go
+        again is news, also where nobody has seen them in between.
+        """
+        return replace(self, known=self.known | frozenset(bookies))
+
     def audit_failed(self, lost: Collection[BookieId]) -> LostBookies:
         """Their ledgers could not all be marked: their absence is news again."""
         again = {bookie: each for bookie, each in self.incarnations.items() if bookie not in lost}

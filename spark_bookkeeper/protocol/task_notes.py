@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.protocol.ids import EntryId
-from spark_bookkeeper.protocol.metadata import Fragment
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
 
 WAIT_FOR_EVENT_MS: Final = 86_400_000
 """Until the next attempt where only something that is noticed by itself can help, a bookie that
 comes for example. It is there for what nobody is told of."""
+
+_GRACE: Final = "the grace period of an open ledger"
+"""The blocker of a ledger whose writer is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Marked:
 
     missing: tuple[str, ...]
     at_ms: int | None
+    version: int = 0
+    """Of its node: another one where the same bookies were found wanting once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,26 @@ class LocalRefusal:
     attempts: int
     error: str
     next_try_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Replicas that were looked at, and that lack nothing."""
+
+    seen: tuple[int, ...]
+    """What they were looked at for, and as members of what: another one where anything of it has
+    changed since."""
+    at_ms: int
+    """When."""
+    replicas: tuple[tuple[str, str], ...]
+    """Bookie and incarnation of each."""
+
+    def still(self, seen: tuple[int, ...], now_ms: int) -> frozenset[tuple[str, str]]:
+        """Those that need not be looked at now: nobody has said anything since. Once a day they
+        are: Apache BookKeeper's auditor says nothing where a task names the bookie already.
+        """
+        is_new = self.seen == seen and 0 <= now_ms - self.at_ms < WAIT_FOR_EVENT_MS
+        return frozenset(self.replicas if is_new else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +86,23 @@ class TaskNote:
     open_since_ms: int = 0
     percentage: int = 0
     """How much of the replicas that are there has to be read to see what the auditor saw."""
+    findings: int = 0
+    """How often damage was published. A note that was read before the last time is another one, so
+    that nobody removes what he does not know."""
+    suspects: tuple[str, ...] = ()
+    """Bookies where a look at some entries found something, which was made again: the next such
+    look finds nothing there, and only one at all entries what is wrong with the others."""
     waits_for_event: bool = False
     """No attempt can help before something changes that ``protocol/underreplication.blocked``
     sees: whoever thinks of trying again asks that first."""
     marked: Marked | None = None
-    """The task at the last attempt."""
+    """The task at the last attempt; ``None`` where it could not be read."""
     refusals: tuple[LocalRefusal, ...] = ()
     """One for each bookie beside whose worker it was tried in vain."""
+    tried_at_ms: int = 0
+    """When the last attempt ended that noted why the task stays."""
+    whole: Whole | None = None
+    """What the last attempt found whole of the replicas that are there."""
 
     def is_due(
         self,
@@ -116,7 +151,7 @@ class TaskNote:
         error: str,
         blocker: str | None,
         now_ms: int,
-        marked: Marked,
+        marked: Marked | None,
         *,
         waits_for: Collection[str],
         writable: int,
@@ -126,9 +161,12 @@ class TaskNote:
     ) -> TaskNote:
         """After an attempt in vain: wait twice as long as the last time, at most ``most_ms``; and
         where the clock does not help, ``WAIT_FOR_EVENT_MS``.
+
+        Args:
+            marked: the task as it was then; ``None`` where it could not be read.
         """
         attempts = self.attempts + 1
-        wait = WAIT_FOR_EVENT_MS if waits_for_event else _back_off(attempts, first_ms, most_ms)
+        wait = WAIT_FOR_EVENT_MS if waits_for_event else back_off(attempts, first_ms, most_ms)
         return replace(
             self,
             attempts=attempts,
@@ -139,16 +177,26 @@ class TaskNote:
             writable=writable,
             waits_for_event=waits_for_event,
             marked=marked,
+            tried_at_ms=now_ms,
         )
 
     def refused(
         self, bookie: str, error: str, now_ms: int, *, first_ms: int, most_ms: int
     ) -> TaskNote:
-        """After an attempt that failed only because of the bookie beside which it was made."""
+        """After an attempt that failed only because of the bookie beside which it was made: what
+        was waited for before has come.
+        """
         before = next((each.attempts for each in self.refusals if each.bookie == bookie), 0)
-        next_ms = now_ms + _back_off(before + 1, first_ms, most_ms)
+        next_ms = now_ms + back_off(before + 1, first_ms, most_ms)
         others = (each for each in self.refusals if each.bookie != bookie)
-        return replace(self, refusals=(*others, LocalRefusal(bookie, before + 1, error, next_ms)))
+        return replace(
+            self,
+            blocker=None,
+            next_try_at_ms=0,
+            waits_for_event=False,
+            refusals=(*others, LocalRefusal(bookie, before + 1, error, next_ms)),
+            tried_at_ms=now_ms,
+        )
 
     def grace_over(
         self, fragment: Fragment, now_ms: int, grace_ms: int, jumped_ms: int = 0
@@ -170,7 +218,7 @@ class TaskNote:
         fragment: Fragment,
         now_ms: int,
         grace_ms: int,
-        marked: Marked,
+        marked: Marked | None,
         waits_for: Collection[str],
         writable: int,
         jumped_ms: int = 0,
@@ -190,17 +238,41 @@ class TaskNote:
             writable=writable,
             waits_for_event=False,
             marked=marked,
+            tried_at_ms=now_ms,
             last_error=f"its last fragment, from entry {fragment.first_entry_id}, is open, and its "
             "writer may be about to replace the lost bookie itself",
-            blocker="the grace period of an open ledger",
+            blocker=_GRACE,
         )
+
+    def is_past_grace(self, metadata: LedgerMetadata) -> bool:
+        """Whether what was noted is that a writer has its time, and the ledger was closed since, or
+        goes on in another fragment.
+        """
+        return self.blocker == _GRACE and (
+            metadata.is_closed or not self._is_about(metadata.last_fragment)
+        )
+
+    def found_damaged(self, percentage: int) -> TaskNote:
+        """Damage was seen by a look at so much of a replica."""
+        closer = max(self.percentage, percentage)
+        return replace(self, percentage=closer, findings=self.findings + 1)
+
+    def suspected(self, bookie: str) -> TaskNote:
+        """Some of a bookie's entries were made again, and the others are to be looked at."""
+        return replace(self, suspects=tuple(sorted({*self.suspects, bookie})))
+
+    def cleared(self, bookies: Collection[str], whole: Whole | None) -> TaskNote:
+        """All that these bookies should have is there; ``whole`` is what of that may be noted."""
+        suspects = tuple(bookie for bookie in self.suspects if bookie not in bookies)
+        return replace(self, suspects=suspects, whole=whole)
 
     def without_grace(self) -> TaskNote:
         """No writer is waited for: the last fragment lacks nobody."""
         return replace(self, open_fragment=None, open_ensemble=(), open_since_ms=0)
 
 
-def _back_off(attempts: int, first_ms: int, most_ms: int) -> int:
+def back_off(attempts: int, first_ms: int, most_ms: int) -> int:
+    """How long to wait after so many attempts in vain; milliseconds."""
     return min(most_ms, first_ms << min(attempts - 1, 30))
 
 

@@ -24,6 +24,14 @@ NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
 """What a ledger waits for that has its copies on all the bookies which could take one."""
 
 
+OLD_DISK: Final = (
+    "where an old disk of {bookies} can be read: stop the agent, mount that disk at its root, do "
+    "not start it, and copy from it (`spark-bookkeeper bookie recover`)"
+)
+"""What helps where only a disk that was replaced has copies. Its bookie may never serve it again:
+it lacks what was promised since (SLOT-LOG, R11)."""
+
+
 @dataclass(frozen=True, slots=True)
 class MissingReplica:
     """One position of one fragment whose bookie is lost.
@@ -148,8 +156,21 @@ def takers(
             yield fragment, free - frozenset(fragment.ensemble)
 
 
+def needs_bookie(limbo: Collection[BookieId]) -> str:
+    """What a ledger waits for that has copies on all the bookies which could take one.
+
+    Args:
+        limbo: members that came back without what they held: each can have it again in its place.
+    """
+    refills = " or ".join(f"`spark-bookkeeper bookie refill {bookie}`" for bookie in sorted(limbo))
+    return f"{NEEDS_BOOKIE}, or {refills}" if refills else NEEDS_BOOKIE
+
+
 def blocked(
-    metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
+    metadata: LedgerMetadata,
+    live: Collection[BookieId],
+    writable: Collection[BookieId],
+    limbo: Collection[BookieId] = (),
 ) -> str | None:
     """What a ledger waits for before any worker can make any of its copies, as long as neither
     the metadata nor the bookies change; ``None`` when one could be tried, or none is lacking.
@@ -157,6 +178,7 @@ def blocked(
     Args:
         live: members that have what they should.
         writable: bookies that take data.
+        limbo: members that are there, and came back without what they held.
     """
     if not metadata.is_closed and not set(metadata.last_fragment.ensemble) <= set(live):
         return None  # it has to be recovered first
@@ -168,28 +190,46 @@ def blocked(
             if bookie in live or not bookies:
                 continue
             has_taker = True
-            lost = _unreadable_without(metadata.quorum, fragment, position, live)
+            lost = unreadable_without(metadata.quorum, fragment, position, live)
             if not lost:
                 return None
-            away.update(lost)
+            away.update(*lost)
     if not lacking:
         return None
     if not has_taker:
-        return NEEDS_BOOKIE
-    return f"{' or '.join(sorted(away))} to come back: no other bookie has copies"
+        return needs_bookie(set(limbo).intersection(absent_members(metadata, live)))
+    if gone := away.difference(limbo):
+        return f"{' or '.join(sorted(gone))} to come back: no other bookie has copies"
+    empty = sorted(away)
+    return (
+        f"copies that nobody has: {', '.join(empty)} came back without them; "
+        f"{OLD_DISK.format(bookies=' or '.join(empty))}; or `spark-bookkeeper cluster restore` "
+        "from a backup"
+    )
 
 
-def _unreadable_without(
+def has_source(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieId]) -> bool:
+    """Whether any share that a fragment lacks can be read: its end is known, and each entry of the
+    share has a live copy.
+    """
+    return any(
+        bookie not in live and not unreadable_without(quorum, fragment, position, live)
+        for position, bookie in enumerate(fragment.ensemble)
+    )
+
+
+def unreadable_without(
     quorum: Quorum, fragment: FragmentRange, position: int, live: Collection[BookieId]
-) -> Sequence[BookieId]:
-    """The bookies without which a share cannot be read, as nobody else has some entry of it;
-    none where each of its entries has a live copy.
+) -> Sequence[Sequence[BookieId]]:
+    """The write sets without which a share cannot be read: of each, one bookie has to come back, as
+    nobody else has some entry of it; none where each of its entries has a live copy.
     """
     first, last = fragment.first_entry_id, fragment.last_entry_id
     assert last is not None
+    dead: dict[frozenset[int], Sequence[BookieId]] = {}
     for entry_id in range(first, min(last, first + quorum.ensemble_size - 1) + 1):
         write_set = quorum.write_set(EntryId(entry_id))
         bookies = [fragment.ensemble[p] for p in write_set]
         if position in write_set and not any(bookie in live for bookie in bookies):
-            return bookies
-    return ()
+            dead.setdefault(frozenset(write_set), bookies)
+    return list(dead.values())

@@ -1,8 +1,8 @@
 """The writer of one open ledger: order of acknowledgement, LAC, ensemble change.
 
 A pure machine: ``step`` takes an event and returns commands to be carried out in order. It
-knows nothing of payloads, slots or threads. What a bookie stores is always a prefix of what
-is striped to it (SLOT-LOG rule R2), so one entry id for each position says everything.
+knows nothing of payloads, slots or threads. Of what a bookie stores, only a prefix of what is
+striped to it counts (SLOT-LOG rule R2), so one entry id for each position says everything.
 
 Source: The BookKeeper protocol, "Writing to ledgers"; BookKeeper ``client/LedgerHandle``
 (``sendAddSuccessCallbacks``, ``ensembleChangeLoop``); SLOT-LOG rules R2, R7, R10.
@@ -45,14 +45,21 @@ class BookieFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BookieToBeLeft:
-    """A bookie is read-only, or has no agent: another is to take its place, if one can."""
+class LookBegins:
+    """All bookies are about to be looked at, which takes as long as the metadata store does."""
 
-    position: int
-    bookie: BookieId
-    may_hold: bool
-    """Whether acknowledgements may wait until it has its share of what was acknowledged: it is
-    read-only, and its agent is there. Where none is, the storage may hang as well."""
+
+@dataclass(frozen=True, slots=True)
+class BookiesLookedAt:
+    """What a look at all bookies shows, now and then: others are to take the place of these.
+
+    By position; both are empty where nobody could take it.
+    """
+
+    readonly: Mapping[int, BookieId]
+    """They take no new ledgers, and their agents are there."""
+    gone: Mapping[int, BookieId]
+    """They have no agent, so the storage may hang as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ Event = (
     AddRequested
     | Stored
     | BookieFailed
-    | BookieToBeLeft
+    | LookBegins
+    | BookiesLookedAt
     | BookieFenced
     | EnsembleChanged
     | EnsembleChangeFailed
@@ -115,7 +123,7 @@ class ChangeEnsemble:
     first: EntryId
     failed: Mapping[int, BookieId]
     may_stay: bool = False
-    """None of them is lost: where nobody can take their place, the ensemble stays."""
+    """They serve until others are published: where nobody can take their place, they stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +156,18 @@ class Writer:
         self.status = WriterStatus.WRITING
         self._stored_through = [NO_ENTRY] * quorum.ensemble_size
         self._failed: dict[int, BookieId] = {}
-        self._leaving: int | None = None
-        """Position of a bookie that is not lost, and is left once it has its share."""
-        self._is_held = False
-        """Whether acknowledgements wait until it has."""
+        self._leaving: set[int] = set()
+        """Positions of bookies that are not lost, and are left once they have their share."""
+        self._given_up: set[int] = set()
+        """Those of them that are left without it, once all others are left."""
+        self._held: set[int] = set()
+        """Those of them for which acknowledgements wait, until the next look begins at most."""
+        self._waited_for: set[int] = set()
+        """For these they have waited, and do not again before it helped."""
+        self._late: set[int] = set()
+        """Positions of bookies without an agent that were behind at the last look."""
+        self._looked_at = list(self._stored_through)
+        """What each bookie stored at the last look."""
         self._is_changing = False
 
     def start(self) -> list[Command]:
@@ -175,20 +191,17 @@ class Writer:
                 if self.ensemble[position] != bookie:
                     return []  # an answer from a bookie that was replaced counts for nothing
                 self._stored_through[position] = max(self._stored_through[position], through)
-                return self._confirm() if self._leaving is None else self._leave()
+                return self._leave() if self._leaving else self._confirm()
             case BookieFailed(position, bookie):
                 if self.ensemble[position] != bookie or position in self._failed:
                     return []
                 self._failed[position] = bookie
                 return [] if self._is_changing else self._change_ensemble()
-            case BookieToBeLeft(position, bookie, may_hold):
-                if self.ensemble[position] != bookie or self._is_changing:
-                    return []
-                if may_hold and self._leaving == position and self._is_held:
-                    self._leaving = None  # it has not caught up: do not wait any longer
-                    return self._confirm()
-                self._leaving, self._is_held = position, may_hold
-                return self._leave()
+            case LookBegins():
+                self._leave_nobody()
+                return self._confirm()
+            case BookiesLookedAt(readonly, gone):
+                return self._look(readonly, gone)
             case BookieFenced(position, bookie):
                 if self.ensemble[position] != bookie:
                     return []
@@ -204,37 +217,71 @@ class Writer:
             case _:
                 assert_never(event)
 
+    def _look(
+        self, readonly: Mapping[int, BookieId], gone: Mapping[int, BookieId]
+    ) -> list[Command]:
+        """Who is to be left from now on, and for whom acknowledgements wait until the next look.
+
+        A bookie that is as slow as the others are quick never stores all that is acknowledged
+        unless they wait for it. They do so once, and not for one without an agent that stored
+        nothing since the last look: its storage is likely to hang. To autorecovery one without an
+        agent is lost, and the ledger with it; so one that was behind at the last look, and still
+        is, is left all the same.
+        """
+        stored = self._stored_through
+        moved = {p for p, before in enumerate(self._looked_at) if stored[p] > before}
+        self._looked_at = list(stored)
+        leaving = {p for p, b in (*readonly.items(), *gone.items()) if self.ensemble[p] == b}
+        behind = {p for p in leaving if self._is_behind(p)}
+        late = behind & gone.keys()
+        too_late, self._late = self._late & late, late
+        self._waited_for &= leaving
+        self._leave_nobody()
+        if self._is_changing:
+            return []
+        self._leaving, self._given_up = leaving, too_late
+        self._held = (behind & (readonly.keys() | moved)) - self._waited_for
+        self._waited_for |= self._held
+        return self._leave()
+
     def _leave(self) -> list[Command]:
         """Replace a bookie that is not lost, as soon as it stores what is acknowledged.
 
         One that is read-only stays alive, and one without an agent may be back soon: then no
         re-replication looks for what it never got, so it must store its share of what is
-        acknowledged before it is left [leave_whole]. Until then nothing more is acknowledged where
-        it is read-only, or a slow bookie would never catch up. When the caller says for a second
-        time that it is to be left, it may hang, and the writer goes on with it. The storage of one
-        without an agent is more likely to hang, so there nothing is held up: it is left at a
-        moment at which it has caught up.
+        acknowledged before it is left [leave_whole]. It serves until another one is published in
+        its place. They are left one after the other, as there may not be others for all of them.
         """
-        assert self._leaving is not None
         if self._is_changing:
             return []
-        if self._stored_through[self._leaving] < self.last_add_confirmed:
+        whole = {p for p in self._leaving if not self._is_behind(p)}
+        if not (ready := whole or self._given_up):
             return self._confirm()
+        position = min(ready)
+        if whole:
+            self._waited_for.discard(position)
         self._is_changing = True
-        left = {self._leaving: self.ensemble[self._leaving]}
-        return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), left, may_stay=True)]
+        first, bookies = EntryId(self.last_add_confirmed + 1), {position: self.ensemble[position]}
+        return [ChangeEnsemble(first, bookies, may_stay=True)]
+
+    def _is_behind(self, position: int) -> bool:
+        """Whether a bookie lacks, or may lack, some of its share of what is acknowledged."""
+        return self._stored_through[position] < self.last_add_confirmed
 
     def _stay(self) -> list[Command]:
-        self._leaving = None
         if self._failed:
             return self._change_ensemble()
+        self._leave_nobody()
         self._is_changing = False
         return self._confirm()
 
+    def _leave_nobody(self) -> None:
+        """The caller looks again soon, and says who is to be left then."""
+        self._leaving, self._given_up, self._held = set(), set(), set()
+
     def _change_ensemble(self) -> list[Command]:
         self._is_changing = True
-        # A failed bookie comes first. Who is to be left is told of again by the caller.
-        self._leaving = None
+        self._leave_nobody()  # a failed bookie comes first
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), dict(self._failed))]
 
     def _adopt(self, ensemble: tuple[BookieId, ...]) -> list[Command]:
@@ -250,16 +297,19 @@ class Writer:
                 continue
             self._stored_through[position] = self.last_add_confirmed
             self._failed.pop(position, None)
+            for of_the_bookie in (
+                self._leaving, self._given_up, self._held, self._waited_for, self._late
+            ):  # fmt: skip
+                of_the_bookie.discard(position)
             commands.append(Send(position, bookie, first))
         self.ensemble = ensemble
-        self._leaving = None
         if self._failed:
             return commands + self._change_ensemble()
         self._is_changing = False
-        return commands + self._confirm()
+        return commands + self._leave()
 
     def _confirm(self) -> list[Command]:
-        if self._is_changing or (self._leaving is not None and self._is_held):
+        if self._is_changing or self._held:
             return []  # only on an ensemble that is published (rule R7, ec_cas_first)
         confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
         if confirmed <= self.last_add_confirmed:

@@ -30,6 +30,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is_table
 from spark_bookkeeper.replication.job import Job, wanted_ids
+from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -37,6 +38,7 @@ from spark_bookkeeper.replication.runner import (
     Runner,
     Step,
     limited,
+    never,
     no_progress,
     reason_of,
 )
@@ -65,6 +67,8 @@ class CheckWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
     bytes_per_second: int | None = None
     """Limit on reading."""
+    rate_now: RateNow | None = None
+    """The limit while it reads; ``None`` is the same as at first."""
 
     def name(self) -> str:
         """For people."""
@@ -213,9 +217,12 @@ def check_one(
         return [Finding(work.ledger_id, Outcome.GONE, error.message)]
     except MetadataFormatError as error:
         return [Finding(work.ledger_id, Outcome.LEFT, error.message)]
-    again = None if is_stopping is None else partial(_unless, is_stopping)
-    throttle = Throttle(context.runtime, work.bytes_per_second, again)
-    is_stopping = is_stopping or _never
+    if is_stopping is None:
+        throttle = throttle_for(context, work.bytes_per_second, work.rate_now)
+        is_stopping = never
+    else:
+        again = partial(_unless, is_stopping)
+        throttle = Throttle(context.runtime, work.bytes_per_second, again)
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
@@ -247,10 +254,6 @@ def check_one(
     return all_found
 
 
-def _never() -> bool:
-    return False
-
-
 def _unless(is_stopping: Callable[[], bool], limit: int | None) -> int | None:
     """The limit, which holds up nobody who is to end."""
     return None if is_stopping() else limit
@@ -269,7 +272,10 @@ def _check_share(
 ) -> Finding | None:
     """``None`` where it was stopped in the middle."""
     first = fragment.first_entry_id
-    entries = _sample(share_of(ledger, position, first, last), work.percentage)
+    try:
+        entries = _sample(share_of(ledger, position, first, last), work.percentage)
+    except MetadataFormatError as error:
+        return Finding(work.ledger_id, Outcome.LEFT, error.message, first, last, bookie)
     try:
         replica = context.bookies.replica(bookie, ledger)
     except BookieError as error:

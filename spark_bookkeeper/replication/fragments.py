@@ -27,7 +27,7 @@ from spark_bookkeeper.replication.rereplicate import (
     rereplicate_fragment,
 )
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
+from spark_bookkeeper.replication.runner import Bounds, Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Chooser
 
 _Copying = FragmentWork | PieceWork
@@ -104,10 +104,15 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
 
 
 def _copy_some(
-    context: ClientContext, works: Sequence[_Copying]
+    context: ClientContext, works: Sequence[_Copying], bounds: Bounds
 ) -> Sequence[Sequence[_Copied] | None]:
     fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
-    done = rereplicate_many(context, list(fragments.values()))
+    numbers = list(fragments)
+
+    def told(number: int, shares: Sequence[ShareCopied]) -> None:
+        bounds.told(numbers[number], shares)
+
+    done = rereplicate_many(context, list(fragments.values()), bounds, told)
     found = dict(zip(fragments, done, strict=True))
     return [found.get(number) for number in range(len(works))]
 

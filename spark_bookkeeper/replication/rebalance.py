@@ -78,7 +78,8 @@ class RebalanceReport(RecoveryReport):
 
     loads: tuple[Load, ...] = ()
     remark: str | None = None
-    """Why no more than this was moved, or is to be; ``None``: everybody has its part then."""
+    """Why no more than this was moved, or is to be; ``None``: everybody has its part then, and none
+    is read-only."""
 
     def totals(self) -> dict[str, Any]:
         """As every job's, and the bookies."""
@@ -178,7 +179,13 @@ class _Plan:
     def remark(self) -> str | None:
         """Of a plan that was gone through, why it has no more."""
         if not self.balance.has_source:
-            return None
+            readonly = [b for b in self.bookies if self.alive[b].is_readonly]
+            if not readonly:
+                return None
+            return (
+                "every bookie has its part, or nearly so; those that are read-only get nothing: "
+                f"{', '.join(readonly)}"
+            )
         over = ", ".join(b for b in self.bookies if self.balance.is_over(b))
         more = f"more than their part is still on {over}: "
         if self._is_limited:
@@ -192,9 +199,9 @@ class _Plan:
             whom = "no bookie" if self.wish.targets is None else "none of the bookies named"
             return (
                 f"{more}of {counted(self._not_placed, 'share')} {whom} can take one: those that "
-                "have less than their part are read-only, have a copy of it already, would leave "
-                f"less than --spare-bytes {self.wish.spare_bytes:,} free, or are on a rack that "
-                "has one. `spark-bookkeeper bookie list` shows them; add a bookie, or make room"
+                "have less than their part have a copy of it already, would leave less than "
+                f"--spare-bytes {self.wish.spare_bytes:,} free, or are on a rack that has one. "
+                "`spark-bookkeeper bookie list` shows them; add a bookie, or make room"
             )
         return f"{more}its shares are too large to bring anybody nearer to its part, or open"
 
@@ -240,10 +247,12 @@ class _Plan:
 
     def _disk(self, registration: Registration) -> Disk:
         wanted = self.wish.targets
-        takes = not registration.is_readonly and (
-            wanted is None or registration.bookie_id in wanted
+        return Disk(
+            registration.total_bytes,
+            registration.free_bytes,
+            registration.is_readonly,
+            wanted is None or registration.bookie_id in wanted,
         )
-        return Disk(registration.total_bytes, registration.free_bytes, takes)
 
     def _moves(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, left: int | None

@@ -23,6 +23,7 @@ from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.stored_json import decoded
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.runtime.bell import Bell
@@ -310,10 +311,11 @@ def _encode(notes: Sequence[JobNote]) -> bytes:
 
 def _decode(found: Versioned[bytes] | None) -> tuple[JobNote, ...]:
     """Notes that cannot be read are as good as none: they are for looking back only."""
+    if found is None:
+        return ()
     try:
-        told = json.loads(found.value) if found is not None else []
-        return tuple(_note(values) for values in told)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return decoded(found.value, lambda told: tuple(_note(values) for values in told))
+    except ValueError:
         return ()
 
 

@@ -15,7 +15,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.job import Job, Known, nothing_done, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
-from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.runner import Bounds, Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.under_way import name_of
 
 FIRST: Final = EntryId(0)
@@ -129,7 +129,7 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered
 
 
 def _recover_some(
-    context: ClientContext, works: Sequence[RecoverWork]
+    context: ClientContext, works: Sequence[RecoverWork], _: Bounds
 ) -> Sequence[Sequence[Recovered] | None]:
     """Recover ledgers together; ``None`` for those that are to be recovered by themselves."""
     closed = recover_many(context, {work.ledger_id: work.known for work in works})

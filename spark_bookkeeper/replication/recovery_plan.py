@@ -16,11 +16,13 @@ from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.collection import being_removed
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.underreplication import (
     MissingReplica,
     entries_at,
     live_copies,
     missing_replicas,
+    unreadable_without,
 )
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row
 from spark_bookkeeper.replication.targets import Targets
@@ -31,6 +33,7 @@ PLAN_SCHEMA: Final = pa.schema(
         pa.field("sources", pa.list_(pa.string())),
         pa.field("live_copies", pa.int64()),
         pa.field("live_copies_after", pa.int64()),
+        pa.field("only_if_read", pa.list_(pa.list_(pa.string()))),
     ]
 )
 
@@ -41,11 +44,16 @@ class PlanRow(Row):
 
     SCHEMA: ClassVar[pa.Schema] = PLAN_SCHEMA
     sources: tuple[str, ...] | None = None
-    """Live bookies that have entries of the share, and are copied from."""
+    """Live bookies that have entries of the share, and are copied from; where none of them has some
+    entry, also the lost ones, whose storage may still be read."""
     live_copies: int | None = None
     """The fewest that any entry of the fragment has now, on bookies that are up and not lost."""
     live_copies_after: int | None = None
-    """The same when all that is planned for the fragment is done."""
+    """The same when all that is planned for the fragment is done; no more than now, where nobody
+    knows whether some entry can be read."""
+    only_if_read: tuple[tuple[str, ...], ...] | None = None
+    """Groups of lost bookies: of each group the storage of one must still be readable, as no live
+    bookie has some entry; ``None``: live ones have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class PlannedShare:
     sources: tuple[BookieId, ...] | None = None
     live_copies: int | None = None
     live_copies_after: int | None = None
+    only_if_read: tuple[tuple[BookieId, ...], ...] | None = None
 
     def row(self) -> PlanRow:
         """As reports show it."""
@@ -87,6 +96,7 @@ class PlannedShare:
             self.sources,
             self.live_copies,
             self.live_copies_after,
+            self.only_if_read,
         )
 
 
@@ -137,18 +147,24 @@ def _planned_fragment(
     ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(fragment.ensemble))
     now = live_copies(quorum, fragment, live)
     after = live_copies(quorum, replace(fragment, ensemble=ensemble), live.union(chosen.values()))
+    unread = {r.position: _unread(quorum, fragment, r.position, live) for r in replicas}
+    if any(unread.values()):
+        after = now
     for replica in replicas:
+        lone = unread[replica.position]
+        doubt = f"; {only_if_read(lone)}" if lone else ""
         share = PlannedShare(
             ledger.ledger_id,
             Outcome.PLANNED,
-            f"{now} live {'copy' if now == 1 else 'copies'} at the least",
+            f"{now} live {'copy' if now == 1 else 'copies'} at the least{doubt}",
             fragment.first_entry_id,
             fragment.last_entry_id,
             replica.bookie,
             chosen.get(replica.position),
-            sources=_sources(ledger.metadata, fragment, replica.position, live),
+            sources=_sources(ledger.metadata, fragment, replica.position, live.union(*lone)),
             live_copies=now,
             live_copies_after=after,
+            only_if_read=tuple(map(tuple, lone)) or None,
         )
         if replica.position in refused:
             yield replace(share, status=Outcome.LEFT, reason=refused[replica.position])
@@ -157,6 +173,12 @@ def _planned_fragment(
             yield replace(share, reason=later)
         else:
             yield _measured(share, ledger.metadata, fragment, replica.position)
+
+
+def only_if_read(groups: Sequence[Sequence[str]]) -> str:
+    """What a share needs that no live bookie has all of."""
+    needed = ", and of ".join(" or ".join(bookies) for bookies in groups)
+    return f"only if the storage of {needed} can still be read"
 
 
 def _measured(
@@ -174,8 +196,22 @@ def _measured(
 def _sources(
     metadata: LedgerMetadata, fragment: FragmentRange, position: int, live: frozenset[BookieId]
 ) -> tuple[BookieId, ...]:
-    """The live bookies that share a write set with a position, by their own positions."""
+    """The live bookies that share a write set with a position, by their own positions.
+
+    Those whose storage may still be read count as live.
+    """
     shared = {
         p for write_set in metadata.quorum.write_sets() if position in write_set for p in write_set
     }
     return tuple(fragment.ensemble[p] for p in sorted(shared) if fragment.ensemble[p] in live)
+
+
+def _unread(
+    quorum: Quorum, fragment: FragmentRange, position: int, live: frozenset[BookieId]
+) -> Sequence[Sequence[BookieId]]:
+    """Lost bookies: of each group one has to be read for a share, as no live one has all of it."""
+    if fragment.last_entry_id is not None:
+        return unreadable_without(quorum, fragment, position, live)
+    # Which entries it has is not known before it is closed, so it may have any.
+    written = ([fragment.ensemble[p] for p in w] for w in quorum.write_sets() if position in w)
+    return [bookies for bookies in written if not live.intersection(bookies)]

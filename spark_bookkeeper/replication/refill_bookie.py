@@ -14,7 +14,7 @@ limbo on the bookie and recovers ledgers that are open there; SLOT-LOG "Re-repli
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import (
@@ -29,17 +29,15 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.collection import may_be_named
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import live_copies
-from spark_bookkeeper.replication.job import Job, Known, Reported
+from spark_bookkeeper.replication.job import Job, Known, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
-    CutFragment,
     PieceCopied,
     PieceWork,
     copy_piece,
-    pieces_of,
 )
 from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
@@ -49,9 +47,12 @@ from spark_bookkeeper.replication.refill_ledger import (
     fragments_with,
     refill_ledger,
 )
+from spark_bookkeeper.replication.refill_many import refill_many
+from spark_bookkeeper.replication.refill_pieces import CutLedger, pieces_of_ledger
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
-from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
+from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (
+    Bounds,
     Failure,
     Progress,
     Runner,
@@ -60,10 +61,7 @@ from spark_bookkeeper.replication.runner import (
     no_progress,
     reason_of,
 )
-from spark_bookkeeper.replication.shares import (
-    share_bytes,
-    share_of,
-)
+from spark_bookkeeper.replication.shares import share_bytes, share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
     memory holds only those that are large.
     """
     yield from job.run(recovering("open ledgers"), survey.to_be_closed())
-    cut: dict[LedgerId, _CutLedger] = {}
+    cut: dict[LedgerId, CutLedger] = {}
 
     def plan() -> Iterator[_Copying | Known[_Copied]]:
         for ledger_id, found in survey.in_limbo():
@@ -136,15 +134,17 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
                 yield Known(ShareCopied(ledger_id, Outcome.LEFT, left, first, source=survey.bookie))
                 continue
             work = survey.work(ledger_id, found.value)
-            pieces = _pieces(work, found.value, survey.wish.piece_bytes)
+            pieces = pieces_of_ledger(work, found.value, survey.wish.piece_bytes)
             if pieces:
-                cut[ledger_id] = _CutLedger(work, pieces)
+                cut[ledger_id] = CutLedger(work, pieces)
                 for each in pieces.values():
                     yield from each
             else:
                 yield work
 
-    copying: Step[_Copying, _Copied] = Step("filling ledgers", _copy_one, _failed, limited)
+    copying: Step[_Copying, _Copied] = Step(
+        "filling ledgers", _copy_one, _failed, limited, _copy_some
+    )
     for copied in job.run(copying, plan()):
         if isinstance(copied, PieceCopied):
             cut[copied.work.ledger_id].take(copied)
@@ -176,9 +176,9 @@ class _Survey:
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError]]:
         """The ledgers that name the bookie in another incarnation, or of which nobody can tell."""
         store, only = self.context.store, self.wish.ledger_ids
-        wanted = store.ledger_ids() if only is None else only
+        wanted = wanted_ids(self.context, only)
         for done, (ledger_id, found) in enumerate(store.read_ledgers(wanted), 1):
-            self.progress("reading ledger metadata", done, done, 0)
+            self.progress("reading ledger metadata", done, len(wanted), 0)
             if found is None and only is not None:
                 raise InvalidArgumentError(
                     f"ledger {ledger_id} does not exist. `spark-bookkeeper ledger list` shows "
@@ -310,79 +310,24 @@ def _check(context: ClientContext, wish: Refill, registration: Registration | No
     )
 
 
-class _InPlace:
-    """The target of every share is the bookie itself."""
-
-    def __init__(self, bookie: BookieId) -> None:
-        self._bookie = bookie
-
-    def choose(
-        self,
-        ledger: Ledger,
-        fragment: FragmentRange,
-        position: int,
-        taken: Sequence[BookieId] = (),
-        failures: Mapping[BookieId, str] | None = None,
-    ) -> BookieId:
-        """The bookie."""
-        return self._bookie
-
-
-def _pieces(
-    work: RefillWork, metadata: LedgerMetadata, piece_bytes: int
-) -> Mapping[EntryId, Sequence[PieceWork]]:
-    """The pieces of those fragments that are large, by their first entry."""
-    found: dict[EntryId, Sequence[PieceWork]] = {}
-    if work.size_bytes < 2 * piece_bytes:
-        return found
-    for fragment in fragments_with(metadata, work.bookie):
-        share = _fragment_work(work, fragment.first_entry_id, share_bytes(metadata, fragment))
-        pieces = list(pieces_of(share, metadata, _InPlace(work.bookie), piece_bytes))
-        if pieces:
-            found[fragment.first_entry_id] = pieces
-    return found
-
-
-def _fragment_work(work: RefillWork, first: EntryId, size_bytes: int = 0) -> FragmentWork:
-    return FragmentWork(
-        work.ledger_id,
-        first,
-        (work.bookie,),
-        work.bookie,
-        True,
-        work.bytes_per_second,
-        size_bytes,
-        nonce=work.nonce,
-    )
-
-
-class _CutLedger:
-    """A ledger of which some shares are copied in pieces, and what has become of them so far."""
-
-    def __init__(self, work: RefillWork, pieces: Mapping[EntryId, Sequence[PieceWork]]) -> None:
-        self._work = work
-        self._fragments = {
-            first: CutFragment(_fragment_work(work, first), each) for first, each in pieces.items()
-        }
-
-    def take(self, copied: PieceCopied) -> None:
-        """Note the result of one of the pieces."""
-        self._fragments[copied.work.first_entry_id].take(copied)
-
-    def finish(self) -> RefillWork:
-        """The ledger's own work, which is told what its pieces came to."""
-        ahead = [
-            (first, each)
-            for first, fragment in self._fragments.items()
-            for each in fragment.finish().ahead
-        ]
-        return replace(self._work, ahead=tuple(ahead), size_bytes=0)
-
-
 def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return refill_ledger(context, work)
+
+
+def _copy_some(
+    context: ClientContext, works: Sequence[_Copying], bounds: Bounds
+) -> Sequence[Sequence[_Copied] | None]:
+    ledgers = {n: work for n, work in enumerate(works) if isinstance(work, RefillWork)}
+    numbers = list(ledgers)
+
+    def told(number: int, shares: Sequence[ShareCopied]) -> None:
+        bounds.told(numbers[number], shares)
+
+    done = refill_many(context, list(ledgers.values()), bounds, told)
+    found = dict(zip(ledgers, done, strict=True))
+    return [found.get(number) for number in range(len(works))]
 
 
 def _failed(work: _Copying, failure: Failure) -> _Copied:

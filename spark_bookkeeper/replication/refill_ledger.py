@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -78,7 +79,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
     if ledger.incarnations.get(work.bookie) == work.incarnation:
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
-    blocked = _why_not_yet(context, work, found.value)
+    blocked = why_not_yet(context.bookies.last_registrations(), work, found.value)
     if blocked is not None:
         return [replace(one, reason=blocked)]
     shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
@@ -88,19 +89,26 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         update_ledger(
             context.store,
             work.ledger_id,
-            lambda old: _out_of_limbo(old, work, found.value, fragments),
+            lambda old: out_of_limbo(old, work, found.value, fragments),
             known=found,
         )
     except NoSuchLedgerError as error:
         gone = f"meanwhile {error.message}"
         return [replace(s, status=Outcome.GONE, reason=gone, entries=0, bytes=0) for s in shares]
-    except (_RefusedError, MetadataFormatError) as error:
+    except (RefillRefusedError, MetadataFormatError) as error:
         return [replace(share, status=Outcome.LEFT, reason=str(error)) for share in shares]
     return shares
 
 
-def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetadata) -> str | None:
-    registration = context.bookies.last_registrations().get(work.bookie)
+def why_not_yet(
+    alive: Mapping[BookieId, Registration], work: RefillWork, metadata: LedgerMetadata
+) -> str | None:
+    """Why a ledger cannot leave limbo now, whatever is copied; ``None`` when nothing is known.
+
+    Args:
+        alive: the bookies that were alive when the metadata were read, or later.
+    """
+    registration = alive.get(work.bookie)
     if registration is None:
         return f"{work.bookie} is not registered now"
     if registration.incarnation != work.incarnation:
@@ -135,10 +143,8 @@ def _copy(
 ) -> ShareCopied:
     """The bookie's share of one fragment, copied back to it and read there."""
     first, last = fragment.first_entry_id, fragment.last_entry_id
-    assert last is not None, "R13: only where the writer cannot be writing"
     share = ShareCopied(work.ledger_id, Outcome.LEFT, None, first, last, work.bookie)
-    entries = share_of(ledger, fragment.ensemble.index(work.bookie), first, last)
-    done = replace(share, status=Outcome.REPLICATED, target=work.bookie, entries=len(entries))
+    entries = entries_of(ledger, fragment, work.bookie)
     ahead = next((each for start, each in work.ahead if start == first), None)
     copied = ahead.size_bytes if ahead else 0
     try:
@@ -161,7 +167,29 @@ def _copy(
         return replace(share, reason=error.cause.message)
     except BookieError as error:
         return replace(share, reason=error.message)
-    return replace(done, bytes=copied)
+    return filled(work, fragment, len(entries), copied)
+
+
+def entries_of(ledger: Ledger, fragment: FragmentRange, bookie: BookieId) -> Sequence[EntryId]:
+    """What a bookie should hold of a fragment that it is in, ascending."""
+    last = fragment.last_entry_id
+    assert last is not None, "R13: only where the writer cannot be writing"
+    return share_of(ledger, fragment.ensemble.index(bookie), fragment.first_entry_id, last)
+
+
+def filled(work: RefillWork, fragment: FragmentRange, entries: int, size_bytes: int) -> ShareCopied:
+    """The bookie's share of a fragment, which is there again."""
+    return ShareCopied(
+        work.ledger_id,
+        Outcome.REPLICATED,
+        None,
+        fragment.first_entry_id,
+        fragment.last_entry_id,
+        work.bookie,
+        work.bookie,
+        entries,
+        size_bytes,
+    )
 
 
 REMOVING: Final = (
@@ -169,11 +197,11 @@ REMOVING: Final = (
 )
 
 
-class _RefusedError(Exception):
+class RefillRefusedError(Exception):
     """The ledger was changed so that what was copied is not what it needs; says how."""
 
 
-def _out_of_limbo(
+def out_of_limbo(
     old: LedgerMetadata,
     work: RefillWork,
     before: LedgerMetadata,
@@ -186,24 +214,24 @@ def _out_of_limbo(
         copied: the fragments whose shares are there.
 
     Raises:
-        _RefusedError: the ledger has other fragments on the bookie now, or a writer there, or
+        RefillRefusedError: the ledger has other fragments on the bookie now, or a writer there, or
             copies are, or were meanwhile, removed from the bookie [gc_register].
     """
     now = incarnations_of(old).get(work.bookie)
     if work.bookie not in old.bookies() or now == work.incarnation:
         return None
     if now != incarnations_of(before).get(work.bookie):
-        raise _RefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
+        raise RefillRefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
     why = _why_not_fixed(old, work.bookie)
     if why is not None:
-        raise _RefusedError(why)
+        raise RefillRefusedError(why)
     if not may_be_named(old, before, work.bookie):
-        raise _RefusedError(REMOVING.format(work.bookie))
+        raise RefillRefusedError(REMOVING.format(work.bookie))
     there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
     for fragment in fragments_with(old, work.bookie):
         position = fragment.ensemble.index(work.bookie)
         if there.get((fragment.first_entry_id, fragment.last_entry_id)) != position:
-            raise _RefusedError("its fragments were changed by another client meanwhile")
+            raise RefillRefusedError("its fragments were changed by another client meanwhile")
     return with_new_incarnation(old, work.bookie, work.incarnation)
 
 

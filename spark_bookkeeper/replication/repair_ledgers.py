@@ -12,8 +12,10 @@ replaces the bookie instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.copying import TargetError
@@ -22,7 +24,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one, check_works
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, counted
 from spark_bookkeeper.replication.runner import (
     Failure,
     Progress,
@@ -92,6 +94,19 @@ class Repaired:
         )
 
 
+@dataclass(frozen=True, repr=False)
+class RepairReport(RecoveryReport):
+    """Of ``repair_ledgers``: a row for each share with something wrong."""
+
+    looked_at: int = 0
+    """Ledgers."""
+
+    @property
+    @override
+    def without_rows(self) -> str:
+        return f"nothing was found wrong in {counted(self.looked_at, 'ledger')}"
+
+
 def repair_ledgers(
     context: ClientContext,
     runner: Runner,
@@ -101,7 +116,7 @@ def repair_ledgers(
     dry_run: bool = False,
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
-) -> RecoveryReport:
+) -> RepairReport:
     """Check replicas, and make again what is missing or damaged; a row for each share.
 
     Only shares with something wrong have a row. Ledgers that are not closed are repaired up to
@@ -115,7 +130,8 @@ def repair_ledgers(
     wanted = wanted_ids(context, ledger_ids)
     step = Step("repairing ledgers", repair_one, _failed, limited)
     plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, percentage))
-    return job.report(RecoveryReport, job.run(step, plan, len(wanted)), dry_run=dry_run)
+    report = job.report(RepairReport, job.run(step, plan, len(wanted)), dry_run=dry_run)
+    return replace(report, looked_at=len(wanted))
 
 
 def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Repaired]:
@@ -140,7 +156,10 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
 
     count = len(finding.refused)
     try:
-        ledger, found = context.ledger(finding.ledger_id, work.check.nonce)
+        try:
+            ledger, found = context.ledger(finding.ledger_id, work.check.nonce)
+        except NoSuchLedgerError as error:  # below it would be a bookie that says so of itself
+            return ended(Outcome.GONE, error.message)
         fragment = found.value.fragment_range(finding.first_entry_id)
         if fragment is None or bookie not in fragment.ensemble:
             return ended(Outcome.NO_LONGER_NEEDED, "another bookie has its place")
@@ -154,8 +173,6 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
         copied = copy_share(
             context, ledger, fragment, finding.refused, target, (), throttle, held=()
         )
-    except NoSuchLedgerError as error:
-        return ended(Outcome.GONE, error.message)
     except EntryUnreadableError as error:
         return ended(Outcome.UNRECOVERABLE, error.message)
     except TargetError as error:

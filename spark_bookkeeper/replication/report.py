@@ -188,6 +188,11 @@ class Report:
         """Rows by status."""
         return dict(sorted(Counter(row.status.value for row in self.rows).items()))
 
+    @property
+    def without_rows(self) -> str:
+        """What a report that has no rows says instead of their counts."""
+        return "nothing to do"
+
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table (``ROW_SCHEMA``, and what the job has behind it)."""
         return pa.Table.from_batches(self.batches(), schema=self.columns.SCHEMA)
@@ -246,7 +251,7 @@ class Report:
         """The job in one line: how many rows ended how."""
         plan = " (dry run)" if self.dry_run else ""
         counts = ", ".join(f"{status} {n:,}" for status, n in self.counts.items())
-        return f"{self.job}{plan}: {counts or 'nothing to do'}"
+        return f"{self.job}{plan}: {counts or self.without_rows}"
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{name}</th>" for name in self.columns.SCHEMA.names)

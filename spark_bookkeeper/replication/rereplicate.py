@@ -267,7 +267,7 @@ class FragmentCopy:
             except TargetError as error:
                 failures[target] = error.cause.message
                 continue
-            except BookieError as error:
+            except (BookieError, NoSuchLedgerError) as error:  # the latter: deleted there
                 failures[target] = error.message
                 continue
             done = self.replicated(lost, target, len(entries), copied)

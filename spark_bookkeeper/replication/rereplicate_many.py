@@ -3,7 +3,7 @@
 Each has its own ``FragmentCopy`` and ``Reader``, and what is decided about it is decided there.
 Here is only who is asked when: the metadata of all are read together, the shares are copied
 together, and the bookies of all are replaced by writes that travel together. What is large, and
-any share with which something is the matter, is for ``rereplicate_fragment``.
+any fragment with which something is the matter, is for ``rereplicate_fragment``.
 
 Source: as ``rereplicate.py``; the order of the steps of each share is the same (rule R13).
 """
@@ -11,17 +11,20 @@ Source: as ``rereplicate.py``; the order of the steps of each share is the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recover.copying_many import SMALL_BYTES, SmallCopy, copy_many
+from spark_bookkeeper.client.recover.copying_many import (
+    SMALL_BYTES,
+    SMALL_ENTRIES,
+    SmallCopy,
+)
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.protocol.collection import being_removed
-from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.rates import throttle_for
 from spark_bookkeeper.replication.rereplicate import (
     FragmentCopy,
     FragmentWork,
@@ -30,49 +33,55 @@ from spark_bookkeeper.replication.rereplicate import (
     Successor,
     with_successors,
 )
-from spark_bookkeeper.replication.shares import in_order, share_of
+from spark_bookkeeper.replication.runner import Bounds, Told, told_nobody
+from spark_bookkeeper.replication.shares import in_order, share_bytes, share_of
+from spark_bookkeeper.replication.small_copies import PlannedCopies, copy_and_name
 from spark_bookkeeper.replication.targets import Targets
 
 
 def rereplicate_many(
-    context: ClientContext, works: Sequence[FragmentWork]
+    context: ClientContext,
+    works: Sequence[FragmentWork],
+    bounds: Bounds,
+    told: Told[ShareCopied] = told_nobody,
 ) -> Sequence[Sequence[ShareCopied] | None]:
-    """What became of the fragments of which one share was to be made again, and was; ``None`` for
-    every other, which is for ``rereplicate_fragment``. Nothing is raised for any of them.
+    """What became of the fragments of which all lost shares were to be made again, and were;
+    ``None`` for every other, which is for ``rereplicate_fragment``. Nothing is raised for any of
+    them.
+
+    Args:
+        works: all with the same limit, as a job gives it to them.
+        told: what became of each that was, by its number and as soon as that is so.
     """
-    together = Together(context.bookies, context.runtime)
-    shares = _planned(context, together, works)
-    copied = copy_many(context, together, {number: s.share for number, s in shares.items()})
-    published = _published(context, {number: shares[number] for number in copied})
-    return [published.get(number) for number in range(len(works))]
+    if not works:
+        return []
+    small = {
+        number: work
+        for number, work in enumerate(works)
+        if work.size_bytes <= SMALL_BYTES and not work.ahead
+    }
+
+    def plan(together: Together, numbers: Sequence[int]) -> Mapping[int, PlannedCopies]:
+        return _planned(context, together, {number: works[number] for number in numbers})
+
+    throttle = throttle_for(context, works[0].bytes_per_second, works[0].rate_now, bounds.shares)
+    done: dict[int, Sequence[ShareCopied]] = {}
+    for number, shares in copy_and_name(context, small, plan, throttle, bounds.is_ending):
+        done[number] = shares
+        told(number, shares)
+    return [done.get(number) for number in range(len(works))]
 
 
-@dataclass(slots=True, eq=False)
-class _Share:
-    """The only lost share of a fragment, and how far it has come."""
-
-    copy: FragmentCopy
-    position: int
-    incarnation: str
-    """Of the target."""
-    share: SmallCopy
-
-
-_Shares = Mapping[int, _Share]
-"""By the number of the work. Those with which something is the matter drop out."""
-
-
-def _planned(context: ClientContext, together: Together, works: Sequence[FragmentWork]) -> _Shares:
-    """Of each ledger one fragment: two would get into each other's way at the end."""
-    numbers: dict[LedgerId, int] = {}
-    for number, work in enumerate(works):
-        if work.size_bytes <= SMALL_BYTES and work.bytes_per_second is None and not work.ahead:
-            numbers.setdefault(work.ledger_id, number)
+def _planned(
+    context: ClientContext, together: Together, works: Mapping[int, FragmentWork]
+) -> Mapping[int, PlannedCopies]:
+    """By the number of the work. Those with which something is the matter drop out."""
+    numbers = {work.ledger_id: number for number, work in works.items()}
     known = list(context.store.read_ledgers(list(numbers)))
     # The last of these answers came with every change before it.
     alive = context.bookies.last_registrations()
     choosers: dict[object, Targets] = {}
-    shares: dict[int, _Share] = {}
+    planned: dict[int, PlannedCopies] = {}
     for ledger_id, found in known:
         number = numbers[ledger_id]
         if isinstance(found, Versioned):
@@ -81,12 +90,12 @@ def _planned(context: ClientContext, together: Together, works: Sequence[Fragmen
             if key not in choosers:
                 choosers[key] = Targets(context.bookies, alive, *key)
             try:
-                share = _plan(context, together, work, found, choosers[key])
-            except BookKeeperError:
+                fragment = _plan(context, together, work, found, choosers[key])
+            except (BookKeeperError, RefusedError):
                 continue
-            if share is not None:
-                shares[number] = share
-    return shares
+            if fragment is not None:
+                planned[number] = fragment
+    return planned
 
 
 def _plan(
@@ -95,49 +104,42 @@ def _plan(
     work: FragmentWork,
     found: Versioned[LedgerMetadata],
     targets: Targets,
-) -> _Share | None:
-    ledger = Ledger.of(work.ledger_id, found.value)
-    fragment = found.value.fragment_range(work.first_entry_id)
-    is_planned = work.nonce is None or work.nonce == found.value.nonce
+) -> PlannedCopies | None:
+    metadata = found.value
+    ledger = Ledger.of(work.ledger_id, metadata)
+    fragment = metadata.fragment_range(work.first_entry_id)
+    is_planned = work.nonce is None or work.nonce == metadata.nonce
     if not is_planned or fragment is None or fragment.last_entry_id is None:
         return None
-    copy = FragmentCopy(context, work, ledger, fragment, found, targets)
-    if len(copy.lost) != 1 or copy.is_back(copy.lost[0][1]):
+    if fragment.last_entry_id - fragment.first_entry_id >= SMALL_ENTRIES:
         return None
-    position, _ = copy.lost[0]
-    removing = being_removed(found.value, copy.alive)
-    target = copy.targets.choose(ledger, fragment, position, (), removing)
-    incarnation = copy.alive[target].incarnation
-    entries = share_of(ledger, position, fragment.first_entry_id, fragment.last_entry_id)
-    replica = together.replica(target, ledger, incarnation)
-    others = [p for p, bookie in enumerate(fragment.ensemble) if bookie != target]
-    preference = in_order(fragment.ensemble, others, [bookie for _, bookie in copy.lost])
-    share = SmallCopy(ledger, fragment.ensemble, entries, replica, preference)
-    return _Share(copy, position, incarnation, share)
+    copy = FragmentCopy(context, work, ledger, fragment, found, targets)
+    lost = copy.lost
+    if any(copy.is_back(bookie) for _, bookie in lost):
+        return None
+    removing = being_removed(metadata, copy.alive)
+    chosen: dict[int, Successor] = {}
+    copies: list[SmallCopy] = []
+    for position, _ in lost:
+        taken = [successor.bookie for successor in chosen.values()]
+        target = targets.choose(ledger, fragment, position, taken, removing)
+        incarnation = copy.alive[target].incarnation
+        chosen[position] = Successor(target, incarnation)
+        entries = share_of(ledger, position, fragment.first_entry_id, fragment.last_entry_id)
+        replica = together.replica(target, ledger, incarnation)
+        others = [p for p, bookie in enumerate(fragment.ensemble) if bookie != target]
+        preference = in_order(fragment.ensemble, others, [bookie for _, bookie in lost])
+        copies.append(SmallCopy(ledger, fragment.ensemble, entries, replica, preference))
+    new = with_successors(metadata, fragment, chosen, metadata)
+    if new is None:
+        return None
+    size = share_bytes(metadata, fragment) * len(copies) if metadata.is_closed else None
 
+    def done() -> Sequence[ShareCopied]:
+        return [
+            copy.replicated(bookie, share.target_id, len(share.entries), share.size_bytes)
+            for (_, bookie), share in zip(lost, copies, strict=True)
+        ]
 
-def _published(context: ClientContext, shares: _Shares) -> dict[int, Sequence[ShareCopied]]:
-    """Those whose targets have taken the places of the lost bookies."""
-    changes: dict[int, LedgerChange] = {}
-    for number, share in shares.items():
-        found = share.copy.known
-        assert found is not None
-        successor = Successor(share.share.target_id, share.incarnation)
-        try:
-            chosen = {share.position: successor}
-            new = with_successors(found.value, share.copy.fragment, chosen, found.value)
-        except RefusedError:
-            continue
-        if new is not None:
-            changes[number] = LedgerChange(share.copy.ledger.ledger_id, new, found)
-    done: dict[int, Sequence[ShareCopied]] = {}
-    if not changes:
-        return done
-    answers = context.store.write_ledgers(list(changes.values()))
-    for number, answer in zip(changes, answers, strict=True):
-        if isinstance(answer, Versioned):
-            share = shares[number]
-            (_, lost), copied = share.copy.lost[0], share.share
-            entries, size = len(copied.entries), copied.size_bytes
-            done[number] = [share.copy.replicated(lost, copied.target_id, entries, size)]
-    return done
+    change = LedgerChange(work.ledger_id, new, found)
+    return PlannedCopies(copies, size, change, done)

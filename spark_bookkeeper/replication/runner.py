@@ -27,7 +27,8 @@ each."""
 
 
 BATCHES_AT_ONCE: Final = 2
-"""One waits for disks while another waits for ZooKeeper."""
+"""One waits for disks while another waits for ZooKeeper. They share what a limit gives to the items
+that would be under way without them, so there are never more of them than of these."""
 
 
 class Item(Protocol):
@@ -69,13 +70,55 @@ class Failure:
     reason: str
     is_foreign: bool = False
     """Whether the error is none of this library's, so that it says nothing of the cluster."""
+    of_job: str | None = None
+    """Why the whole job failed that the work was in: it says nothing of the work itself. The reason
+    also has what somebody who runs that job can do."""
+
+    @property
+    def cause(self) -> str:
+        """The reason, for what goes on by itself."""
+        return self.of_job or self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone(Generic[ItemT]):
+    """A piece of work that ended with an error. Picklable."""
+
+    work: ItemT
+    failure: Failure
+    bytes: int = 0
+
+
+def never() -> bool:
+    """Of what does not end before it is done."""
+    return False
+
+
+Told = Callable[[int, Sequence[ResultT]], None]
+"""Called with the number of an item that is done, and its results; any thread calls."""
+
+
+def told_nobody(number: int, results: Sequence[Any]) -> None:
+    """Of what is told at the end only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What items that are done together keep to, beside others, and whom they tell."""
+
+    shares: int = 1
+    """Of a limit they have as much as so many items that are done by themselves."""
+    is_ending: Callable[[], bool] = never
+    """Whether what is not begun yet is to be left."""
+    told: Told[Any] = told_nobody
+    """May hear of items that are done before all of them are."""
 
 
 class DoMany(Protocol[ItemT_contra, ResultT_co]):
     """Does items together: the results of each, or ``None`` where it is to be done by itself."""
 
     def __call__(
-        self, context: ClientContext, items: Sequence[ItemT_contra], /
+        self, context: ClientContext, items: Sequence[ItemT_contra], bounds: Bounds, /
     ) -> Sequence[Sequence[ResultT_co] | None]:
         """In whatever process; repeating it changes nothing."""
 
@@ -128,6 +171,14 @@ def reason_of(error: Exception, what: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def told_apart(error: Exception, what: str) -> None:
+    """Say in the log why items that were to be done together are done one by one."""
+    if isinstance(error, BookKeeperError):
+        _log.warning("%s together: %s; each is done by itself", what, error.message)
+    else:
+        reason_of(error, f"{what} together")
+
+
 def carry_out(
     step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: UnderWay
 ) -> Sequence[ResultT]:
@@ -168,16 +219,28 @@ def carry_out_many(
     if (do_many := step.do_many) is not None and len(items) > 1:
         batches = -(-len(items) // ITEMS_TOGETHER)
         size = -(-len(items) // batches)  # as large as each other: two are under way at once
+        at_once = min(BATCHES_AT_ONCE, batches, width)
+        is_ending = False
+        bounds = Bounds(min(width, len(items)) // at_once, lambda: is_ending)
+
+        def end() -> None:
+            nonlocal is_ending
+            is_ending = True
 
         def carry_out_some(start: int) -> None:
+            def hear(number: int, results: Sequence[ResultT]) -> None:
+                found[start + number] = results
+                done(results)
+
             some = items[start : start + size]
-            for number, results in enumerate(_together(do_many, step, context, some, under_way)):
-                if results is not None:
-                    found[start + number] = results
-                    done(results)
+            heard = replace(bounds, told=hear)
+            told = _together(do_many, step, context, some, under_way, heard)
+            for number, results in enumerate(told):
+                if results is not None and start + number not in found:
+                    hear(number, results)
 
         starts = list(range(0, len(items), size))
-        runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
+        runtime.map(carry_out_some, starts, at_once, on_interrupt=end)
 
     def carry_out_one(number: int) -> Sequence[ResultT]:
         results = carry_out(step, context, items[number], under_way)
@@ -195,15 +258,16 @@ def _together(
     context: ClientContext,
     items: Sequence[ItemT],
     under_way: UnderWay,
+    bounds: Bounds,
 ) -> Sequence[Sequence[ResultT] | None]:
     def name() -> str:
         return with_others(items[0].name(), len(items) - 1)
 
     with during(job=step.job), under_way.doing(name, len(items)):
         try:
-            return do_many(context, items)
+            return do_many(context, items, bounds)
         except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)
-            reason_of(error, f"{step.phase}: {len(items)} items together")
+            told_apart(error, f"{step.phase}: {len(items)} items")
             return [None] * len(items)
 
 

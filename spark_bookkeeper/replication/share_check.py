@@ -78,9 +78,7 @@ class ShareCheck:
             for number, some in enumerate(self._pieces()):
                 if number and is_stopping():
                     return None
-                before = self._bytes
-                self._ask(partial(self._look_at, some))
-                throttle(self._bytes - before)
+                throttle(self._ask(partial(self._look_at, some)))
             if not self._refused and not self._spoilt:
                 return Seen(Outcome.HEALTHY, None, self._bytes)
             left = [EntryId(entry_id) for entry_id in sorted({*self._refused, *self._spoilt})]
@@ -103,16 +101,22 @@ class ShareCheck:
         held = self._ask(partial(self._replica.holdings, entries[0], entries[-1]))
         return pieces_to_read(held, entries, PIECE_BYTES, PIECE_ENTRIES)
 
-    def _look_at(self, entries: Sequence[EntryId]) -> None:
+    def _look_at(self, entries: Sequence[EntryId]) -> int:
+        """Returns the bytes that were read, those of entries that were read twice twice."""
         # What was looked up for all pieces is not handed on: the files around the entries that it
         # names are those of all pieces, and each piece would look at them.
         verdict = self._replica.verify(entries, with_files=self._with_files)
-        self._bytes += _bytes(verdict.good)
+        read = _bytes(verdict.good)
+        self._bytes += read
+        if verdict.refused or verdict.spoilt:
+            # Once more: a writer may have sent them meanwhile, or compaction have moved them.
+            before, again = verdict.good, sorted({*verdict.refused, *verdict.spoilt})
+            verdict = self._replica.verify(again, with_files=self._with_files)
+            read += _bytes(verdict.good)
+            self._bytes += _bytes({e: it for e, it in verdict.good.items() if e not in before})
         self._spoilt |= verdict.spoilt
-        if verdict.refused:  # once more: a writer may have sent them meanwhile
-            verdict = self._replica.verify(sorted(verdict.refused))
-            self._bytes += _bytes(verdict.good)
         self._refused |= verdict.refused
+        return read
 
     def _seen(self, left: Sequence[EntryId], later: Holdings) -> Seen:
         """What is said of entries that were refused."""

@@ -16,6 +16,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.stored_json import decoded, number
 from spark_bookkeeper.replication.under_way import MOST_NAMED, Slow, UnderWay
 from spark_bookkeeper.runtime.bell import Bell
 
@@ -103,11 +104,16 @@ def _encode(notes: Sequence[_Note]) -> bytes:
 
 def _decode(found: Versioned[bytes] | None) -> tuple[_Note, ...]:
     """Notes that cannot be read are as good as none."""
-    try:
-        told: Any = json.loads(found.value) if found is not None else []
-        return tuple(
-            _Note(str(job), str(task), str(what), float(seconds), int(seen_ms))
-            for job, task, what, seconds, seen_ms in told
-        )
-    except (ValueError, TypeError, RecursionError, OverflowError):
+    if found is None:
         return ()
+    try:
+        return decoded(found.value, _notes)
+    except ValueError:
+        return ()
+
+
+def _notes(told: Any) -> tuple[_Note, ...]:
+    return tuple(
+        _Note(str(job), str(task), str(what), float(seconds), number(seen_ms))
+        for job, task, what, seconds, seen_ms in told
+    )

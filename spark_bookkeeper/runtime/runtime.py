@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
-from spark_bookkeeper.runtime import unclosed
+from spark_bookkeeper.runtime import process, unclosed
 
 T = TypeVar("T")
 
@@ -85,9 +85,18 @@ class Runtime(Protocol):
             what the owner calls when it ended the work itself.
         """
 
-    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+    def map(
+        self,
+        function: Callable[[Any], T],
+        items: list[Any],
+        width: int = 16,
+        on_interrupt: Callable[[], None] = lambda: None,
+    ) -> list[T]:
         """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
         in the order of the items, after all have ended.
+
+        Args:
+            on_interrupt: called on Ctrl-C, before those that run are waited for.
         """
 
 
@@ -109,19 +118,39 @@ class ThreadCondition(threading.Condition):
 
 
 class _ThreadTask:
-    def __init__(self, thread: threading.Thread) -> None:
-        self._thread = thread
+    """A thread, and its end as it is told by itself.
+
+    Python takes a thread for ended once Ctrl-C has met its ``join``, though it runs on: whoever
+    waits for it after that would not wait.
+    """
+
+    def __init__(self, name: str, run: Callable[[], None]) -> None:
+        self._process = process.here
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=[run], name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        finally:
+            self._ended.set()
 
     def join(self, timeout: float | None = None) -> None:
-        if timeout is not None:
-            self._thread.join(timeout)
+        if self._process is not process.here:
             return
-        while self._thread.is_alive():
-            self._thread.join(_HEARD_SECONDS)
+        if timeout is not None:
+            self._ended.wait(timeout)
+        else:
+            while not self._ended.wait(_HEARD_SECONDS):
+                pass
+        if self._ended.is_set():
+            self._thread.join()  # it has nothing left to do
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        # A forked child has none of its parent's threads, and nobody there tells of their end.
+        return self._process is process.here and not self._ended.is_set()
 
 
 _HEARD_SECONDS = 0.5
@@ -183,9 +212,7 @@ class ThreadRuntime:
         return ThreadCondition()
 
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        return _ThreadTask(thread)
+        return _ThreadTask(name, run)
 
     def employ(self, name: str, run: Callable[[], None]) -> None:
         try:
@@ -207,12 +234,23 @@ class ThreadRuntime:
     def look_after(self, owner: object, work: unclosed.PendingWork) -> Callable[[], None]:
         return unclosed.look_after(self, owner, work)
 
-    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
-        return parallel_map(self, function, items, min(width, self._map_width or width))
+    def map(
+        self,
+        function: Callable[[Any], T],
+        items: list[Any],
+        width: int = 16,
+        on_interrupt: Callable[[], None] = lambda: None,
+    ) -> list[T]:
+        at_once = min(width, self._map_width or width)
+        return parallel_map(self, function, items, at_once, on_interrupt)
 
 
 def parallel_map(
-    runtime: Runtime, function: Callable[[Any], T], items: list[Any], width: int
+    runtime: Runtime,
+    function: Callable[[Any], T],
+    items: list[Any],
+    width: int,
+    on_interrupt: Callable[[], None],
 ) -> list[T]:
     """``Runtime.map`` in terms of ``spawn``; the last worker is the caller itself."""
     if len(items) <= 1 or width <= 1:
@@ -224,6 +262,7 @@ def parallel_map(
         todo.put(index)
 
     def begin_no_more() -> None:
+        on_interrupt()
         with suppress(queue.Empty):
             while True:
                 todo.get_nowait()

@@ -59,6 +59,12 @@ class Throttle:
             self._look()
             rate = self._rate
 
+    @property
+    def rate(self) -> int | None:
+        """Bytes per second as they are now; ``None`` is no limit."""
+        self._look()
+        return self._rate
+
     def _look(self) -> None:
         """Ask for the limit as it is now, if it is time to."""
         if self._again is None:

@@ -214,6 +214,9 @@ def delete_orphans(
     knows its id by heart: look at the plan. One whose metadata change before it goes stays. Its
     bytes come back when garbage is collected.
 
+    One that is not closed stays: its writer may only be cut off from ZooKeeper.
+    ``recover_ledgers`` closes it, and keeps what was acknowledged.
+
     Args:
         created_before: a ledger of which it is not known when it was created stays.
         dry_run: only say what would go; the default.

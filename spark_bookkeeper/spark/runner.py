@@ -10,13 +10,12 @@ few, unless there is much to do.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
@@ -36,7 +35,8 @@ from spark_bookkeeper.replication.slow_notes import noting, slowest_of
 from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
-from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
+from spark_bookkeeper.spark.job import first_line, is_stopped, parallelism, spark_errors
+from spark_bookkeeper.spark.tasks import Answer, Work, run_tasks
 from spark_bookkeeper.spark.workers import seldom_collected, task_context
 
 if TYPE_CHECKING:
@@ -52,7 +52,12 @@ ITEMS_PER_TASK: Final = 256
 BYTES_PER_TASK: Final = 1 << 30
 """The same for items that say how large they are (``size_bytes``)."""
 
-RESULT_SCHEMA: Final = "pack int, results binary"
+_OF_STOPPED: Final = "the Spark session was stopped, and its jobs with it"
+
+_STOPPED: Final = Failure(
+    f"{_OF_STOPPED}; connect() with one that runs, and run it again to do the rest",
+    of_job=_OF_STOPPED,
+)
 
 _COUNTS: Final = -1
 """In place of a pack: what the task counted."""
@@ -62,8 +67,8 @@ class SparkRunner(Runner):
     """Carries out items in the tasks of Spark jobs.
 
     An item whose task died is run again by Spark, as every piece of work allows. When a job
-    fails in the end, its items are ``left`` with the reason: what they did is done, and running
-    the same again does the rest.
+    fails in the end, or the session was stopped, its items are ``left`` with the reason: what they
+    did is done, and running the same again does the rest.
 
     Args:
         session: gives the Spark session, when there is something to run and not before; a wrong
@@ -98,6 +103,8 @@ class SparkRunner(Runner):
     @override
     def width(self) -> int:
         """As many as there are when no more tasks run at once than Spark's default parallelism."""
+        if is_stopped(self._spark):
+            return 1
         return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
@@ -135,26 +142,31 @@ class SparkRunner(Runner):
         items: Sequence[ItemT],
         on_tasks: Callable[[int, int], None],
     ) -> list[ResultT]:
+        if is_stopped(self._spark):
+            return [step.failed(item, _STOPPED) for item in items]
         cores = parallelism(self._spark)
         tasks = len(items) if step.is_computing else task_count(items, cores)
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
         # Together: what items have in common, their classes to begin with, travels once.
         packs = [pickle.dumps([items[i] for i in numbers]) for numbers in hands]
-        frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(
-            _task(self._connection, packs, step, self._token), RESULT_SCHEMA
-        )
+        work = _task(self._connection, packs, step, self._token)
         try:
-            collected = collect(frame, f"{self._job}: {step.phase}", on_tasks)
+            answers = run_tasks(
+                self._spark, len(packs), work, f"{self._job}: {step.phase}", on_tasks
+            )
         except spark_errors() as error:
-            reason = f"the Spark job failed: {first_line(error)}; run it again to do the rest"
-            return [step.failed(item, Failure(reason)) for item in items]
+            if is_stopped(self._spark):
+                return [step.failed(item, _STOPPED) for item in items]
+            of_job = f"the Spark job failed: {first_line(error)}"
+            failure = Failure(f"{of_job}; run it again to do the rest", of_job=of_job)
+            return [step.failed(item, failure) for item in items]
         found: dict[int, Sequence[ResultT]] = {}
-        for answer in collected:
-            told = pickle.loads(bytes(answer.results))
-            if answer.pack == _COUNTS:
+        for pack, answer in answers:
+            told = pickle.loads(answer)
+            if pack == _COUNTS:
                 self._on_counts(told)
             else:
-                found.update(zip(hands[answer.pack], told, strict=True))
+                found.update(zip(hands[pack], told, strict=True))
         return [result for number in range(len(items)) for result in found[number]]
 
 
@@ -199,39 +211,27 @@ def _size_bytes(items: Sequence[Item]) -> int:
     return sum(item.size_bytes for item in items)
 
 
-def _task(
-    connection: Connection,
-    packs: Sequence[bytes],
-    step: Step[Any, Any],
-    job: str,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does: its rows are the numbers of the packs to work on."""
+def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any], job: str) -> Work:
+    """What a task does: the items of the pack of its number."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(pack: int) -> Iterator[Answer]:
         context = task_context(connection)
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
         under_way = UnderWay(context.runtime)
+        items = pickle.loads(packs[pack])
+        inside = context
+        if len(items) >= ITEMS_AT_ONCE:
+            inside = replace(context, runtime=ThreadRuntime(map_width=1))
         with (
             seldom_collected(),
             counted(context.metrics, told.append),
             noting(context, job, under_way),
         ):
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    items = pickle.loads(packs[number])
-                    inside = context
-                    if len(items) >= ITEMS_AT_ONCE:
-                        inside = replace(context, runtime=ThreadRuntime(map_width=1))
-                    results = carry_out_many(
-                        step, inside, items, at_once, under_way, runtime=context.runtime
-                    )
-                    yield _answer(number, results)
-        yield _answer(_COUNTS, told[0])
+            results = carry_out_many(
+                step, inside, items, at_once, under_way, runtime=context.runtime
+            )
+        yield pack, pickle.dumps(results)
+        yield _COUNTS, pickle.dumps(told[0])
 
-    return run
-
-
-def _answer(pack: int, results: object) -> pa.RecordBatch:
-    columns = [pa.array([pack], pa.int32()), pa.array([pickle.dumps(results)], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, names=["pack", "results"])
+    return work

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage, nothing
+
+_NOTED_AS: Final = {"exists": "size"}
+"""Both ask the same of a disk."""
 
 
 class Call(NamedTuple):
@@ -49,6 +52,21 @@ class CountingStorage(Storage):
     @override
     def syncs_as_one(self) -> bool:
         return self.inner.syncs_as_one
+
+    @property
+    @override
+    def requests_at_once(self) -> int:
+        return self.inner.requests_at_once
+
+    @override
+    def ask_all(
+        self, requests: Sequence[Request], progress: Callable[[], None] = nothing
+    ) -> Sequence[Any]:
+        if self.requests_at_once == 1:
+            return super().ask_all(requests, progress)
+        for request in requests:
+            self._note(_NOTED_AS.get(request.operation, request.operation), request.path)
+        return self.inner.ask_all(requests, progress)
 
     @override
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
@@ -113,6 +131,11 @@ class CountingStorage(Storage):
     def size(self, path: str) -> int | None:
         self._note("size", path)
         return self.inner.size(path)
+
+    @override
+    def exists(self, path: str) -> bool:
+        self._note("size", path)
+        return self.inner.exists(path)
 
     @override
     def modified_ms(self, path: str) -> int | None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
@@ -70,3 +72,9 @@ def interrupt_until_it_ends(
                 press()
         time.sleep(0.002)
     return presses
+
+
+def functions_of(thread: threading.Thread) -> list[str]:
+    """The names of the functions that a thread is in, the innermost last."""
+    frame = sys._current_frames()[thread.ident or 0]  # noqa: SLF001  (documented, for debuggers)
+    return [summary.name for summary in traceback.extract_stack(frame)]

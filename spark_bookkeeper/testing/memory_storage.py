@@ -137,6 +137,12 @@ class MemoryStorage(Storage):
     def syncs_as_one(self) -> bool:
         return self.disk.has_directories
 
+    @property
+    @override
+    def requests_at_once(self) -> int:
+        """As of a bucket; here one after the other, in the order asked."""
+        return 1 if self.disk.has_directories else 64
+
     @override
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         data = bytes(data)

@@ -157,7 +157,7 @@ class MemoryStore:
         self._session = cluster.number()
         self._written: set[tuple[LedgerId, str]] = set()
         """Ledgers that are written in this session, with the token of each."""
-        self._lost: list[Callable[[], None]] = []
+        self._lost: dict[object, Callable[[], None]] = {}
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
         self.registers = MemoryRegisters(cluster.registers, self._call)
@@ -471,8 +471,14 @@ class MemoryStore:
         """Of the session that this store is in now."""
         return self._session
 
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        self._lost.append(lost)
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        self._lost[key] = lost
+
+        def stop() -> None:
+            self._lost.pop(key, None)
+
+        return stop
 
     def expire(self) -> None:
         """End the session as the servers would: registrations go, and a new session begins."""
@@ -485,7 +491,7 @@ class MemoryStore:
                 deleted = self.cluster.deletion_watchers.pop((ledger_id, before), None)
                 if deleted is not None:
                     self.cluster.deletion_watchers[ledger_id, self._session] = deleted
-        for lost in list(self._lost):
+        for lost in list(self._lost.values()):
             lost()
 
     def close(self) -> None:

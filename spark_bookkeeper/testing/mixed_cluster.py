@@ -20,15 +20,19 @@ ON_DEMAND: Final = BookieConfig(probe_interval_ms=3_600_000)
 
 
 class MixedCluster:
-    """Bookies wherever a root URI points, each with an agent in this process."""
+    """Bookies wherever a root URI points, each with an agent in this process.
 
-    def __init__(self, directory: Path, server: S3Server) -> None:
+    Args:
+        directory: of the disks.
+        server: of the buckets.
+        zookeeper: runs, and may have other clusters.
+    """
+
+    def __init__(self, directory: Path, server: S3Server, zookeeper: EmbeddedZooKeeper) -> None:
         self.directory = directory
         self.server = server
-        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        self.zookeeper.start()
         self.runtime = ThreadRuntime()
-        self.uri = f"zk://{self.zookeeper.address}/ledgers"
+        self.uri = f"zk://{zookeeper.address}/mixed-{self.runtime.token()}/ledgers"
         self.store = ZooKeeperStore(self.uri, token=self.runtime.token)
         self.store.initialize_cluster()
         self.agents: dict[str, BookieAgent] = {}
@@ -66,4 +70,3 @@ class MixedCluster:
         for agent in self.agents.values():
             agent.stop()
         self.store.close()
-        self.zookeeper.stop()

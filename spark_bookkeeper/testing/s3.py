@@ -29,10 +29,12 @@ class S3Server:
     """Speaks S3's protocol on loopback; a context manager.
 
     Its conditional put is made one step, as S3's own is: the server that it is built on looks
-    first and writes afterwards.
+    first and writes afterwards. And clients in this process read the description of S3 once: each
+    bookie has one of its own, and half of what a test of three buckets did was to read it again.
     """
 
     def __init__(self) -> None:
+        from botocore.loaders import JSONFileLoader
         from moto.s3.responses import S3Response
         from moto.server import ThreadedMotoServer
 
@@ -47,6 +49,9 @@ class S3Server:
 
             setattr(S3Response, "put_object", one_at_a_time)  # noqa: B010  (upstream's method)
             setattr(S3Response, "one_at_a_time", True)  # noqa: B010
+            read = functools.partial(JSONFileLoader.load_file, JSONFileLoader())
+            once = functools.cache(read)
+            setattr(JSONFileLoader, "load_file", lambda _, path: once(path))  # noqa: B010
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         host, port = self._server.get_host_and_port()

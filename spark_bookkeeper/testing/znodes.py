@@ -11,10 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -39,6 +38,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 from kazoo.security import ACL, Id
 
+from spark_bookkeeper.metadata.zookeeper import client
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
 from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
 
@@ -57,6 +57,8 @@ class _ZNode:
     """The session of an ephemeral node; 0 for a lasting one."""
     made_below: int = 0
     """How many children were ever created: the next number of a sequential one."""
+    created: int = field(default_factory=itertools.count(1).__next__)
+    """The number of the transaction that made it."""
 
 
 class ZNodes:
@@ -171,9 +173,7 @@ class ZNodes:
         self, operations: Sequence[Any], session: int, changed: list[tuple[str, str]]
     ) -> list[Any]:
         """As a whole or not at all; like kazoo, errors are handed out as results."""
-        before = {
-            path: _ZNode(n.data, n.version, n.owner, n.made_below) for path, n in self.nodes.items()
-        }
+        before = {path: replace(node) for path, node in self.nodes.items()}
         answers: list[Any] = []
         for number, operation in enumerate(operations):
             try:
@@ -198,6 +198,7 @@ class ZNodes:
         node = self.nodes[path]
         values = dict.fromkeys(ZnodeStat._fields, 0)
         values |= {
+            "czxid": node.created,
             "version": node.version,
             "cversion": 2 * node.made_below - len(self._children(path)),
             "ephemeralOwner": node.owner,
@@ -247,10 +248,10 @@ def operations_of(request: MultiWrite | Transaction) -> list[Any]:
             found.append(SetData(path, buffer(), number()))
 
 
-def client_class(znodes: ZNodes) -> type[KazooClient]:
-    """A client for the place of ``KazooClient``, whose requests go to these nodes."""
+def client_class(znodes: ZNodes) -> type[client.Client]:
+    """A client for the place of ``link.Client``, whose requests go to these nodes."""
 
-    class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    class Client(client.Client):
         def start_async(self) -> Any:
             self.state = KazooState.CONNECTED
             self._state = KeeperState.CONNECTED

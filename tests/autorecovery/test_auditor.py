@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -123,6 +125,39 @@ def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(
     assert task_ids(ground) == [late.ledger_id]
 
 
+def test_a_bookie_that_is_back_while_ledgers_are_read_and_goes_again_is_lost_again(
+    ground: Ground,
+) -> None:
+    """Its ledgers were not published, as it was there."""
+    process = Process(ground)
+    writer = written(ground, Quorum(4, 3, 2))
+    process.audit()
+    lost = ground.bookie_ids[0]
+    looks = 0
+
+    def come_and_go(place: str, operation: str, path: str) -> None:
+        nonlocal looks
+        if (place, operation) != (METADATA, "registrations"):
+            return
+        looks += 1
+        if looks == 3:  # the auditor's own, then before the metadata are read and after that
+            ground.start(lost)
+        elif looks == 4:
+            ground.stop(lost)
+
+    ground.stop(lost)
+    ground.before.append(come_and_go)
+    process.audit()
+    ground.before.remove(come_and_go)
+    assert looks >= 3
+    assert task_ids(ground) == []
+
+    ground.stop(lost)
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
 def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
     writer = written(ground)
     asked = control(ground)
@@ -139,6 +174,61 @@ def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
     process.audit()
 
     assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_delay_that_is_no_number_is_none_and_is_said(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever wrote it: nobody waits for it, and what is asked says so."""
+    writer = written(ground)
+    is_junk = [True]
+
+    def junk(_place: str, operation: str, path: str) -> None:
+        if operation == "read_delay" and is_junk:
+            raise MetadataFormatError("it holds 'abc'", path=path)
+        if operation == "set_delay":
+            is_junk.clear()
+
+    process = Process(ground, "one", junk)
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    for _ in range(3):
+        process.audit()
+    assert task_ids(ground) == [writer.ledger_id]
+    said = [record for record in caplog.records if "holds 'abc'" in record.getMessage()]
+    assert len(said) == 1, "once"
+
+    asked = AutorecoveryControl(process.context, lambda _: LocalRunner(process.context))
+    status = asked.status()
+    assert status.lost_bookie_recovery_delay == 0
+    assert "holds 'abc'" in (status.warning or "")
+    found = {each.check: each for each in cluster_diagnoses(process.context, metadata_only=True)}
+    assert found["autorecovery"].verdict != "problem"
+    assert found["recovery delay"].verdict == "warning"
+    assert "holds 'abc'" in found["recovery delay"].detail
+    asked.lost_bookie_recovery_delay = 60
+    assert asked.status().warning is None
+
+
+def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
+    """However often a bookie comes or goes, and however many tasks wait."""
+    bookie = ground.bookie_ids[0]
+    writers = written_on(ground, bookie, 5, Quorum(4, 4, 2))
+    ground.stop(bookie)
+    process = Process(ground)
+    process.audit()
+    process.work()
+    notes = Notes(ground.context.store.registers)
+    assert len(list(notes.ledger_ids())) == len(writers), "no bookie can take a copy"
+    process.runtime.sleep(61)
+    ground.forget()
+
+    for _ in range(10):
+        process.daemon.check_once()
+
+    count = ground.count()
+    assert count["read_task"] == 0
+    assert count["task_ids"] == 2, "one is for a gauge"
 
 
 def test_another_delay_begins_anew(ground: Ground) -> None:
@@ -354,10 +444,13 @@ def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None
 
 
 def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) -> None:
+    """A look at the ends of the replica, as without that finding, would see nothing."""
     writer = written(ground, count=40)
     bookie = writer.metadata.last_fragment.ensemble[0]
-    damage(ground, bookie)
+    slots = sorted(ground.files(bookie, "slots"))
+    damage_file(slots[len(slots) // 2])
     client = ground.client(InlineRuntime())
+    assert check_all_ledgers(client, LocalRunner(client), 0).counts == {}
     report = check_all_ledgers(client, LocalRunner(client), 100)
     assert task_ids(ground) == [writer.ledger_id]
     assert [(row.source, row.status) for row in report.rows] == [(bookie, Outcome.PUBLISHED)]
@@ -370,10 +463,14 @@ def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) 
 
 def damage(ground: Ground, bookie: str) -> None:
     for path in ground.files(bookie, "slots"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        path.chmod(0o644)
-        path.write_bytes(data)
+        damage_file(path)
+
+
+def damage_file(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(data)
 
 
 def test_the_next_check_is_announced(ground: Ground) -> None:

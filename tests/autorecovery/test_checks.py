@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import auditor, checks, lots, scan
+from spark_bookkeeper.autorecovery import auditor, checks, lots, replica_count, scan
 from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.check_results import (
+    ABSENT_BOOKIE,
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
+    BOOKIES,
     MOST_NAMED,
     NO_REPLICA,
     CheckResult,
@@ -23,24 +27,31 @@ from spark_bookkeeper.autorecovery.check_results import (
 from spark_bookkeeper.autorecovery.checks import (
     check_all_ledgers,
     check_placement,
-    check_replicas,
 )
 from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.publishing import DisabledError
+from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
+from spark_bookkeeper.metadata.store import Registers, Registration
 from spark_bookkeeper.metadata.underreplication import Check
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.metadata.update import delete_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
-from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, Killed
 from tests.autorecovery.test_auditor import control, damage, task_ids
 
 INTERVALS = {
@@ -49,10 +60,22 @@ INTERVALS = {
     Check.REPLICAS: "replicas_check_interval_s",
 }
 NEVER = replace(CONFIG, **dict.fromkeys(INTERVALS.values(), 0))
+DAILY = replace(CONFIG, **dict.fromkeys(INTERVALS.values(), 86_400))
+
+
+def is_done(ground: Ground, check: Check) -> bool:
+    """Whether a check has come to its end since it was asked for."""
+    at = ground.context.store.underreplication.checked_at_ms(check)
+    return at is not None and at.value > 0
 
 
 def only(check: Check, interval_s: int, **others: int) -> AutorecoveryConfig:
     return replace(NEVER, **{INTERVALS[check]: interval_s}, **others)
+
+
+def of_ledgers(registers: Registers) -> tuple[CheckResult, ...]:
+    """What is kept of the checks of ledgers, without the look at all bookies before them."""
+    return tuple(result for result in read_results(registers) if result.check != BOOKIES)
 
 
 # When
@@ -82,7 +105,7 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     again = tree.checked_at_ms(check)
 
     assert again is not None
-    assert again >= first + 100_000
+    assert again.value >= first.value + 100_000
 
 
 def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_auditor(
@@ -117,6 +140,30 @@ def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_aud
     assert task_ids(ground) == [writer.ledger_id]
 
 
+def test_a_time_that_cannot_be_read_has_its_check_done_and_keeps_no_other_back(
+    ground: Ground,
+) -> None:
+    written(ground)
+    note_of_nobody = LedgerId(1 << 40)
+    notes = Notes(ground.context.store.registers)
+    notes.change(note_of_nobody, lambda note: replace(note, attempts=1))
+    tree = ground.context.store.underreplication
+    tree.set_checked_at_ms(Check.ALL_LEDGERS, 1, None)
+    is_junk = [True]
+
+    def junk(_place: str, operation: str, path: str) -> None:
+        if path == Check.ALL_LEDGERS.value and operation == "forget_checked":
+            is_junk.clear()
+        if path == Check.ALL_LEDGERS.value and operation == "read_checked" and is_junk:
+            raise MetadataFormatError("holds no time", path=path)
+
+    process = Process(ground, "one", junk, config=DAILY)
+    process.audit()
+
+    assert all(is_done(ground, check) for check in Check)
+    assert list(notes.ledger_ids()) == []
+
+
 def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) -> None:
     written(ground)
     asked = control(ground)
@@ -134,7 +181,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
 
     again = tree.checked_at_ms(Check.REPLICAS)
     assert again is not None
-    assert again >= first + 5000
+    assert again.value >= first.value + 5000
     assert tree.checked_at_ms(Check.PLACEMENT) is None, "it is never done here"
 
 
@@ -158,9 +205,9 @@ def test_a_check_is_limited_in_bytes_by_the_configuration(ground: Ground, check:
         config = only(check, 100, check_bytes_per_second=limit, ledger_check_percentage=100)
         process = Process(ground, f"limit-{limit}", config=config)
         process.audit()
-        assert ground.context.store.underreplication.checked_at_ms(check) is not None
+        assert is_done(ground, check)
         slept = process.runtime.slept
-        ground.context.store.underreplication.set_checked_at_ms(check, None)
+        ground.context.store.underreplication.forget_checked(check)
         process.die()
         return slept
 
@@ -275,8 +322,8 @@ def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
     checking(ground, check, tasks).check(lambda: None)
 
     assert tasks.lots
-    assert ground.context.store.underreplication.checked_at_ms(check) is not None
-    (result,) = read_results(ground.context.store.registers)
+    assert is_done(ground, check)
+    (result,) = of_ledgers(ground.context.store.registers)
     assert (result.ledgers, dict(result.found)) == (3, {BY_SPARK[check]: 1})
     assert task_ids(ground) == (ids[1:2] if check is Check.ALL_LEDGERS else [])
     left = 1 if how == "fails in part" else 3
@@ -285,7 +332,7 @@ def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
 
 def refuse(monkeypatch: pytest.MonkeyPatch, ledger_ids: Sequence[int]) -> None:
     """What is to be read of these cannot be, by any process, and that is not for the bookies."""
-    for module, name in ((check_ledgers, "check_one"), (checks, "count_replicas")):
+    for module, name in ((check_ledgers, "check_one"), (replica_count, "count_replicas")):
         real = getattr(module, name)
 
         def refusing(
@@ -310,8 +357,8 @@ def test_a_check_of_which_nothing_could_be_done_here_either_is_to_be_repeated(
     with pytest.raises(UnfinishedScanError, match="Too many open files"):
         checking(ground, check, runner).check(lambda: None)
 
-    assert ground.context.store.underreplication.checked_at_ms(check) is None
-    assert read_results(ground.context.store.registers) == ()
+    assert not is_done(ground, check)
+    assert of_ledgers(ground.context.store.registers) == ()
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False])
@@ -326,8 +373,8 @@ def test_a_ledger_that_nobody_can_look_at_is_not_counted_and_keeps_no_check_from
 
     checking(ground, check, runner).check(lambda: None)
 
-    assert ground.context.store.underreplication.checked_at_ms(check) is not None
-    (result,) = read_results(ground.context.store.registers)
+    assert is_done(ground, check)
+    (result,) = of_ledgers(ground.context.store.registers)
     assert (result.ledgers, result.found) == (2, {"left": 1})
     assert result.named == {"left": (ids[1],)}
 
@@ -378,9 +425,8 @@ def test_a_check_ends_soon_when_its_auditor_is_to_end(
 
     process.daemon.check_once()
 
-    tree = ground.context.store.underreplication
-    assert tree.checked_at_ms(check) is None
-    assert read_results(ground.context.store.registers) == ()
+    assert not is_done(ground, check)
+    assert of_ledgers(ground.context.store.registers) == ()
     assert set(looked_at) == set(ledgers[:2])
     assert task_ids(ground) == (ledgers[:1] if check is Check.ALL_LEDGERS else [])
 
@@ -426,7 +472,7 @@ def test_a_check_that_is_disabled_in_the_middle_publishes_nothing_more(ground: G
 
     process.daemon.check_once()
 
-    assert ground.context.store.underreplication.checked_at_ms(Check.ALL_LEDGERS) is None
+    assert not is_done(ground, Check.ALL_LEDGERS)
     assert task_ids(ground) == []
 
 
@@ -443,7 +489,7 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
     one = Process(ground, config=only(Check.REPLICAS, 1000))
     one.audit()
 
-    (kept,) = control(ground).checks()
+    _, kept = control(ground).checks()
 
     assert kept == CheckResult(
         "replicas",
@@ -470,6 +516,31 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
     worst = next(d for d in told.values() if "without any replica" in d.detail)
     assert f": {writers[3].ledger_id}" in worst.detail
     assert f"spark-bookkeeper ledger check {writers[3].ledger_id} " in (worst.remedy or "")
+
+
+def test_when_all_bookies_were_looked_for_is_kept_and_what_was_found(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(2)]
+    lost = writers[0].metadata.last_fragment.ensemble[0]
+    named = [writer.ledger_id for writer in writers if lost in writer.metadata.bookies()]
+    ground.stop(lost)
+    one = Process(ground, config=replace(NEVER, bookie_check_interval_s=3_600))
+
+    one.audit()
+
+    (kept,) = control(ground).checks()
+    assert kept == CheckResult(
+        BOOKIES,
+        kept.ended_at_ms,
+        kept.duration_ms,
+        2,
+        {ABSENT_BOOKIE: len(named)},
+        {ABSENT_BOOKIE: tuple(named)},
+    )
+    one.runtime.sleep(3_601)
+    one.audit()
+    (again,) = control(ground).checks()
+    assert again.ended_at_ms - kept.ended_at_ms >= 3_600_000
+    assert (again.ledgers, again.found) == (2, kept.found), "they wait for another bookie"
 
 
 def forget_entries(ground: Ground, bookie: BookieId, writer: LedgerWriter) -> None:
@@ -510,7 +581,7 @@ def test_a_result_that_can_be_read_is(ground: Ground) -> None:
     registers = ground.context.store.registers
     registers.create("autorecovery/checks/placement", kept(ended_at_ms=str(2**63 - 1)))
 
-    (result,) = read_results(registers)
+    (result,) = of_ledgers(registers)
 
     assert result == CheckResult(
         "placement", 2**63 - 1, 1, 1, {"misplaced": 7}, {"misplaced": (5,)}
@@ -535,12 +606,12 @@ def test_a_result_that_cannot_be_read_is_as_none_and_written_again(
 ) -> None:
     registers = ground.context.store.registers
     registers.create("autorecovery/checks/placement", junk)
-    assert read_results(registers) == ()
+    assert of_ledgers(registers) == ()
     assert [d for d in cluster_diagnoses(ground.context) if "checks" in d.check] == []
 
     Process(ground, config=only(Check.PLACEMENT, 10)).audit()
 
-    assert [result.check for result in read_results(registers)] == ["placement"]
+    assert [result.check for result in of_ledgers(registers)] == ["placement"]
 
 
 def test_what_cannot_be_shown_stops_no_check(
@@ -553,7 +624,7 @@ def test_what_cannot_be_shown_stops_no_check(
 
     Process(ground, config=only(Check.PLACEMENT, 100)).audit()
 
-    assert ground.context.store.underreplication.checked_at_ms(Check.PLACEMENT) is not None
+    assert is_done(ground, Check.PLACEMENT)
     assert "int too large" in caplog.text
 
 
@@ -563,22 +634,36 @@ def test_a_check_that_is_killed_when_it_has_ended_is_repeated_and_has_lost_nothi
     written(ground)
 
     def kill(place: str, operation: str, path: str) -> None:
-        if operation == "set_checked":
+        if operation == "set_checked" and of_ledgers(ground.context.store.registers):
             raise MetadataUnavailableError("the session was lost")
 
     process = Process(ground, "one", kill, config=only(Check.REPLICAS, 100))
     with pytest.raises(MetadataUnavailableError):
         process.audit()
 
-    tree = ground.context.store.underreplication
-    assert tree.checked_at_ms(Check.REPLICAS) is None
-    assert [result.ledgers for result in read_results(ground.context.store.registers)] == [1]
+    assert not is_done(ground, Check.REPLICAS)
+    assert [result.ledgers for result in of_ledgers(ground.context.store.registers)] == [1]
     process.die()
     Process(ground, "two", config=only(Check.REPLICAS, 100)).audit()
-    assert tree.checked_at_ms(Check.REPLICAS) is not None
+    assert is_done(ground, Check.REPLICAS)
 
 
-def test_checks_that_are_asked_for_during_a_check_are_done_after_it(ground: Ground) -> None:
+@contextmanager
+def killed_as_it_counts(ground: Ground) -> Iterator[None]:
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "ledger_ids":
+            raise Killed
+
+    ground.before.append(kill)
+    yield
+    ground.before.remove(kill)
+
+
+@pytest.mark.parametrize("before", ["never", "done", "asked for", "ended by a kill"])
+def test_checks_that_are_asked_for_during_a_check_are_done_after_it(
+    ground: Ground, before: str
+) -> None:
+    """Whatever there was before: also during the very first one."""
     ledger_id = written(ground).ledger_id
     is_armed = False
     looks = 0
@@ -591,8 +676,15 @@ def test_checks_that_are_asked_for_during_a_check_are_done_after_it(ground: Grou
                 control(ground).trigger_checks()
 
     process = Process(ground, "one", ask, config=only(Check.REPLICAS, 100))
-    process.audit()
-    process.runtime.sleep(101)
+    process.daemon.audit_once()
+    if before == "ended by a kill":
+        with killed_as_it_counts(ground), pytest.raises(Killed):
+            process.daemon.check_once()
+    elif before != "never":
+        process.daemon.check_once()
+        process.runtime.sleep(101)
+    if before == "asked for":
+        control(ground).trigger_checks()
     is_armed = True
     process.audit()
     assert looks == 1
@@ -600,9 +692,40 @@ def test_checks_that_are_asked_for_during_a_check_are_done_after_it(ground: Grou
     process.audit()
 
     assert looks == 2
-    assert ground.context.store.underreplication.checked_at_ms(Check.REPLICAS) is not None
+    assert is_done(ground, Check.REPLICAS)
     process.audit()
     assert looks == 2
+
+
+@pytest.mark.parametrize("before", ["never", "done", "ahead of the clock"])
+def test_checks_that_are_asked_for_as_one_is_remembered_are_done_after_it(
+    ground: Ground, before: str
+) -> None:
+    """Between its look at when that was done last, and the write."""
+    written(ground)
+    tree = ground.context.store.underreplication
+    asked: list[bool] = []
+
+    def ask(place: str, operation: str, path: str) -> None:
+        if asked == [False] and operation == "set_checked" and tree.checked_at_ms(Check.REPLICAS):
+            asked.append(True)
+            control(ground).trigger_checks()
+
+    process = Process(ground, "one", ask, config=only(Check.REPLICAS, 100))
+    process.daemon.audit_once()
+    if before == "done":
+        process.daemon.check_once()
+        process.runtime.sleep(101)
+    if before == "ahead of the clock":
+        tree.set_checked_at_ms(Check.REPLICAS, process.context.cluster_ms() + 10**9, None)
+    asked.append(False)
+
+    process.audit()
+    assert asked == [False, True]
+    assert not is_done(ground, Check.REPLICAS)
+    process.audit()
+
+    assert is_done(ground, Check.REPLICAS)
 
 
 def gauges(process: Process) -> set[float]:
@@ -696,3 +819,99 @@ def test_copies_in_one_rack_are_told(ground: Ground) -> None:
     assert row.status is Outcome.MISPLACED
     assert "copies on 1 racks, and 2 could be used" in (row.reason or "")
     assert task_ids(ground) == []
+
+
+def uncountable(ground: Ground, count: int) -> list[LedgerId]:
+    """Ledgers of which somebody wrote that they have more entries than can be counted."""
+    metadata = replace(written(ground).metadata, last_entry_id=EntryId(1 << 40))
+    ids = [LedgerId(1_000 + number) for number in range(count)]
+    for ledger_id in ids:
+        ground.cluster.recreate_by_another_tool(ledger_id, metadata)
+    return ids
+
+
+@pytest.mark.parametrize("percentage", [0, 100])
+def test_ledgers_that_cannot_be_counted_are_left_and_keep_no_check_from_its_end(
+    ground: Ground, percentage: int
+) -> None:
+    bad = uncountable(ground, 2)
+    delete_ledger(ground.context.store, next(iter(ground.context.store.ledger_ids())))
+    assert list(ground.context.store.ledger_ids()) == bad
+    config = replace(DAILY, ledger_check_percentage=percentage)
+
+    Process(ground, config=config).audit()
+
+    assert all(is_done(ground, check) for check in Check)
+    results = {each.check: each for each in read_results(ground.context.store.registers)}
+    assert results["all_ledgers"].ledgers == results["replicas"].ledgers == 0
+    assert task_ids(ground) == []
+
+
+def test_a_check_that_fails_keeps_no_other_from_being_done_and_is_tried_later_each_time(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(ground)
+    begun: list[float] = []
+    process = Process(ground, config=DAILY)
+
+    def failing(*_args: Any, **_more: Any) -> None:
+        begun.append(process.runtime.now())
+        raise InvalidArgumentError("it cannot be done")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(auditor, "check_all_ledgers", failing)
+        for _ in range(200):
+            with suppress(InvalidArgumentError):
+                assert process.audit() <= 60
+            process.runtime.sleep(5)
+
+    assert is_done(ground, Check.PLACEMENT)
+    assert is_done(ground, Check.REPLICAS)
+    assert not is_done(ground, Check.ALL_LEDGERS)
+    waits = [round(after - before) for before, after in pairwise(begun)]
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+    control(ground).trigger_checks()
+    process.audit()
+    assert is_done(ground, Check.ALL_LEDGERS), "somebody asked for it"
+
+
+def test_a_moment_without_an_answer_leaves_no_ledger_unchecked(ground: Ground) -> None:
+    writer = written(ground, count=6)
+    damage(ground, writer.metadata.last_fragment.ensemble[-1])
+    armed: list[int] = []
+    failed: list[int] = []
+
+    def blip(place: str, operation: str, _path: str) -> None:
+        if place != METADATA and not armed:
+            armed.append(1)
+            client.runtime.sleep(10)  # so long the first replica took
+        elif operation == "is_enabled" and armed and len(failed) < 2:
+            failed.append(1)
+            raise MetadataUnavailableError("no answer")
+
+    client = ground.client(InlineRuntime(), blip)
+    config = only(Check.ALL_LEDGERS, 100, ledger_check_percentage=100)
+    found = Auditor(client, LocalRunner(client), config)
+    found.step(lambda: None)
+    found.check(lambda: None)
+
+    assert failed
+    assert is_done(ground, Check.ALL_LEDGERS)
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_check_that_was_disabled_for_a_moment_is_not_done(ground: Ground) -> None:
+    """It has left what it was at, and nobody else looks at that."""
+    writer = written(ground, count=6)
+    answers = iter([None, DisabledError("for a moment"), None, None])
+
+    def heed() -> None:
+        answer = next(answers, None)
+        if answer is not None:
+            raise answer
+
+    client = ground.client(InlineRuntime())
+    with pytest.raises(DisabledError):
+        check_all_ledgers(client, LocalRunner(client), heed=heed)
+
+    assert writer.ledger_id not in task_ids(ground)

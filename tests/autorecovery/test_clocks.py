@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
+from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client.cluster_clock import ASKED_SECONDS
@@ -138,17 +139,21 @@ def test_a_check_that_was_done_by_a_clock_a_year_ahead_is_done_an_interval_from_
 ) -> None:
     tree = ground.context.store.underreplication
     written(ground)
-    tree.set_checked_at_ms(Check.ALL_LEDGERS, world.at_ms + YEAR_MS)
+    tree.set_checked_at_ms(Check.ALL_LEDGERS, world.at_ms + YEAR_MS, None)
     process = world.process("one", config=replace(CONFIG, ledger_check_interval_s=100))
     process.audit()
     world.seconds += 99
     process.audit()
-    assert tree.checked_at_ms(Check.ALL_LEDGERS) == NOON_MS, "an interval from when it was seen"
+    seen = tree.checked_at_ms(Check.ALL_LEDGERS)
+    assert seen is not None
+    assert seen.value == NOON_MS, "an interval from when it was seen"
 
     world.seconds += 2
     process.audit()
 
-    assert tree.checked_at_ms(Check.ALL_LEDGERS) == world.at_ms
+    done = tree.checked_at_ms(Check.ALL_LEDGERS)
+    assert done is not None
+    assert done.value == world.at_ms
 
 
 def test_an_auditor_whose_clock_is_set_back_looks_for_bookies_all_the_same(
@@ -255,6 +260,31 @@ def test_a_leader_that_was_hours_ahead_keeps_nobody_waiting(ground: Ground, worl
     one.work()
 
     assert_replicated(ground, writer)
+
+
+def test_what_was_left_by_a_leader_that_was_hours_ahead_is_looked_at_when_it_is_right_again(
+    ground: Ground, world: World
+) -> None:
+    """The worker beside a member can do nothing, until the replica of another one is damaged."""
+    lost, beside, other = written(ground).metadata.last_fragment.ensemble
+    one = world.process("one")
+    one.audit()
+    local = Process(ground, "two", local=beside, runtime=one.runtime)
+    world.leader_ahead_s = HOURS_S
+    world.seconds += ASKED_SECONDS
+    ground.stop(lost)
+    one.audit()
+    assert local.work() == []
+    world.leader_ahead_s = 0.0
+    world.seconds += ASKED_SECONDS
+    for path in ground.files(other, "slots"):
+        path.unlink()
+    (ledger_id,) = ground.context.store.underreplication.ledger_ids()
+    publish_finding(ground.context, ledger_id, [other], 100)
+
+    world.seconds += max(CONFIG.retry_most_ms, CONFIG.open_ledger_grace_ms) / 1000
+
+    assert ("copy", other) in {(row.action, row.target) for row in local.work()}
 
 
 def test_a_clock_that_says_nothing_is_not_asked_again_for_a_while(

@@ -27,7 +27,7 @@ CONFIG = AutorecoveryConfig(open_ledger_grace_ms=500, retry_first_ms=200, retry_
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+def cluster(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path / "c", bookies=5) as running:
         yield running
 
@@ -153,8 +153,9 @@ def test_the_commands_show_what_the_auditors_checks_found_and_ask_for_them(
         bk.create_ledger().close()
         config = replace(CONFIG, ledger_check_interval_s=0, replicas_check_interval_s=86_400)
         running = bk.autorecovery.start(config=config)
-        until(lambda: bool(bk.autorecovery.checks()), "counted")
-        (found,) = json.loads(said("autorecovery", "checks", "--json"))["checks"]
+        until(lambda: len(bk.autorecovery.checks()) == 2, "counted")
+        bookies, found = json.loads(said("autorecovery", "checks", "--json"))["checks"]
+        assert (bookies["check"], bookies["ledgers"], bookies["found"]) == ("bookies", 1, {})
         assert (found["check"], found["ledgers"], found["found"]) == ("replicas", 1, {})
         assert "nothing" in said("autorecovery", "checks")
 

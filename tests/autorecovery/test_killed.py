@@ -3,7 +3,8 @@
 ``STEPS`` has the steps of each role in order, in words and as the operation on the metadata or on a
 bookie's storage that it is. A role dies as it begins one of them, its session ends, and another
 process does the rest. What is between two of them, mostly reading, is an operation too: in the
-slow tests a role dies at every single one.
+slow tests a role dies at every single one. Or a bookie dies then, one that is copied from or one
+that is copied to, for a while or for good; the role goes on as it can.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -68,11 +70,13 @@ COPIES: Final = (
     Step("reads it again", "read_range", "/copies/"),
 )
 NAMES: Final = Step("names the new bookie in the metadata", "write_ledger")
-ENDS: Final = (
+REMOVES: Final = Step("removes the task", "remove_task")
+RELEASES: Final = Step("releases the lock", "unlock")
+ENDS: Final = (REMOVES, Step("looks who went meanwhile", "registrations"), RELEASES)
+ENDS_WITH_NOTE: Final = (
+    *ENDS[:-1],
     Step("forgets its note", "delete_register", "notes/"),
-    Step("removes the task", "remove_task"),
-    Step("looks who went meanwhile", "registrations"),
-    Step("releases the lock", "unlock"),
+    RELEASES,
 )
 WATCHES: Final = (
     Step("stands for election", "stand"),
@@ -83,10 +87,11 @@ WATCHES: Final = (
     Step("lists the ledgers", "ledger_ids"),
     Step("reads one", "read_ledger"),
 )
+BEGINS: Final = Step("says that it checks for the first time", "set_checked")
 CHECKED: Final = Step("remembers when it has checked", "set_checked")
 
 STEPS: dict[str, Sequence[Step]] = {
-    "auditor": (*WATCHES, Step("publishes a task", "mark"), CHECKED),
+    "auditor": (*WATCHES, Step("publishes a task", "mark"), BEGINS, CHECKED),
     "worker": (*TAKES, *COPIES, NAMES, *ENDS),
     "beside": (*TAKES, *COPIES, NAMES, *ENDS),
     "batch": (
@@ -95,19 +100,19 @@ STEPS: dict[str, Sequence[Step]] = {
         Step("stores a copy", "put_if_absent", "/copies/"),
         *[Step("stores the copy of another", "put_if_absent", "/copies/")] * (BATCH - 1),
         *[NAMES] * BATCH,
-        *[step for _ in range(BATCH) for step in ENDS[:2]],
-        *[ENDS[-1]] * BATCH,
+        *[REMOVES] * BATCH,
+        *[RELEASES] * BATCH,
     ),
     "recovery": (
         *TAKES,
         Step("flags the ledger as in recovery", "write_ledger"),
         Step("fences a bookie", "put_if_absent", "/slots/"),
         Step("fences another", "put_if_absent", "/slots/"),
-        *(*COPIES, Step("closes the ledger", "write_ledger"), *COPIES, NAMES, *ENDS),
+        *(*COPIES, Step("closes the ledger", "write_ledger"), *COPIES, NAMES, *ENDS_WITH_NOTE),
     ),
     "check": (
-        *WATCHES,
-        Step("begins to check", "ledger_ids"),
+        *(*WATCHES, BEGINS),
+        Step("lists the ledgers again", "ledger_ids"),
         Step("reads a replica", "read_range", "/slots/"),
         Step("publishes what is damaged", "mark"),
         CHECKED,
@@ -115,29 +120,55 @@ STEPS: dict[str, Sequence[Step]] = {
     "repair": (
         *TAKES,
         Step("looks at the replica", "read_range", "/slots/"),
-        *(*COPIES, *ENDS),
+        *COPIES,
+        Step("notes that all of it is to be looked at", "write_register", "notes/"),
+        Step("looks at all of it", "read_range", "/copies/"),
+        *ENDS_WITH_NOTE,
     ),
 }
+
+
+class AtStep:
+    """A hook that calls something once, as a row of a table begins."""
+
+    def __init__(self, steps: Sequence[Step], number: int, happen: Callable[[], None]) -> None:
+        self._steps = steps
+        self._number = number
+        self._happen = happen
+        self.reached = 0
+        """Rows that were met, in order."""
+        self.has_happened = False
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if self.has_happened or self.reached == len(self._steps):
+            return
+        wanted = self._steps[self.reached]
+        if operation == wanted.operation and wanted.path in path:
+            self.has_happened = self.reached == self._number
+            self.reached += 1
+            if self.has_happened:
+                self._happen()
 
 
 class KillAtStep:
     """A hook that ends the process as it begins a row of a table, and ever after."""
 
     def __init__(self, steps: Sequence[Step], number: int) -> None:
-        self._steps = steps
-        self._number = number
-        self.reached = 0
+        self._at = AtStep(steps, number, lambda: None)
+
+    @property
+    def reached(self) -> int:
         """Rows that were met, in order."""
-        self.is_dead = False
+        return self._at.reached
+
+    @property
+    def is_dead(self) -> bool:
+        return self._at.has_happened
 
     def __call__(self, place: str, operation: str, path: str) -> None:
-        if not self.is_dead and self.reached < len(self._steps):
-            wanted = self._steps[self.reached]
-            if operation == wanted.operation and wanted.path in path:
-                self.is_dead = self.reached == self._number
-                self.reached += 1
+        self._at(place, operation, path)
         if self.is_dead:
-            raise Killed(f"{self._steps[self._number].words}: {operation} {path} on {place}")
+            raise Killed(f"{operation} {path} on {place}")
 
 
 def situation(directory: Path, role: str) -> Ground:
@@ -153,7 +184,9 @@ def situation(directory: Path, role: str) -> Ground:
     else:
         ground.stop(lost, destroy=True)
     if role not in ("auditor", "check"):
-        Process(ground, "before").audit()
+        before = Process(ground, "before")
+        before.audit()
+        before.die()
     if role == "recovery":  # the time of its writer is over
         Process(ground, "waiting").work()
         Notes(ground.context.store.registers).change(
@@ -247,3 +280,80 @@ def test_killed_at_any_operation_the_cluster_ends_the_same(tmp_path: Path, role:
         run_role(ground, role, KillAt(number))  # a run may have an operation less than another
         finish(ground)
         assert end_of(ground) == expected, f"killed at {number} of {counting.operations}"
+
+
+COPIED: Final = [role for role in ROLES if role not in ("auditor", "check")]
+"""Roles in which copies are made."""
+
+
+def bookie_of(ground: Ground, role: str, which: str) -> BookieId:
+    """One that is copied from, or the one that is copied to."""
+    store = ground.context.store
+    (_, found), *_ = store.read_ledgers(store.ledger_ids())
+    assert isinstance(found, Versioned)
+    damaged, source, *_ = found.value.last_fragment.ensemble
+    if which == "source":
+        return source
+    return damaged if role in ("check", "repair") else spare(ground)
+
+
+def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
+    """The same without how many shares there are: a recovery that finds a bookie for the last
+    fragment begins another one.
+    """
+    counts, *others = end
+    assert isinstance(counts, dict)
+    return set(counts), *others
+
+
+@pytest.mark.parametrize(
+    ("role", "which"),
+    [*((role, "source") for role in ROLES), *((role, "target") for role in COPIED)],
+)
+def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
+    tmp_path: Path, role: str, which: str
+) -> None:
+    steps = STEPS[role]
+    expected = wholeness(whole(tmp_path, role, AtStep(steps, -1, lambda: None)))
+
+    for number, step in enumerate(steps):
+        ground = situation(tmp_path / str(number), role)
+        bookie = bookie_of(ground, role, which)
+        dies = AtStep(steps, number, partial(ground.stop, bookie))
+        run_role(ground, role, dies)
+        assert dies.has_happened, f"it did not come to step {number}: {step.words}"
+        ground.start(bookie)
+        finish(ground)
+        end = wholeness(end_of(ground))
+        assert end == expected, f"the {which} was away from step {number}: {step.words}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("role", "which"),
+    [
+        # Of two bookies of its last fragment an open ledger needs one, or nobody finds its end.
+        *((role, "source") for role in ROLES if role != "recovery"),
+        *((role, "target") for role in COPIED if role != "beside"),
+    ],
+)
+def test_a_bookie_lost_for_good_at_any_step_is_replaced_too(
+    tmp_path: Path, role: str, which: str
+) -> None:
+    """Two new ones come in its place. A worker beside one has nowhere to copy to without it."""
+    steps = STEPS[role]
+    expected = wholeness(whole(tmp_path, role, AtStep(steps, -1, lambda: None)))
+
+    for number, step in enumerate(steps):
+        ground = situation(tmp_path / str(number), role)
+        bookie = bookie_of(ground, role, which)
+
+        def dies(ground: Ground = ground, bookie: BookieId = bookie) -> None:
+            ground.stop(bookie, destroy=True)
+            ground.add_bookie()
+            ground.add_bookie()
+
+        run_role(ground, role, AtStep(steps, number, dies))
+        finish(ground)
+        end = wholeness(end_of(ground))
+        assert end == expected, f"the {which} was lost at step {number}: {step.words}"

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
+from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import DisabledError
+from spark_bookkeeper.autorecovery.publishing import DisabledError, audit_bookies
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.autorecovery.worker import rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.update import delete_ledger
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.whole import assert_replicated
 
 
@@ -58,6 +62,35 @@ def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
     assert [row.ledger_id for row in sorted(told, key=lambda r: r.ledger_id)] == affected
     assert all("fully replicated" in (row.reason or "") for row in told)
     assert_replicated(ground, *writers)
+
+
+def test_a_bookie_that_comes_while_ledgers_are_read_and_is_named_at_once_is_not_published(
+    ground: Ground,
+) -> None:
+    """Also not where the ledger lacks another one."""
+    writer = written(ground)
+    _, *others = writer.metadata.last_fragment.ensemble
+    come: list[BookieId] = []
+
+    def join(place: str, operation: str, path: str) -> None:
+        if operation == "read_ledger" and not come:
+            come.append(ground.add_bookie())
+            fragment = Fragment(EntryId(0), (come[0], *others))
+            ground.cluster.recreate_by_another_tool(
+                LedgerId(writer.ledger_id), replace(writer.metadata, fragments=(fragment,))
+            )
+
+    auditor = ground.client(InlineRuntime(), join)
+
+    assert audit_bookies(auditor).marked_ledgers == 0
+
+    come.clear()
+    ground.stop(others[0])
+    audit_bookies(auditor)
+    task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
+    assert come
+    assert task is not None
+    assert task.value.missing == (others[0],)
 
 
 def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) -> None:
@@ -344,7 +377,7 @@ def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
 ) -> None:
     writer = written(ground)
     (local,) = set(ground.bookie_ids) - writer.metadata.bookies()
-    process = Process(ground, "beside", local=local)
+    process = Process(ground, local, local=local)
     ground.stop(victim_of(writer), destroy=True)
     process.audit()
     ground._down.add(local)  # registered, and its disk does not answer
@@ -359,10 +392,17 @@ def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
 
     assert waits == [10, 20, 40]
     row = row_of(ground, writer.ledger_id)
-    assert (row["attempts"], row["next_try_at"]) == (3, None)
+    note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
+    assert row["attempts"] == 3
+    tried_at = row["next_try_at"]
+    assert isinstance(tried_at, datetime)
+    assert round(tried_at.timestamp() * 1000) == note.waits_until_ms(local), "nobody else runs"
     assert f"{local} did not take it" in str(row["last_error"])
     other = ground.add_bookie()
-    Process(ground, "other", local=other).work()
+    second = Process(ground, other, local=other)
+    second.audit()
+    assert row_of(ground, writer.ledger_id)["next_try_at"] is None, "it is the turn of another"
+    second.work()
     assert_replicated(ground, writer)
 
 
@@ -433,50 +473,6 @@ def test_a_bookie_that_goes_again_while_its_task_is_taken_away_is_published_agai
     assert_replicated(ground, writer)
 
 
-def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
-    lost = ground.bookie_ids[0]
-    writers = written_on(ground, lost, 3)
-    failed: list[str] = []
-
-    def fail_once(place: str, operation: str, path: str) -> None:
-        if operation == "unlock" and not failed:
-            failed.append(path)
-            raise MetadataUnavailableError("no answer")
-
-    process = Process(ground, "one", fail_once, config=replace(CONFIG, ledgers_at_once=4))
-    ground.stop(lost, destroy=True)
-    process.audit()
-
-    rows = process.work()
-
-    assert {row.ledger_id for row in rows if row.action == "task"} == {
-        writer.ledger_id for writer in writers if lost in writer.metadata.bookies()
-    }
-    assert list(ground.context.store.underreplication.locks()) == [int(failed[0])]
-    process.work()
-    assert_replicated(ground, *writers)
-
-
-def test_a_lock_whose_answer_was_lost_keeps_nobody_away(ground: Ground) -> None:
-    """The session lives on, and with it the lock of which nobody knows."""
-    writer = written(ground)
-    ground.stop(victim_of(writer), destroy=True)
-    process, other = Process(ground, "one"), Process(ground, "two")
-    process.audit()
-
-    def lose(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "lock"):
-            ground.after.remove(lose)
-            raise MetadataUnavailableError("no answer")
-
-    ground.after.append(lose)
-    with pytest.raises(MetadataUnavailableError):
-        process.work()
-    other.work()
-
-    assert_replicated(ground, writer)
-
-
 def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
     lost = ground.bookie_ids[0]
     writers = written_on(ground, lost, 3)
@@ -484,7 +480,7 @@ def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
     ground.stop(lost, destroy=True)
     process.audit()
     locked, *rest = task_ids(ground)
-    assert other.context.store.underreplication.lock(LedgerId(locked), "two")
+    assert other.context.store.underreplication.lock(LedgerId(locked), Holder("two"))
     assert row_of(ground, locked)["locked_by"] == "two"
 
     done = {row.ledger_id for row in process.work()}
@@ -504,7 +500,7 @@ def test_a_round_that_took_not_every_task_says_which_and_why(ground: Ground) -> 
     ground.stop(ground.bookie_ids[0], destroy=True)
     process.audit()
     locked = next(i for i in task_ids(ground) if i != opened.ledger_id)
-    assert other.context.store.underreplication.lock(LedgerId(locked), "two")
+    assert other.context.store.underreplication.lock(LedgerId(locked), Holder("two"))
 
     planned = rereplicate(process.context, process.worker, dry_run=True)
     first = rereplicate(process.context, process.worker)
@@ -620,7 +616,8 @@ def test_why_it_is_still_underreplicated_survives_the_worker_that_met_the_troubl
     assert row["next_try_at"]
     assert row["marked_at"]
     assert row["locked_by"] is None, "its lock went with it"
-    assert ground.context.store.underreplication.lock(LedgerId(writer.ledger_id), "another")
+    tree = ground.context.store.underreplication
+    assert tree.lock(LedgerId(writer.ledger_id), Holder("another"))
     assert row_of(ground, writer.ledger_id)["locked_by"] == "another"
 
 
@@ -815,3 +812,118 @@ def test_a_replica_that_lacks_most_of_its_entries_is_made_whole_and_not_its_ends
     assert tree.read(LedgerId(writer.ledger_id)) is None
     client = ground.client(InlineRuntime())
     assert check_ledgers(client, LocalRunner(client), None, 100).is_complete
+
+
+def test_a_bookie_where_the_ledger_was_deleted_takes_no_copy_and_the_task_stays(
+    ground: Ground,
+) -> None:
+    """Its tombstone says nothing of the ledger, which is there."""
+    writer = written(ground)
+    lost = victim_of(writer)
+    (free,) = set(ground.bookie_ids) - writer.metadata.bookies()
+    key = ground.context.ledger(LedgerId(writer.ledger_id))[0].key
+    ground.context.bookies.bookie(free).retire(key)
+    ground.stop(lost, destroy=True)
+    process = Process(ground)
+    process.audit()
+
+    rows = process.work()
+
+    assert task_ids(ground) == [writer.ledger_id]
+    assert [row.status for row in rows if row.action == "copy"] == [Outcome.LEFT]
+    assert f"was deleted on bookie {free}" in str(row_of(ground, writer.ledger_id)["last_error"])
+    ground.add_bookie()
+    process.audit()
+    process.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
+    process.work()
+    assert task_ids(ground) == []
+    assert_replicated(ground, writer)
+
+
+def test_a_member_where_the_ledger_was_deleted_is_not_called_whole(ground: Ground) -> None:
+    writer = written(ground)
+    bookie = victim_of(writer)
+    key = ground.context.ledger(LedgerId(writer.ledger_id))[0].key
+    ground.context.bookies.bookie(bookie).retire(key)
+    for path in ground.files(bookie, "slots"):
+        path.unlink()
+    tree = ground.context.store.underreplication
+    tree.mark(LedgerId(writer.ledger_id), [bookie], ground.context.cluster_ms())
+
+    rows = Process(ground).work()
+
+    assert [row.status for row in rows if row.action == "copy"] == [Outcome.LEFT]
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_bookie_that_goes_as_the_task_goes_is_published_also_where_the_note_stays(
+    ground: Ground,
+) -> None:
+    """Nobody else would: an audit that found the task there has published nothing."""
+    writer = written(ground)
+    first, second, _ = writer.metadata.last_fragment.ensemble
+    ledger_id = LedgerId(writer.ledger_id)
+    tree, notes = ground.context.store.underreplication, Notes(ground.context.store.registers)
+    tree.mark(ledger_id, [first], 1)
+    notes.change(ledger_id, lambda note: replace(note, percentage=1))
+
+    def goes(place: str, operation: str, path: str) -> None:
+        if operation == "remove_task":
+            tree.mark(ledger_id, [first], 2)
+            ground.stop(second)
+        if operation == "delete_register":
+            raise MetadataUnavailableError("no answer")
+
+    rows = Process(ground, "one", goes).work()
+
+    task = tree.read(ledger_id)
+    assert task is not None
+    assert task.value.missing == (second,)
+    assert [row.reason for row in rows] == [f"{second} went meanwhile"]
+
+
+def test_what_is_made_whole_while_a_writer_has_its_time_is_reported(ground: Ground) -> None:
+    ground.add_bookie()
+    ground.add_bookie()
+    writer = written(ground, close=False)
+    left, damaged, *_ = writer.metadata.last_fragment.ensemble
+    ground.stop(left)
+    writer.append(b"elsewhere")
+    wait_for_every_copy(writer)
+    assert len(writer.metadata.fragments) == 2
+    ground.start(left)
+    ground.files(damaged, "slots")[0].unlink()
+    publish_finding(ground.context, LedgerId(writer.ledger_id), [damaged], 100)
+    ground.stop(next(b for b in writer.metadata.last_fragment.ensemble if b != damaged))
+    process = Process(ground)
+    process.audit()
+
+    rows = process.work()
+
+    assert (Outcome.REPLICATED, damaged) in {(row.status, row.target) for row in rows}
+    assert rows[-1].action == "task"
+    assert "writer" in (rows[-1].reason or "")
+    writer.close()
+
+
+def test_a_lock_whose_release_failed_is_released_also_while_it_is_disabled(ground: Ground) -> None:
+    writer = written(ground)
+    failing = [True]
+
+    def silent(_place: str, operation: str, _path: str) -> None:
+        if operation == "unlock" and failing:
+            raise MetadataUnavailableError("no answer")
+
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process = Process(ground, "one", silent)
+    process.audit()
+    process.work()
+    tree = ground.context.store.underreplication
+    assert list(tree.locks()) == [writer.ledger_id]
+    failing.clear()
+    tree.disable()
+
+    with pytest.raises(DisabledError):
+        process.work()
+
+    assert list(tree.locks()) == []

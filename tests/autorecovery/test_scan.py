@@ -169,6 +169,25 @@ def test_a_lot_that_is_done_again_publishes_nothing_twice(ground: Ground) -> Non
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_bookie_that_is_there_in_every_lot_is_told_once(
+    ground: Ground, is_elsewhere: bool
+) -> None:
+    ids = ledgers(ground, 4)
+    back, gone, *_ = ground.bookie_ids
+    ground.stop(gone)
+    runner = Elsewhere(ground) if is_elsewhere else None
+
+    report = audit_bookies(ground.context, {back, gone}, runner=runner)
+
+    assert report.back == {back}
+    assert [(r.ledger_id, r.source) for r in report.rows] == [
+        (-1, back),
+        *((i, gone) for i in ids),
+    ]
+    assert report.marked_ledgers == report.looked_at == 4
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
 def test_a_lot_that_fails_is_told_and_the_others_are_published(
     ground: Ground, is_elsewhere: bool
 ) -> None:

@@ -4,17 +4,21 @@ own, whatever happens to one of them in the middle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.autorecovery import replication
-from spark_bookkeeper.autorecovery.limit import write_limit
 from spark_bookkeeper.autorecovery.replication import TaskWork, replicate_task
+from spark_bookkeeper.autorecovery.together import task_step
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.alone import Alone
 from tests.whole import assert_replicated, assert_whole
 
@@ -132,23 +136,38 @@ def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
     assert number > 20
 
 
+def test_no_more_tasks_are_finished_at_once_than_the_limit_is_shared_out_for(
+    ground: Ground,
+) -> None:
+    """Also where there was no limit when they were begun: it may be set meanwhile."""
+    _, writers = lost_bookie(ground, 5)
+    Process(ground).audit()
+    widths: list[int] = []
+
+    class Noting(InlineRuntime):
+        @override
+        def map(
+            self,
+            function: Callable[[Any], Any],
+            items: list[Any],
+            width: int = 16,
+            on_interrupt: Callable[[], None] = lambda: None,
+        ) -> list[Any]:
+            if function.__name__ == "finish":
+                widths.append(width)
+            return super().map(function, items, width, on_interrupt)
+
+    works = [TaskWork(writer.ledger_id, None, CONFIG) for writer in writers]
+    do_many = task_step().do_many
+    assert do_many is not None
+
+    assert None not in do_many(ground.client(Noting()), works, Bounds(shares=3))
+    assert widths == [3]
+
+
 def test_many_are_locked_at_a_time_and_not_all(ground: Ground) -> None:
     process = Process(ground)
     assert [process.worker._at_once(n) for n in (1, 16, 40, 400, 4000)] == [4, 4, 10, 100, 128]
-
-
-def test_with_a_limit_each_is_copied_by_itself(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = fragments_alone(monkeypatch)
-    _, writers = lost_bookie(ground, 3)
-    process = Process(ground)
-    write_limit(ground.context.store.registers, 10**9)
-    process.audit()
-    process.work()
-
-    assert sorted(alone.ledger_ids) == sorted(writer.ledger_id for writer in writers)
-    assert_replicated(ground, *writers)
 
 
 def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> None:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.table import underreplicated_table, why_waiting
-from spark_bookkeeper.autorecovery.worker import rereplicate
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster import at_work
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -20,6 +31,7 @@ from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
+from tests.autorecovery.test_checks import Tasks
 from tests.whole import assert_replicated
 
 DAY = 86_400
@@ -48,12 +60,17 @@ def row_of(ground: Ground) -> dict[str, object]:
     return dict(row)
 
 
+def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
+    found = cluster_diagnoses(ground.context, metadata_only=True)
+    return next(each for each in found if each.check == "autorecovery")
+
+
 @pytest.mark.parametrize("quorum", [SINGLE, ON_ALL])
 def test_what_only_an_event_can_help_is_tried_once_a_day(ground: Ground, quorum: Quorum) -> None:
     writer, _, process = lost_for_now(ground, quorum)
     rounds = 0
 
-    while process.runtime.slept < 7 * DAY:
+    while process.runtime.slept < 7.5 * DAY:
         process.work()
         now_ms = process.runtime.wall_ms()
         due_ms = process.worker.next_due_at_ms or now_ms  # what was taken is looked at once more
@@ -137,6 +154,28 @@ def test_an_event_that_helps_ends_the_wait(
     assert list(ground.context.store.underreplication.ledger_ids()) == []
     if happens is not was_deleted:
         assert_replicated(ground, writer)
+
+
+def test_a_bookie_that_refuses_after_the_event_is_tried_as_soon_as_after_any_refusal(
+    ground: Ground,
+) -> None:
+    """What it waited for has come: it is no reason to wait any more."""
+    _, _, process = lost_for_now(ground, ON_ALL)
+    came = ground.add_bookie()
+    refusing = [came]
+
+    def refuse(place: str, operation: str, path: str) -> None:
+        if place in refusing:
+            raise BookieUnavailableError(f"{place} is full", bookie_id=came)
+
+    local = Process(ground, "two", refuse, local=came, runtime=process.runtime)
+    assert [row.action for row in local.work()][-1] == "task", "it was tried"
+    refusing.clear()
+    assert local.work() == []
+
+    process.runtime.sleep(CONFIG.retry_first_ms / 1000 + 1)
+
+    assert "replicated" in [row.status for row in local.work() if row.action == "task"]
 
 
 def test_what_is_published_again_is_tried_again(ground: Ground) -> None:
@@ -228,6 +267,150 @@ def test_where_something_else_is_the_matter_too_the_clock_goes_on(ground: Ground
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
 
 
+def waits_between_tries(ground: Ground, ledger_id: LedgerId, process: Process) -> list[int]:
+    """In seconds, of as many tries as double the wait to its longest; and not a try too many."""
+    waits = []
+    for tries in range(1, 8):
+        assert {row.ledger_id for row in process.work()} == {ledger_id}
+        assert process.work() == [], "it is not taken again at once"
+        assert row_of(ground)["attempts"] == tries
+        wait_ms = notes_of(ground)[ledger_id].next_try_at_ms - process.runtime.wall_ms()
+        waits.append(round(wait_ms / 1000))
+        process.runtime.sleep(waits[-1] + 1)
+    return waits
+
+
+def notes_of(ground: Ground) -> dict[LedgerId, TaskNote]:
+    notes = Notes(ground.context.store.registers)
+    return dict(notes.read_many(notes.ledger_ids()))
+
+
+def test_a_task_that_cannot_be_decoded_waits_like_any_failure_and_says_why(ground: Ground) -> None:
+    writer = written(ground)
+    ledger_id = LedgerId(writer.ledger_id)
+    ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
+
+    def junk(place: str, operation: str, path: str) -> None:
+        if operation == "read_task":
+            raise MetadataFormatError("it cannot be decoded", path=path)
+
+    ground.before.append(junk)
+    process = Process(ground)
+
+    assert waits_between_tries(ground, ledger_id, process) == [10, 20, 40, 80, 160, 300, 300]
+
+    row = row_of(ground)
+    assert row["last_error"] == "it cannot be decoded"
+    assert "after 7 attempts: it cannot be decoded; tried again in" in why_waiting(
+        row, process.runtime.wall_ms() - 10_000
+    )
+    ground.before.remove(junk)
+    process.work()
+    assert_replicated(ground, writer)
+
+
+def test_what_was_mended_since_is_tried_again_at_once(ground: Ground) -> None:
+    """A task that could not be decoded is another one when it can be."""
+    writer = written(ground)
+    ledger_id = LedgerId(writer.ledger_id)
+    ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
+    Notes(ground.context.store.registers).change(
+        ledger_id,
+        lambda note: note.failed(
+            "it cannot be decoded",
+            None,
+            ground.context.cluster_ms(),
+            None,
+            waits_for=(),
+            writable=9,
+            first_ms=10_000,
+            most_ms=10_000,
+        ),
+    )
+
+    Process(ground).work()
+
+    assert_replicated(ground, writer)
+
+
+@pytest.mark.parametrize("ledgers", [1, 3])
+def test_what_spark_did_not_do_waits_like_any_failure_and_says_why(
+    ground: Ground, ledgers: int
+) -> None:
+    writers = [written(ground, Quorum(4, 3, 2)) for _ in range(ledgers)]
+    ground.add_bookie()
+    ground.stop(ground.bookie_ids[0])
+    process = Process(ground)
+    process.audit()
+    is_broken = True
+    tasks = Tasks(process.context, lambda _: is_broken)
+    worker = ReplicationWorker(process.context, tasks, CONFIG, "one")
+
+    for tries in (1, 2):
+        rows = list(worker.round())
+        reasons = {row.ledger_id: row.reason for row in rows}
+        assert reasons == {w.ledger_id: "the Spark job failed: no executors" for w in writers}
+        assert list(worker.round()) == [], "they are not taken again at once"
+        for note in notes_of(ground).values():
+            wait_ms = note.next_try_at_ms - process.runtime.wall_ms()
+            assert (note.attempts, round(wait_ms / 10_000)) == (tries, tries)
+        process.runtime.sleep(tries * 10 + 1)
+
+    shown = underreplicated_table(ground.context).to_pylist()
+    assert len(shown) == ledgers
+    assert {row["last_error"] for row in shown} == {"the Spark job failed: no executors"}
+    assert ground.context.store.underreplication.locks() == {}
+    is_broken = False
+    list(worker.round())
+    assert_replicated(ground, *writers)
+
+
+def test_a_task_that_is_done_by_now_gets_no_note(ground: Ground) -> None:
+    """The job failed behind the last of its copies."""
+    writer = written(ground)
+    process = Process(ground)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    other = Process(ground, "other")
+
+    def fails(item: TaskWork) -> bool:
+        del ground.cluster.tasks.locks[item.ledger_id]  # as if it were lost
+        other.work()
+        return True
+
+    worker = ReplicationWorker(process.context, Tasks(process.context, fails), CONFIG, "one")
+    assert [row.status for row in worker.round()] == ["left"]
+
+    assert_replicated(ground, writer)
+
+
+def test_where_a_failure_cannot_be_noted_it_is_told_and_the_locks_are_released(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = written(ground)
+    is_armed = False
+
+    def fail(place: str, operation: str, path: str) -> None:
+        if is_armed and "register" in operation:
+            raise MetadataUnavailableError("ZooKeeper does not answer")
+
+    process = Process(ground, "one", fail)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+
+    def fails(item: TaskWork) -> bool:
+        nonlocal is_armed
+        is_armed = True
+        return True
+
+    worker = ReplicationWorker(process.context, Tasks(process.context, fails), CONFIG, "one")
+    (row,) = worker.round()
+
+    assert row.reason == "the Spark job failed: no executors"
+    assert "1 failed tasks have no note: ZooKeeper does not answer" in caplog.text
+    assert ground.context.store.underreplication.locks() == {}
+
+
 def test_a_task_says_that_nobody_does_anything_and_what_to_do(ground: Ground) -> None:
     writer = written(ground)
     process = Process(ground)
@@ -247,8 +430,22 @@ def test_a_task_says_that_nobody_does_anything_and_what_to_do(ground: Ground) ->
     assert row_of(ground)["blocker"] == said
     tree.stand("127.0.0.1:3181", lambda: None)  # BookKeeper's, which cannot read these bookies
     assert row_of(ground)["blocker"] == said
-    assert tree.lock(LedgerId(writer.ledger_id), "by hand")
+    assert tree.lock(LedgerId(writer.ledger_id), Holder("by hand"))
     assert row_of(ground)["blocker"] is None
+
+
+def test_a_ledger_that_was_closed_waits_for_no_writer(ground: Ground) -> None:
+    writer = written(ground, close=False)
+    process = Process(ground)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    process.work()
+    assert "grace period" in str(row_of(ground)["blocker"])
+
+    writer.close()
+
+    row = row_of(ground)
+    assert (row["blocker"], row["last_error"]) == (None, None)
 
 
 def test_a_task_says_who_could_take_it_where_no_worker_runs(ground: Ground) -> None:
@@ -264,8 +461,77 @@ def test_a_task_says_who_could_take_it_where_no_worker_runs(ground: Ground) -> N
     blocker = str(row_of(ground)["blocker"])
     assert f"only {free} can take the fragment from entry 0" in blocker
     assert "`spark-bookkeeper autorecovery rereplicate`" in blocker
+    told = autorecovery_as_doctor_tells(ground)
+    assert (told.verdict, f"copies: {writer.ledger_id}" in told.detail) == ("warning", True)
+    assert blocker in (told.remedy or "")
     Process(ground, free, local=free).audit()
     assert row_of(ground)["blocker"] is None
+    assert autorecovery_as_doctor_tells(ground).verdict == "ok", "it is somebody's turn"
     workers[0].work()
     Process(ground, "alone").work()
     assert_replicated(ground, writer)
+
+
+def test_what_waited_for_a_bookie_that_has_come_is_due_now(tmp_path: Path) -> None:
+    """Also where no worker runs: the day that was given to the event is not shown any more."""
+    ground = Ground(tmp_path, bookies=3)
+    writer = written(ground)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process = Process(ground)
+    process.audit()
+    process.work()
+    waiting = row_of(ground)
+    assert waiting["next_try_at"] is not None
+
+    ground.add_bookie()
+
+    assert row_of(ground)["next_try_at"] is None
+
+
+def test_what_is_published_again_waits_for_no_time(ground: Ground) -> None:
+    writer = written(ground, ON_ALL, count=20)
+    bookie, away, *_ = writer.metadata.last_fragment.ensemble
+    process = Process(ground)
+    process.audit()
+    ground.stop(away)
+    process.audit()
+    process.work()
+    assert row_of(ground)["next_try_at"] is not None
+
+    publish_finding(ground.context, LedgerId(writer.ledger_id), [bookie], 0)
+
+    assert [row.ledger_id for row in process.worker.plan()] == [writer.ledger_id]
+    assert row_of(ground)["next_try_at"] is None
+
+
+def test_no_other_worker_is_asked_for_where_nobody_has_the_copies(ground: Ground) -> None:
+    writer = written(ground, Quorum(3, 1, 1))
+    lost, member, _ = writer.metadata.last_fragment.ensemble
+    process = Process(ground, member, local=member)
+    process.audit()
+    ground.stop(lost)
+    process.audit()
+    process.work()
+
+    assert row_of(ground)["blocker"] == f"{lost} to come back: no other bookie has copies"
+    assert autorecovery_as_doctor_tells(ground).verdict == "ok"
+
+
+def test_doctor_says_of_how_many_it_looked_whether_a_worker_can_repair_them(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_work, "LEDGERS_AT_ONCE", 4)
+    lost, beside, _, free = ground.bookie_ids
+    ground.stop(free)
+    for _ in range(10):
+        written(ground)
+    ground.start(free)
+    process = Process(ground, beside, local=beside)
+    process.audit()
+    ground.stop(lost)
+    process.audit()
+
+    told = autorecovery_as_doctor_tells(ground)
+
+    assert "10 ledgers published" in told.detail
+    assert "and of 4 of 4 that were looked at no worker" in told.detail

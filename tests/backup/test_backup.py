@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
 )
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
@@ -184,7 +185,7 @@ def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> No
     report = run(backup, ground.context, folder)
 
     assert {row.ledger_id: row.entries for row in report.rows} == {first: 0, second: 3}
-    assert BackupFolder(ground.context, folder).numbers() == [1, 2]
+    assert BackupFolder(ground.context, folder).snapshots.numbers() == [1, 2]
 
 
 def test_an_open_ledger_is_saved_up_to_its_lac_and_goes_on(
@@ -336,7 +337,7 @@ def test_two_runs_at_once_have_a_snapshot_each(ground: Ground, empty: Ground, fo
 
     assert [each.snapshot for each in others] == [1]
     assert report.snapshot == 2
-    assert BackupFolder(ground.context, folder).numbers() == [1, 2]
+    assert BackupFolder(ground.context, folder).snapshots.numbers() == [1, 2]
     assert {row.ledger_id for row in run(restore, empty.context, folder).rows} == {named}
     assert run(restore, empty.context, folder, snapshot=1).is_complete
     assert set(empty.context.store.ledger_ids()) == {named, other}
@@ -355,7 +356,7 @@ def test_a_run_that_found_nothing_puts_no_snapshot(
 
     assert statuses(report) == {Outcome.GONE}
     assert (report.snapshot, report.remark) == (None, None)
-    assert BackupFolder(ground.context, folder).numbers() == [1]
+    assert BackupFolder(ground.context, folder).snapshots.numbers() == [1]
 
 
 # What goes wrong
@@ -415,7 +416,7 @@ def test_without_room_it_says_where_and_goes_on_when_there_is_some(
     ]
     assert f"no room for it in {folder}" in str(rows[1].reason)
     assert "make room there" in str(rows[1].reason)
-    assert BackupFolder(ground.context, folder).numbers() == [1]
+    assert BackupFolder(ground.context, folder).snapshots.numbers() == [1]
     assert run(backup, ground.client(), folder).is_complete
 
     report = run(restore, empty.client(None, full(*empty.bookie_ids)), folder)
@@ -514,6 +515,10 @@ def test_a_plan_of_a_restore_knows_the_logs_that_are_there(
     create_log(empty.context, "orders", LogOptions(Quorum(3, 3, 2)))
     other = of_log(empty)
     assert (other.status, "another log of that name" in str(other.reason)) == (Outcome.LEFT, True)
+    truncation.delete(ground.context, "orders")
+    gone = of_log(ground)
+    assert (gone.status, "was deleted here" in str(gone.reason)) == (Outcome.LEFT, True)
+    assert "log delete" not in str(gone.reason)
 
 
 def test_a_log_of_which_the_backup_lacks_a_ledger_is_not_restored(

@@ -269,7 +269,7 @@ def test_a_second_run_adds_only_what_is_new_and_reads_nothing_again(
 
     assert {row.ledger_id: row.entries for row in report.rows if row.entries} == {second: 3}
     assert in_table(lake) == {**dict.fromkeys(first, 20), finest: 3, second: 3}
-    assert beside_table(ground.context, str(lake)).numbers() == [1, 2, 3]
+    assert beside_table(ground.context, str(lake)).snapshots.numbers() == [1, 2, 3]
     assert put_back(empty, lake).is_complete
     everything = [*first, finest, second]
     assert contents(empty, everything) == contents(ground, everything)
@@ -366,7 +366,7 @@ def test_snapshots_that_are_older_than_a_ledger_are_not_searched_for_it(
 
 def in_directory_by_newest(ground: Ground, lake: Path) -> set[int]:
     """The ledgers for which the table does not stand, by the newest snapshot."""
-    _, taken = beside_table(ground.context, str(lake)).snapshot()
+    _, taken = beside_table(ground.context, str(lake)).snapshots.read()
     return {each.ledger_id for each in taken.ledgers if each.index is None}
 
 
@@ -377,7 +377,7 @@ def test_a_table_that_cannot_be_read_now_ends_the_run_and_sends_nothing_into_the
     ledgers = {bytes_ledger(ground) for _ in range(2)}
     if is_known:
         save_in_table(ground.client(), lake)
-    before = beside_table(ground.context, str(lake)).numbers()
+    before = beside_table(ground.context, str(lake)).snapshots.numbers()
 
     def fail(*_: object) -> None:
         raise BookieUnavailableError("the bucket answers 503", bookie_id="archive-x:1")
@@ -386,7 +386,7 @@ def test_a_table_that_cannot_be_read_now_ends_the_run_and_sends_nothing_into_the
         patch.setattr(TableRows, "files_of_each", fail)
         with pytest.raises(BookieUnavailableError, match="503"):
             save_in_table(ground.client(), lake)
-    assert beside_table(ground.context, str(lake)).numbers() == before
+    assert beside_table(ground.context, str(lake)).snapshots.numbers() == before
     assert in_directory(lake) == set()
 
     report = save_in_table(ground.client(), lake)
@@ -1054,7 +1054,7 @@ def as_format(number: int, data: bytes) -> bytes:
 def test_snapshots_of_the_version_before_are_read(ground: Ground, tmp_path: Path) -> None:
     ledger_id = bytes_ledger(ground)
     backup(ground.context, LocalRunner(ground.context), str(tmp_path / "plain"))
-    _, snapshot = BackupFolder(ground.context, str(tmp_path / "plain")).snapshot()
+    _, snapshot = BackupFolder(ground.context, str(tmp_path / "plain")).snapshots.read()
     data = encode_snapshot(snapshot)
 
     assert decode_snapshot(data) == decode_snapshot(as_format(1, data)) == snapshot

@@ -12,14 +12,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.spark.runner import ITEMS_AT_ONCE
@@ -62,7 +64,10 @@ class Sizes:
     creates_wide: int
     micro_batches: int
     audited: int
+    many: int
+    """Ledgers of ``--many``."""
     small_files: int
+    bucket_ledgers: int
 
 
 FULL = Sizes(
@@ -83,7 +88,9 @@ FULL = Sizes(
     creates_wide=500,
     micro_batches=20,
     audited=100_000,
+    many=100_000,
     small_files=5_000,
+    bucket_ledgers=256,
 )
 
 QUICK = Sizes(
@@ -104,7 +111,9 @@ QUICK = Sizes(
     creates_wide=64,
     micro_batches=5,
     audited=2_000,
+    many=300,
     small_files=200,
+    bucket_ledgers=16,
 )
 
 
@@ -173,9 +182,20 @@ class Lab:
             self._bk = self._stack.enter_context(self.new_cluster("cluster"))
         return self._bk
 
-    def new_cluster(self, name: str) -> sbk.BookKeeper:
-        """Another cluster; whoever asks closes it."""
-        bk = sbk.local(self.directory / name, bookies=4, spark=self._spark)
+    def new_cluster(self, name: str, *, heap: str | None = None) -> sbk.BookKeeper:
+        """Another cluster; whoever asks closes it. ``heap``: of its ZooKeeper, as Java says it."""
+        options = (
+            zookeeper._JVM_OPTIONS if heap is None else (*zookeeper._JVM_OPTIONS, f"-Xmx{heap}")
+        )
+        with mock.patch.object(zookeeper, "_JVM_OPTIONS", options):
+            return self._opened(sbk.local(self.directory / name, bookies=4, spark=self._spark))
+
+    def connect(self, metadata_uri: str, storage_options: Mapping[str, Any]) -> sbk.BookKeeper:
+        """A session with a cluster that somebody else made; whoever asks closes it."""
+        found = sbk.connect(metadata_uri, self._spark, storage_options=storage_options)
+        return self._opened(found)
+
+    def _opened(self, bk: sbk.BookKeeper) -> sbk.BookKeeper:
         if not self._has_jobs:
             bk.runner = lambda *_: LocalRunner(bk.context, ITEMS_AT_ONCE)  # type: ignore[method-assign]
         return bk

@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import psutil
+from typing_extensions import Self
 
 OURS = "ours"
 RAW = "raw"
@@ -186,3 +190,27 @@ def measure(line: Line, on_round: Callable[[int, str], None]) -> Measured:
             if number >= 0:
                 measured.figures[name].append(figure)
     return measured
+
+
+class Growth:
+    """How much more memory this process has at a time than before."""
+
+    def __enter__(self) -> Self:
+        self._process = psutil.Process()
+        self._before = self._most = self._process.memory_info().rss
+        self._ended = threading.Event()
+        self._looker = threading.Thread(target=self._look, daemon=True)
+        self._looker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._looker.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.01):
+            self._most = max(self._most, self._process.memory_info().rss)
+
+    @property
+    def mib(self) -> float:
+        return (self._most - self._before) / (1 << 20)

@@ -20,9 +20,11 @@ from spark_bookkeeper.testing.costs import append_cost, recovery_cost
 from tests.benchmarks import (
     appending,
     auditing,
+    buckets,
     compacting,
     feeling,
     frames,
+    many,
     profiling,
     recovering,
     sources,
@@ -66,6 +68,8 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P8": auditing.ledgers,
     "P9": appending.growth,
     "P10": costs,
+    "B1": buckets.recovery,
+    "B2": buckets.rereplication,
     "C1": compacting.reading,
     "S1": sources.writing,
     "S2": sources.scanning,
@@ -74,6 +78,9 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "S5": sources.latency,
     "START": feeling.starting,
 }
+
+MARKED: Final = "P6 and P7 of many"
+"""With ``--many`` alone."""
 
 
 SOURCES: Final = frozenset(point for point in POINTS if point.startswith("S"))
@@ -105,11 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         where = tables.provenance(Path(directory))
         chosen = asked.profile or asked.only or list(POINTS)
-        if {"P2", "P5", "P6", "P7", "C1", "START", *SOURCES} & set(chosen):
+        points = {point: POINTS[point] for point in chosen}
+        if asked.many:
+            points = {MARKED: many.ledgers}
+        if {"P2", "P5", "P6", "P7", "B1", "B2", "C1", "START", *SOURCES, MARKED} & set(points):
             assert lab.spark is not None  # before the clusters, which pass it on
-        for point in chosen:
+        for point, items in points.items():
             try:
-                for item in POINTS[point](lab):
+                for item in items(lab):
                     if not asked.profile:
                         rows += _measured(item, console)
                     elif isinstance(item, Line):
@@ -211,8 +221,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, metavar="N", help=f"of each line; default: {FULL.rounds}"
     )
-    parser.add_argument("--only", type=_points, help="some of them: --only P1,P3")
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--only", type=_points, help="some of them: --only P1,P3")
+    chosen.add_argument(
+        "--many",
+        action="store_true",
+        help="P6 and P7 alone, once, with 100,000 small ledgers; takes minutes and 6 GB",
+    )
+    chosen.add_argument(
         "--profile", type=_points, help="measure nothing; show where our time goes: --profile P3"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")

@@ -11,7 +11,8 @@ from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, BookieConformance, Shelf

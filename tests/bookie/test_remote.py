@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,10 @@ import fsspec.asyn
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from spark_bookkeeper.bookie.storage.objects import Objects
 from spark_bookkeeper.bookie.storage.remote import RemoteStorage
-from spark_bookkeeper.bookie.storage.requests import Requests
-from spark_bookkeeper.bookie.storage.storage import Storage, nothing
+from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
+from spark_bookkeeper.bookie.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
@@ -78,6 +80,8 @@ def test_a_bucket_that_is_gone_says_nothing_about_its_files(s3_server: S3Server)
         lambda: storage.read_range("a", 0, 1),
         lambda: storage.read_range("a", 0, 0),
         lambda: storage.size("a"),
+        lambda: storage.exists("a"),
+        lambda: storage.modified_ms("a"),
         lambda: storage.list("d"),
         lambda: storage.sync("a"),
         lambda: storage.put_if_absent("a", b"x"),
@@ -87,6 +91,25 @@ def test_a_bucket_that_is_gone_says_nothing_about_its_files(s3_server: S3Server)
     for call in calls:
         with pytest.raises(BookieUnavailableError, match="bucket does not exist"):
             call()
+
+
+def test_a_container_of_azure_that_is_gone_says_nothing_about_its_files(
+    async_storage: RemoteStorage, async_s3: AsyncS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As adlfs raises it; a file that is absent there is a ``BlobNotFound``."""
+    told = "BlobNotFound"
+
+    async def not_found(path: str, **_: Any) -> bytes:
+        cause = Exception(f"The specified one does not exist.\nErrorCode:{told}")
+        raise FileNotFoundError(2, "No such file or directory", path) from cause
+
+    monkeypatch.setattr(async_s3, "_cat_file", not_found, raising=False)
+
+    assert (async_storage.read("a"), async_storage.exists("a")) == (None, False)
+    told = "ContainerNotFound"
+    for ask in (async_storage.read, async_storage.exists):
+        with pytest.raises(BookieUnavailableError):
+            ask("a")
 
 
 @pytest.mark.s3
@@ -112,47 +135,54 @@ def test_a_bucket_without_space_is_full_and_keeps_answering(s3_server: S3Server)
 
 
 @pytest.mark.s3
-def test_what_is_asked_for_many_files_is_on_its_way_for_many_of_them_at_once(
+def test_many_requests_are_on_their_way_at_once(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request waits until twenty are on their way: one after the other none would end."""
     storage = S3Storages(s3_server).open()
     assert isinstance(storage, RemoteStorage)
     files = [(f"d/{number}", b"%d" % number) for number in range(40)]
-    asked: dict[str, list[str]] = {}
+    for method in ("_pipe_file", "_cat_file", "_info", "_lsdir"):
+        asked: list[str] = []
+        together_in(monkeypatch, storage, method, asked)
+        answers = storage.ask_all(
+            {
+                "_pipe_file": [Request("put_if_absent", path, (data,)) for path, data in files],
+                "_cat_file": [
+                    Request(operation, path)
+                    for path, _ in files[:20]
+                    for operation in ("read", "exists")
+                ],
+                "_info": [Request("sync", path) for path, _ in files],
+                "_lsdir": [Request("list", "d")] * 40,
+            }[method]
+        )
 
-    def gather(name: str) -> None:
-        ask = getattr(storage._fs, name)
-        under_way: list[str] = []
-        enough = asyncio.Event()
-        asked[name] = under_way
-
-        async def together(path: str, *arguments: Any, **options: Any) -> Any:
-            under_way.append(threading.current_thread().name)
-            if len(under_way) == 20:
-                enough.set()
-            await enough.wait()
-            return await ask(path, *arguments, **options)
-
-        monkeypatch.setattr(storage._fs, name, together)
-
-    gather("_pipe_file")
-    gather("_info")
-
-    created = storage.put_all(files)
-    storage.sync_all([path for path, _ in files])
-
-    assert list(created) == [True] * 40
-    assert {name: len(threads) for name, threads in asked.items()} == {
-        "_pipe_file": 40,
-        "_info": 40,
-    }
-    assert {len(set(threads)) for threads in asked.values()} == {1}, "from one thread"
+        assert len(asked) == 40, "one request of fsspec's for each"
+        assert len(set(asked)) == 1, "from one thread"
+        assert not any(isinstance(answer, BookieUnavailableError) for answer in answers)
     assert all(storage.read(path) == data for path, data in files)
 
 
+def together_in(
+    monkeypatch: pytest.MonkeyPatch, storage: RemoteStorage, method: str, asked: list[str]
+) -> None:
+    """No call of this method goes on before twenty have begun; ``asked`` has their threads."""
+    ask = getattr(storage._fs, method)
+    enough = asyncio.Event()
+
+    async def together(path: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        if len(asked) == 20:
+            enough.set()
+        await enough.wait()
+        return await ask(path, *arguments, **options)
+
+    monkeypatch.setattr(storage._fs, method, together)
+
+
 @pytest.mark.s3
-def test_of_many_files_the_error_of_one_is_told_when_all_have_ended(
+def test_of_many_requests_the_error_of_one_keeps_back_no_other(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = S3Storages(s3_server).open()
@@ -166,9 +196,10 @@ def test_of_many_files_the_error_of_one_is_told_when_all_have_ended(
 
     monkeypatch.setattr(storage._fs, "_pipe_file", one_fails)
 
-    with pytest.raises(BookieUnavailableError, match=r"d/3: ConnectionError.*may or may not"):
-        storage.put_all([(f"d/{number}", b"x") for number in range(10)])
+    answers = list(storage.ask_all(puts(10)))
 
+    assert str(answers[3]).startswith(f"{storage.uri}/d/3: ConnectionError: no route to host; ")
+    assert answers[:3] + answers[4:] == [True] * 9
     assert list(storage.list("d")) == [str(number) for number in range(10) if number != 3]
 
 
@@ -231,6 +262,7 @@ class FailingS3:
     """A file system that answers as S3's SDK does."""
 
     protocol = ("s3",)
+    async_impl = False
 
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
@@ -251,7 +283,7 @@ class ClientError(Exception):
 
 def storage_that_answers(*answers: Exception | None) -> RemoteStorage:
     storage = RemoteStorage("memory://x")
-    storage._fs = FailingS3(*answers)
+    storage._objects = Objects(FailingS3(*answers))
     return storage
 
 
@@ -343,39 +375,92 @@ def async_s3() -> AsyncS3:
 @pytest.fixture
 def async_storage(async_s3: AsyncS3) -> RemoteStorage:
     storage = RemoteStorage("memory://x")
-    storage._fs = async_s3
+    storage._objects = Objects(async_s3)
     return storage
 
 
-MANY = [(f"d/{number}", b"x") for number in range(1_000)]
+def puts(count: int = 1_000) -> list[Request]:
+    return [Request("put_if_absent", f"d/{number}", (b"x",)) for number in range(count)]
 
 
-class GivenUp(Exception):
-    """Nobody waits any more."""
+def given_up() -> BookieUnavailableError:
+    """Nobody waits any more: what ``Call.goes_on`` raises then."""
+    return BookieUnavailableError("it was given up", bookie_id="b:1")
 
 
 def test_when_nobody_waits_any_more_nothing_more_is_sent(
     async_storage: RemoteStorage, async_s3: AsyncS3
 ) -> None:
     def nobody_waits() -> None:
-        raise GivenUp
+        if len(async_s3.sent) == OF_ONE_CALL:
+            raise given_up()
 
-    with pytest.raises(GivenUp):
-        async_storage.put_all(MANY, nobody_waits)
+    with pytest.raises(BookieUnavailableError, match="it was given up"):
+        async_storage.ask_all(puts(), nobody_waits)
 
-    assert len(async_s3.sent) == 32, "what was on its way when the first one came back"
+    assert len(async_s3.sent) == OF_ONE_CALL, "what was on its way when the first one came back"
     assert async_s3.under_way == 0
 
 
-def test_after_a_request_that_failed_nothing_more_is_sent(
-    async_storage: RemoteStorage, async_s3: AsyncS3
+def test_who_gives_up_while_waiting_for_a_place_sends_nothing() -> None:
+    """Two calls hold all places, and their requests come back much later."""
+    sent: list[int] = []
+    is_given_up = False
+
+    def goes_on() -> None:
+        if is_given_up:
+            raise given_up()
+
+    async def send(number: int) -> None:
+        sent.append(number)
+
+    async def story() -> None:
+        nonlocal is_given_up
+        requests, come_back = Requests(2 * OF_ONE_CALL), asyncio.Event()
+        others = [
+            asyncio.create_task(requests.ask([come_back.wait] * OF_ONE_CALL, lambda: None))
+            for _ in range(2)
+        ]
+        mine = asyncio.create_task(requests.ask([partial(send, n) for n in range(1_000)], goes_on))
+        for _turn in range(3 * OF_ONE_CALL):  # of the loop: all that can be sent is
+            await asyncio.sleep(0)
+        assert not mine.done()
+        is_given_up = True
+        come_back.set()
+        await asyncio.gather(*others)
+        with pytest.raises(BookieUnavailableError, match="it was given up"):
+            await mine
+
+    asyncio.run(story())
+
+    assert not sent
+
+
+def test_at_an_interrupt_nothing_more_is_sent(
+    async_storage: RemoteStorage, async_s3: AsyncS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async_s3.error = ConnectionError("no route to host")
+    """Nobody watches a call that a person makes in the main thread."""
+    come_back = asyncio.Event()
+    calls: list[Future[Any]] = []
 
-    with pytest.raises(BookieUnavailableError, match="no route to host"):
-        async_storage.put_all(MANY)
+    async def hang(path: str, *_: Any, mode: str) -> None:
+        async_s3.sent.append(path)
+        await come_back.wait()
 
-    assert len(async_s3.sent) == 32
+    def interrupted(loop: asyncio.AbstractEventLoop, ask: Any, *arguments: Any) -> None:
+        calls.append(asyncio.run_coroutine_threadsafe(ask(*arguments), loop))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(async_s3, "_pipe_file", hang)
+    with monkeypatch.context() as patch:
+        patch.setattr(fsspec.asyn, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            async_storage.ask_all(puts())
+    async_s3.loop.call_soon_threadsafe(come_back.set)
+    with pytest.raises(CancelledError):
+        calls[0].result(60)
+
+    assert len(async_s3.sent) <= OF_ONE_CALL, "what was on its way"
 
 
 def test_a_forked_process_is_told_that_the_bookie_is_unavailable(
@@ -384,8 +469,8 @@ def test_a_forked_process_is_told_that_the_bookie_is_unavailable(
     async_s3.is_forked = True
     calls: Sequence[Callable[[], object]] = (
         lambda: async_storage.put_if_absent("d/0", b"x"),
-        lambda: async_storage.put_all(MANY),
-        lambda: async_storage.sync_all(["d/0"]),
+        lambda: async_storage.read("d/0"),
+        lambda: async_storage.ask_all(puts()),
     )
 
     for call in calls:
@@ -398,29 +483,39 @@ def test_a_request_that_is_cancelled_has_no_answer(
 ) -> None:
     async_s3.error = asyncio.CancelledError()
 
-    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
-        async_storage.put_all(MANY)
+    answers = async_storage.ask_all(puts(3))
+
+    for answer in answers:
+        assert isinstance(answer, BookieUnavailableError)
+        assert "CancelledError" in str(answer)
+        assert "may or may not" in str(answer)
 
 
 def test_a_call_whose_loop_ends_has_no_answer(
     async_storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fsspec returns nothing at all then."""
+    """fsspec returns nothing at all then, which is not the answer that there is no file."""
     monkeypatch.setattr(fsspec.asyn, "sync", lambda *_: None)
+    calls: Sequence[Callable[[], object]] = (
+        lambda: async_storage.ask_all(puts()),
+        lambda: async_storage.read("d/0"),
+        lambda: async_storage.exists("d/0"),
+    )
 
-    with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
-        async_storage.put_all(MANY)
+    for call in calls:
+        with pytest.raises(BookieUnavailableError, match=r"CancelledError.*may or may not"):
+            call()
 
 
 def test_a_directory_is_no_file_that_could_be_relied_on(async_storage: RemoteStorage) -> None:
-    for call in (async_storage.sync, lambda path: async_storage.sync_all([path])):
-        with pytest.raises(BookieUnavailableError, match="memory://x/d is gone"):
-            call("d")
+    with pytest.raises(BookieUnavailableError, match="memory://x/d is gone"):
+        async_storage.sync("d")
+    (answer,) = async_storage.ask_all([Request("sync", "d")])
+    assert isinstance(answer, BookieUnavailableError)
 
 
-def test_nothing_is_asked_for_no_files(async_storage: RemoteStorage, async_s3: AsyncS3) -> None:
-    assert list(async_storage.put_all([])) == []
-    async_storage.sync_all([])
+def test_nothing_is_asked_for_nothing(async_storage: RemoteStorage, async_s3: AsyncS3) -> None:
+    assert list(async_storage.ask_all([])) == []
 
     assert async_s3.sent == []
 
@@ -442,9 +537,7 @@ def test_calls_of_one_storage_share_its_connections(
 
     async_s3.loop.call_soon_threadsafe(may_begin.wait, 60)
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submitting)
-    threads = [
-        threading.Thread(target=async_storage.put_all, args=(MANY[:100],)) for _ in range(64)
-    ]
+    threads = [threading.Thread(target=async_storage.ask_all, args=(puts(100),)) for _ in range(64)]
     for thread in threads:
         thread.start()
     for _ in threads:

@@ -40,8 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Five bookies of which a test may destroy some."""
+def own_cluster(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
+    """Five bookies of which a test may destroy some, on a ZooKeeper that others use."""
     with LocalCluster(tmp_path / "cluster", bookies=5) as running:
         yield running
 

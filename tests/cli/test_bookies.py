@@ -303,7 +303,8 @@ def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     assert (refused.code, "may hold the last good copy" in refused.err) == (2, True)
     unready = call_own("bookie", "refill", wiped, "--no-spark", "--yes")
     assert (unready.code, "--replaced" in unready.err) == (2, True)
-    assert call_own(*formatting, "--replaced").code == 0
+    formatted = call_own(*formatting, "--replaced")
+    assert (formatted.code, "autorecovery disable" in formatted.err) == (0, True)
     own_cluster.start_bookie(wiped)
     unwell = call_own("doctor", "--json")
     assert any("bookie refill" in (each["remedy"] or "") for each in unwell.json["findings"])

@@ -22,6 +22,7 @@ from spark_bookkeeper.cli.cluster_page import SECTIONS, render
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
@@ -255,7 +256,7 @@ def test_a_ledger_that_was_published_says_since_when_and_why_it_is_still_so(
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
         bk.audit()
-        bk.context.store.underreplication.lock(LedgerId(ledger_id), "<worker>")
+        bk.context.store.underreplication.lock(LedgerId(ledger_id), Holder("<worker>"))
         facts = look(bk)
         page = render(facts)
 

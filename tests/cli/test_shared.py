@@ -21,8 +21,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
-OWN = {BookieId(f"10.0.0.1:{port}"): f"s3://one/{port}" for port in (1, 2, 3)}
-OTHERS = {BookieId(f"10.0.1.{n}:1"): f"s3://other-{n}/1" for n in range(40)}
+OWN = {BookieId(f"10.0.0.1:{port}"): f"file:///own/{port}" for port in (1, 2, 3)}
+OTHERS = {BookieId(f"10.0.1.{n}:1"): f"file:///other-{n}" for n in range(40)}
 
 
 class Opening:
@@ -41,7 +41,7 @@ class Opening:
             self.goes_on.wait(60)
         elif not self.hangs:
             self.all_are_asked.wait(60)
-        return SimpleNamespace(uri=uri, close=lambda: None)
+        return SimpleNamespace(uri=uri, read=lambda _: None, close=lambda: None)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_all_roots_are_looked_at_once_and_side_by_side(store: MemoryStore) -> No
 
     assert sorted(access.opened) == sorted([*OWN.values(), *OTHERS.values()])
     (line,) = said
-    assert line.startswith(f"{' and '.join(OWN)} share the bucket s3://one:")
+    assert line.startswith(f"{' and '.join(OWN)} share the machine 10.0.0.1:")
 
 
 def test_who_looks_waits_no_longer_than_for_one_bookie(
@@ -83,12 +83,63 @@ def test_where_a_bookie_is_that_was_seen_is_not_looked_for(store: MemoryStore) -
     access: Any = Opening()
     access.hangs = {"nothing"}
     name = next(iter(OWN))
+    store.write_cookie(Cookie(BookieId("10.0.2.1:1"), "s3://one/1", "i", "c"), None)
 
-    said = what_is_shared(access, store, {name: "file:///d"}, seen={name: Place("s3://other-0/2")})
+    said = what_is_shared(access, store, {name: "file:///d"}, seen={name: Place("s3://one/2")})
 
     assert len(access.opened) == len(OWN) + len(OTHERS) - 1
     (line,) = said
-    assert line.startswith("10.0.0.1:1 and 10.0.1.0:1 share the bucket s3://other-0:")
+    assert line.startswith("10.0.0.1:1 and 10.0.2.1:1 share the bucket s3://one:")
+
+
+def test_only_what_can_be_on_a_disk_is_opened(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens a bucket may lack its package, its account or anything."""
+    ended: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    roots = {BookieId(f"10.0.0.{n}:1"): "hdfs://one/d" for n in (2, 3)}
+    access: Any = Opening()
+    access.hangs = {"nothing"}
+
+    said = what_is_shared(access, store, roots)
+
+    assert not any(uri.startswith("hdfs") for uri in access.opened)
+    assert [line.partition(":1 share")[0] for line in said] == ["10.0.0.2:1 and 10.0.0.3"]
+    assert not ended
+
+
+def test_an_error_of_the_system_is_a_root_that_is_not_seen(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    def refuse(uri: str, runtime: ThreadRuntime) -> Any:
+        raise OSError(f"{uri}: no such device")
+
+    access: Any = Opening()
+    access.open_root = refuse
+
+    (line,) = what_is_shared(access, store, OWN)
+    assert "share the machine 10.0.0.1" in line
+    assert not ended
+
+
+def test_the_roots_that_are_asked_about_are_looked_at_first(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of others that hang leave no place for more."""
+    monkeypatch.setattr(shared, "_LOOKS_AT_ONCE", len(OWN))
+    monkeypatch.setattr(shared, "_OPENING_SECONDS", 0.0)
+    access: Any = Opening(timeout_ms=1_000)
+    access.hangs = {*OTHERS.values()}
+    newest = {BookieId("10.9.9.9:1"): "file:///newest"}
+
+    what_is_shared(access, store, newest)
+    access.goes_on.set()
+
+    assert access.opened[0] == "file:///newest"
 
 
 def test_a_look_that_hangs_keeps_neither_autorecovery_nor_the_end_waiting(

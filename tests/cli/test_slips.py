@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -15,10 +16,14 @@ import click
 import pytest
 
 from spark_bookkeeper.cli.autorecovery import group
+from spark_bookkeeper.cli.bookie import partition
 from spark_bookkeeper.cli.main import root, run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
+from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.cluster import claims
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 Call = Callable[..., Any]
@@ -49,11 +54,8 @@ def test_no_command_takes_a_text_or_path_that_is_empty() -> None:
             is_text = isinstance(parameter.type, click.Path | click.types.StringParamType)
             if not is_text or parameter.name in ("metadata_uri", "password"):
                 continue  # the first has a text of its own; no password is one
-            try:
-                parameter.type.convert("", parameter, click.Context(command))
-            except click.BadParameter:
-                continue
-            taken.append(f"{name} {parameter.name}")
+            if is_taken("", parameter, command):
+                taken.append(f"{name} {parameter.name}")
 
     assert taken == []
 
@@ -81,6 +83,35 @@ def test_what_python_would_take_for_a_number_is_no_ledger_id(
     assert run(["--metadata-uri", "127.0.0.1:1", "ledger", "delete", "--yes", "--", text]) == 2
 
     assert text.strip() in capsys.readouterr().err
+
+
+def test_what_python_would_take_for_a_number_is_none_for_any_command() -> None:
+    taken = {
+        f"{name} {parameter.name}": text
+        for name, command in every_command()
+        for parameter in command.params
+        if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType)
+        for text in ("1_0", "\N{ARABIC-INDIC DIGIT THREE}", " 3", "+3", "3.0")
+        if is_taken(text, parameter, command)
+    }
+
+    assert taken == {}
+
+
+def is_taken(text: str, parameter: click.Parameter, command: click.Command) -> bool:
+    try:
+        parameter.type.convert(text, parameter, click.Context(command))
+    except click.BadParameter:
+        return False
+    return True
+
+
+def test_two_times_by_which_ledgers_go_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    times = ("--created-before", "2020-01-01", "--older-than", "1d")
+
+    assert run(["--metadata-uri", "127.0.0.1:1", "ledger", "delete-orphans", *times, "--yes"]) == 2
+
+    assert "more than once" in capsys.readouterr().err
 
 
 @pytest.mark.integration
@@ -111,6 +142,10 @@ def test_a_bookie_that_is_not_there_is_no_bookie_with_nothing_to_do(
     [
         (("bookie", "cookie", "delete", "ALIVE"), "is alive"),
         (("bookie", "cookie", "delete", UNKNOWN), "has no cookie"),
+        (
+            ("bookie", "cookie", "create", "--bookie-id", UNKNOWN, "--root", "ROOT"),
+            "is that of bookie",
+        ),
         (("bookie", "format", "--bookie-id", "ALIVE", "--root", "ROOT"), "is alive"),
         (("bookie", "format", "--bookie-id", UNKNOWN, "--root", "ROOT"), "belongs to bookie"),
         (("bookie", "recover", "ALIVE", "--no-spark"), "is alive"),
@@ -161,6 +196,37 @@ def test_where_a_directory_is_asked_for_a_file_is_a_call_that_was_wrong(
 
     assert (done.code, str(numbers) in done.err) == (2, True)
     assert "may or may not" not in done.err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("verb", ["create", "generate"])
+def test_the_storage_of_a_lost_cookie_is_looked_for_and_not_made(
+    verb: str, cluster: LocalCluster, call: Call, tmp_path: Path
+) -> None:
+    done = call("bookie", "cookie", verb, "--bookie-id", UNKNOWN, "--root", tmp_path / "unmounted")
+
+    assert (done.code, "mkdir" in done.err) == (2, False)
+    assert "is its disk mounted?" in done.err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "verb", [("format", "--yes"), ("cookie", "generate"), ("cookie", "create")]
+)
+def test_a_root_that_cannot_be_read_is_told_as_that_and_nothing_was_changed(
+    verb: tuple[str, ...], cluster: LocalCluster, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(storage: object) -> object:
+        raise BookieUnavailableError("no credentials", bookie_id=UNKNOWN)
+
+    monkeypatch.setattr(partition, "read_marker", refused)
+    monkeypatch.setattr(claims, "read_marker", refused)
+    root = cluster.root_of(cluster.bookie_ids[0])
+
+    done = call("bookie", *verb, "--bookie-id", UNKNOWN, "--root", root)
+
+    assert (done.code, "may or may not" in done.err) == (2, False)
+    assert "Check the root" in done.err
 
 
 @pytest.mark.integration
@@ -221,6 +287,29 @@ def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
     assert "Ctrl-C again" in started.err
     assert (enabled.json["is_enabled"], "autorecovery start" in enabled.err) == (True, True)
     assert "its agent does not run" in ordered.out
+
+
+@pytest.mark.integration
+def test_of_very_many_that_wait_the_most_endangered_are_shown_with_their_age(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    made = call_own("ledger", "append", numbers, "--json").json["ledger_id"]
+    lost = call_own("ledger", "show", str(made), "--json").json["bookies"][0]
+    own_cluster.stop_bookie(lost)
+    call_own("autorecovery", "audit")
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        tree = bk.context.store.underreplication
+        for ledger_id in range(1_000, 1_000 + MOST_ROWS):
+            tree.mark(LedgerId(ledger_id), [lost], bk.context.cluster_ms() - 90_000)
+
+    shown = call_own("autorecovery", "underreplicated")
+    everything = call_own("autorecovery", "underreplicated", "--json").json["underreplicated"]
+    repaired = call_own("bookie", "recover", lost, "--yes", "--no-spark")
+
+    assert f"the {MOST_ROWS} most endangered of {MOST_ROWS + 1}" in shown.out
+    assert len(re.findall(r"\b9\d s\b", shown.out)) >= MOST_ROWS - 1, "since when they wait"
+    assert len(everything) == MOST_ROWS + 1
+    assert "fully replicated: 1 of 1 ledger" in repaired.out
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ def test_space_comes_back_and_files_become_few(own_cluster: LocalCluster, call_o
         assert len(files(own_cluster, kept)) == 6
 
         (bookie, *_) = bk.ledger(kept).fragments[0].ensemble
-        assert call("bookie", "scrub", bookie).code == 0
+        scrubbed = call("bookie", "scrub", bookie)
+        assert scrubbed.code == 0
+        assert "scrub: nothing was found wrong in 1 ledger   20 entries, 30 bytes" in scrubbed.out
         root = {b["bookie_id"]: b["root_uri"] for b in bk.bookies_arrow().to_pylist()}[bookie]
         (copy,) = Path(root.removeprefix("file://")).glob(f"ledgers/{kept}-*/copies/*")
         copy.write_bytes(copy.read_bytes()[:2000])

@@ -16,15 +16,9 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.answers import Answers, Late
-from spark_bookkeeper.client.bookies.asking import (
-    CALLS_AT_ONCE,
-    TRIALS,
-    Call,
-    Door,
-    Patience,
-    current_call,
-)
+from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, TRIALS, Door, aside
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.client.bookies.call import Call, Patience, current_call
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
@@ -342,6 +336,132 @@ def test_copies_that_wait_for_their_limit_do_not_make_a_bookie_seem_silent() -> 
         assert copied == CALLS_AT_ONCE
 
     in_a_world(story, lambda *_: False)
+
+
+def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it() -> None:
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+        copied = 0
+
+        def run() -> None:
+            for _ in range(3):
+                two.source.read_range("f", 0, 7)
+                aside(lambda: bench.runtime.sleep(1_000.0))  # the limit
+                two.target.size("d/nothing")
+
+        def copy() -> None:
+            nonlocal copied
+            two.door.ask_with(two.other, "copying", run)
+            copied += 1
+
+        tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+        bench.runtime.sleep(1.0)
+        before = bench.runtime.now()
+        for _ in range(3):
+            two.target.size("d/nothing")
+        assert bench.runtime.now() == before
+
+        for task in tasks:
+            task.join()
+        assert copied == CALLS_AT_ONCE
+        assert not two.door.calls
+        assert not two.other.calls
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_whose_place_was_taken_meanwhile_asks_for_nothing_before_there_is_one() -> None:
+    """A bookie that hangs holds no more tasks because some of them waited for a limit before."""
+
+    def story(bench: Bench) -> None:
+        two = Two(bench, lambda *_: False)
+        refused: list[BookieUnavailableError] = []
+
+        def run() -> None:
+            aside(lambda: bench.runtime.sleep(100.0))
+            two.target.size("d/nothing")
+
+        def copy() -> None:
+            with pytest.raises(BookieUnavailableError) as caught:
+                two.door.ask_with(two.other, "copying", run)
+            refused.append(caught.value)
+
+        def ask() -> None:
+            with pytest.raises(BookieUnavailableError):
+                two.target.size("d/nothing")
+
+        copies = [bench.world.spawn(f"copy-{n}", copy) for n in range(CALLS_AT_ONCE)]
+        bench.runtime.sleep(1.0)
+        two.hang.hangs = lambda *_: True
+        others = [bench.world.spawn(f"other-{n}", ask) for n in range(CALLS_AT_ONCE)]
+        for task in (*others, *copies):
+            task.join()
+
+        assert two.hang.stuck <= CALLS_AT_ONCE + TRIALS
+        assert {error.facts["bookie_id"] for error in refused} == {"c:1"}
+        two.hang.release()
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_at_an_interrupt_nothing_more_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def story(bench: Bench) -> None:
+        asked: list[str] = []
+
+        def several() -> None:
+            bench.storage.read("f")
+            bench.storage.size("f")
+            asked.append("both")
+
+        def interrupted(call: Call[object], seconds: float) -> None:
+            bench.runtime.sleep(1.0)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Call, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bench.door.ask("two things", several)
+        bench.hang.release()
+        bench.runtime.sleep(1.0)
+
+        assert not asked
+        assert not bench.door.calls
+        assert bench.storage.size("f") == 7, "the bookie is not blamed"
+
+    in_a_world(story, lambda asked, _: asked == "read")
+
+
+def test_at_an_interrupt_nothing_more_is_asked_of_several_bookies_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def story(bench: Bench) -> None:
+        asked: list[str] = []
+        answers = Answers[int, None](bench.runtime)
+
+        def several() -> None:
+            bench.storage.read("f")
+            bench.storage.size("f")
+            asked.append("both")
+
+        def interrupted(door: Door, changed: object, seconds: float) -> bool:
+            raise KeyboardInterrupt
+
+        for number in range(2):
+            answers.ask(number, bench.door, "two things", several)
+        bench.runtime.sleep(1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Door, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                answers.next()
+        bench.hang.release()
+        bench.runtime.sleep(1.0)
+
+        assert not asked
+        assert not bench.door.calls
+        assert answers.next() is None, "nobody waits for anything"
+        assert bench.storage.size("f") == 7, "the bookie is not blamed"
+
+    in_a_world(story, lambda asked, _: asked == "read")
 
 
 def test_of_two_bookies_none_is_blamed_when_the_silent_one_answers_just_in_time(
@@ -755,7 +875,8 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
 STUCK = """
     import sys, tempfile, pathlib
     from spark_bookkeeper.bookie.storage.roots import open_storage
-    from spark_bookkeeper.client.bookies.asking import Door, Patience
+    from spark_bookkeeper.client.bookies.asking import Door
+    from spark_bookkeeper.client.bookies.call import Patience
     from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
     from spark_bookkeeper.runtime.runtime import ThreadRuntime
     from spark_bookkeeper.errors import BookieUnavailableError

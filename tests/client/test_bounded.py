@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.bookie.storage.storage import FileSink, Request, Storage
+from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, _BoundedSink
+from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
@@ -94,16 +95,35 @@ def test_one_file_of_many_that_gives_no_answer_is_named() -> None:
     in_a_bucket(story, sync=1_000.0)
 
 
-PAGED: dict[str, Callable[[Storage], Any]] = {
-    "list": lambda storage: storage.list("ledgers/x/slots"),
-    "delete_directory": lambda storage: storage.delete_directory("ledgers/x/slots"),
+def test_what_is_asked_together_and_has_no_answer_is_named_and_counted() -> None:
+    def story(bucket: Bucket) -> None:
+        for others, what in ([], r"\(read f\)"), (["g", "h"], r"\(read f and 2 more\)"):
+            with pytest.raises(BookieUnavailableError, match=what):
+                bucket.storage.ask_all([Request("read", path) for path in ("f", *others)])
+            bucket.runtime.sleep(PATIENCE.retry)
+
+    in_a_bucket(story, read=1_000.0)
+
+
+def list_among_others(storage: Storage) -> None:
+    """As the requests of one round."""
+    answers = storage.ask_all([Request("read", "f"), Request("list", "ledgers/x/slots")])
+    assert answers == [None, []]
+
+
+PAGED: dict[str, tuple[str, Callable[[Storage], Any]]] = {
+    "list": ("list", lambda storage: storage.list("ledgers/x/slots")),
+    "list among others": ("list", list_among_others),
+    "delete": ("delete_directory", lambda storage: storage.delete_directory("ledgers/x/slots")),
 }
 
 
-@pytest.mark.parametrize("operation", PAGED)
-def test_a_directory_of_a_bucket_may_have_many_pages(operation: str) -> None:
+@pytest.mark.parametrize(("operation", "ask"), PAGED.values(), ids=PAGED)
+def test_a_directory_of_a_bucket_may_have_many_pages(
+    operation: str, ask: Callable[[Storage], Any]
+) -> None:
     def story(bucket: Bucket) -> None:
-        asked = bucket.world.spawn("user", lambda: PAGED[operation](bucket.storage))
+        asked = bucket.world.spawn("user", lambda: ask(bucket.storage))
         bucket.runtime.sleep(30.0)
 
         assert bucket.door.is_silent  # others are better
@@ -114,11 +134,13 @@ def test_a_directory_of_a_bucket_may_have_many_pages(operation: str) -> None:
     in_a_bucket(story, **{operation: 60.0})
 
 
-@pytest.mark.parametrize("operation", PAGED)
-def test_a_directory_of_a_bucket_is_not_waited_for_for_ever(operation: str) -> None:
+@pytest.mark.parametrize(("operation", "ask"), PAGED.values(), ids=PAGED)
+def test_a_directory_of_a_bucket_is_not_waited_for_for_ever(
+    operation: str, ask: Callable[[Storage], Any]
+) -> None:
     def story(bucket: Bucket) -> None:
         with pytest.raises(BookieUnavailableError, match="no answer"):
-            PAGED[operation](bucket.storage)
+            ask(bucket.storage)
         limit = PATIENCE.give_up + PATIENCE.pages
         assert bucket.runtime.now() == pytest.approx(limit, abs=0.1)
 

@@ -275,12 +275,12 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
 
     def strike(place: str, operation: str, path: str) -> None:
         if place == other and operation == "put_if_absent":
+            ground.until(lambda: len(ground.files(one, "slots")) == 1)  # a failed writer sends none
             raise BookieUnavailableError("it does not answer", bookie_id=other)
 
     ground.before.append(strike)
     with pytest.raises(AppendFailedError):
         writer.append(whole)
-    ground.until(lambda: len(ground.files(one, "slots")) == 1)
     writer.abandon()
     ground.before.clear()
     for part in ground.files(other, "parts"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,8 @@ STRIPED = Quorum(4, 2, 2)
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path, config=ClientConfig(explicit_lac_ms=1))
+    """Writers tell of a pause at once, and readers wait for each bookie that they ask."""
+    return Ground(tmp_path, config=ClientConfig(explicit_lac_ms=1, read_hedge_ms=60_000))
 
 
 @pytest.fixture
@@ -160,7 +162,8 @@ def test_a_writer_does_not_tell_what_it_has_told_or_what_is_under_way(
     seen(ground, writer, 0)
 
     def hold(place: str, operation: str, path: str) -> None:
-        if place in members[1:] and operation == "put_if_absent":
+        """Behind the first entry and its explicit LAC comes the second, of which none is told."""
+        if place in members[1:] and operation == "put_if_absent" and path.endswith("2.arrow"):
             begin = len(looks)
             ground.until(lambda: len(looks) > begin + 10)
             meanwhile.extend(looks[begin + 1 : begin + 10])
@@ -191,11 +194,11 @@ def test_a_ledger_is_recovered_where_it_was_told_to_end(
 
 def test_whoever_pauses_learns_of_a_fence(ground: Ground, writers: list[LedgerWriter]) -> None:
     writer = create(ground, writers, Quorum(3, 3, 2))
-    held: list[bool] = []
+    tellers = itertools.count()
 
     def hold(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and path.endswith("1.arrow") and not held:
-            held.append(True)
+        """Before the first bookie is told."""
+        if operation == "put_if_absent" and path.endswith("1.arrow") and next(tellers) == 0:
             ground.before.remove(hold)
             lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
@@ -211,12 +214,14 @@ def test_nothing_is_told_where_it_is_turned_off_or_nothing_was_appended(
     off = Ground(tmp_path / "off")
     writer = create(off, writers, Quorum(3, 3, 2))
     writer.append(b"a")
+    members = writer.metadata.last_fragment.ensemble
+    off.until(lambda: all(records(off, writer, bookie) for bookie in members))
     empty = create(ground, writers, Quorum(3, 3, 2))
     other = create(ground, writers, Quorum(3, 3, 2))
     other.append(b"a")
     seen(ground, other, 0)
 
-    for bookie in writer.metadata.last_fragment.ensemble:
+    for bookie in members:
         assert len(records(off, writer, bookie)) == 1
     for bookie in empty.metadata.last_fragment.ensemble:
         assert records(ground, empty, bookie) == []
@@ -228,11 +233,11 @@ def test_a_bookie_without_space_is_not_replaced_for_it(
     spent: list[int] = []
     spend = Reserve.spend
 
-    def full(self: Reserve, size: int) -> None:
+    def full(self: Reserve, size: int, *, is_new: bool = True) -> object:
         spent.append(size)
         if 3 < len(spent) <= 6:
             raise BookieReadOnlyError("no space", bookie_id="b")
-        spend(self, size)
+        return spend(self, size, is_new=is_new)
 
     monkeypatch.setattr(Reserve, "spend", full)
     writer = create(ground, writers, Quorum(3, 3, 2))
@@ -258,8 +263,8 @@ def test_a_bookie_that_does_not_answer_is_not_replaced_for_it_and_nothing_overta
             lost.append(place)
             raise error("no answer", bookie_id=place)
 
-    writer.append(b"a")
     ground.before.append(lose)
+    writer.append(b"a")
     ground.until(lambda: len(lost) == 3)
     writer.append(b"b")
     writer.append(b"c")

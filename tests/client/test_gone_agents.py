@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +16,22 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.ledger import with_incarnations
+from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.lane import Lane
 from spark_bookkeeper.client.write.watch import AWAY_SECONDS, Watch
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import AppendFailedError
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
 from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import Runtime, Task
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.test_readonly import assert_all_appended, ensemble, is_failed
 
@@ -31,14 +41,17 @@ if TYPE_CHECKING:
 
 USUAL = Quorum(3, 3, 2)
 PATIENT = ClientConfig(add_timeout_ms=1_000_000)
-"""No bookie is lost for its silence, and nobody looks at bookies but a test."""
+"""No bookie is lost for its silence."""
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 @dataclass
 class World:
-    """Four bookies, a writer on three of them, and a clock that can be put forward."""
+    """Four bookies, a writer on three of them, and a clock that can be put forward.
+
+    Nobody looks at the bookies but a test, however long it takes.
+    """
 
     ground: Ground
     writer: LedgerWriter
@@ -53,6 +66,11 @@ class World:
         self.later(AWAY_SECONDS + 1)
         self.look()
 
+    def watch_away(self, bookie: BookieId) -> None:
+        """Nobody has looked since the bookie's agent went, a while ago."""
+        watch = self.writer._adds._watch
+        watch._away_since[bookie] = self.ground.runtime.now() - AWAY_SECONDS - 1
+
     def leave(self, bookie: BookieId) -> None:
         """The bookie's agent is gone for a while, and the writer leaves it."""
         self.ground.end_agent(bookie)
@@ -62,6 +80,12 @@ class World:
     def hold(self, *bookies: BookieId) -> None:
         """What is asked of these bookies has no answer until ``release``."""
         self.held |= {bookie: threading.Event() for bookie in bookies}
+
+    def lose(self, bookie: BookieId) -> None:
+        """A bookie that does not answer is lost, and the writer needs another one, or fails."""
+        self.ground.stop(bookie)
+        self.release(bookie)
+        self.ground.until(lambda: is_failed(self.writer) or bookie not in ensemble(self.writer))
 
     def release(self, bookie: BookieId) -> None:
         self.held[bookie].set()
@@ -75,6 +99,22 @@ class World:
         lane = self.lane(bookie)
         self.writer.append_async(payload)
         self.ground.until(lambda: lane.sending_since is not None)
+
+    def append_held_up(self) -> Future[int]:
+        """Append an entry that two bookies store, and that waits for the third: it is to be left.
+
+        That one is read-only and does not answer, and one entry behind.
+        """
+        *others, behind = ensemble(self.writer)
+        self.hold(behind)
+        self.writer.append(b"1")
+        self.ground.start(behind, is_readonly=True)
+        self.look()
+        added = self.writer.append_async(b"2")
+        for bookie in others:
+            self.stored(bookie, 2)
+        assert not added.done()
+        return added
 
     def stored(self, bookie: BookieId, entry_id: int) -> None:
         """Wait until the writer knows that a bookie stores an entry."""
@@ -104,11 +144,12 @@ def world_in(directory: Path) -> Iterator[World]:
     ground.before.append(wait)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ground.runtime), "now", lambda _: time.monotonic() + offset)
+        patch.setattr(Watch, "start", lambda _: None)
         writer = lifecycle.create_ledger(ground.context, USUAL)
         world = World(ground, writer, later, held)
         writer.append(b"0")
         for bookie in ensemble(writer):
-            world.stored(BookieId(bookie), 0)
+            world.stored(bookie, 0)
         yield world
     for event in held.values():
         event.set()
@@ -127,7 +168,7 @@ def test_a_writer_leaves_a_bookie_whose_agent_is_gone_though_its_files_answer(
     ground = Ground(tmp_path, bookies=4, config=PATIENT)
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
-    away = BookieId(ensemble(writer)[0])
+    away = ensemble(writer)[0]
     watch = writer._adds._watch
     now = 0.0
     monkeypatch.setattr(type(ground.runtime), "now", lambda _: now)
@@ -157,7 +198,7 @@ def test_a_writer_goes_back_to_a_bookie_that_it_left_when_another_one_is_lost(
     world: World,
 ) -> None:
     """In the slot behind those that it filled: what it stored there stays where it is."""
-    first, second, _ = map(BookieId, ensemble(world.writer))
+    first, second, _ = ensemble(world.writer)
     world.leave(first)
     slots = world.ground.files(first, "slots")
     world.ground.start(first)
@@ -183,7 +224,7 @@ def test_agents_that_are_started_again_one_after_the_other_are_left_one_after_th
     """The living writer would lose its ledger to autorecovery: there is a bookie to go to."""
     count = 1
     for _ in range(6):
-        bookie = BookieId(ensemble(world.writer)[count % 3])
+        bookie = ensemble(world.writer)[count % 3]
         world.leave(bookie)
         world.ground.start(bookie)
         world.writer.append(b"%d" % count)
@@ -195,16 +236,14 @@ def test_agents_that_are_started_again_one_after_the_other_are_left_one_after_th
 
 def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: World) -> None:
     """R2, R3: nobody knows for certain which slot is the next one."""
-    first, second, _ = map(BookieId, ensemble(world.writer))
+    first, second, _ = ensemble(world.writer)
     world.hold(first, second)
     world.append_held(b"1", first)
     world.leave(first)
     world.writer.flush()
     world.ground.start(first)
 
-    world.ground.stop(second)
-    world.release(second)
-    world.ground.until(lambda: is_failed(world.writer) or second not in ensemble(world.writer))
+    world.lose(second)
 
     assert first not in ensemble(world.writer)
     with pytest.raises(AppendFailedError, match="when its agent was gone; what it was sent last"):
@@ -212,7 +251,7 @@ def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: 
 
 
 def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: World) -> None:
-    first, second, _ = map(BookieId, ensemble(world.writer))
+    first, second, _ = ensemble(world.writer)
     lane = world.lane(first)
     world.hold(first, second)
     world.append_held(b"1", first)
@@ -234,7 +273,7 @@ def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: World) ->
 
 def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(world: World) -> None:
     """Slots ascend in entry ids: what was stored there would be sent there again."""
-    first, second, third = map(BookieId, ensemble(world.writer))
+    first, second, third = ensemble(world.writer)
     (spare,) = set(world.ground.bookie_ids) - set(ensemble(world.writer))
     world.hold(second, third, spare)
     world.writer.append_async(b"1")
@@ -242,54 +281,335 @@ def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(world
     world.leave(first)
     world.ground.start(first)
 
-    world.ground.stop(second)
-    world.release(second)
-    world.ground.until(lambda: is_failed(world.writer) or second not in ensemble(world.writer))
+    world.lose(second)
 
     assert first not in ensemble(world.writer)
     with pytest.raises(AppendFailedError, match="up to entry 1, is not acknowledged"):
         world.writer.append(b"2")
 
 
+def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
+    world: World,
+) -> None:
+    """It had been left by then, and has it all the same: it would be sent there again."""
+    first, second, third = ensemble(world.writer)
+    (spare,) = set(world.ground.bookie_ids) - set(ensemble(world.writer))
+    lane = world.lane(first)
+    world.hold(first, second, third, spare)
+    world.append_held(b"1", first)
+    world.leave(first)
+    world.release(first)
+    world.ground.until(lambda: lane.sending_since is None)
+    world.ground.start(first)
+
+    world.lose(second)
+
+    assert first not in ensemble(world.writer)
+    with pytest.raises(AppendFailedError, match="up to entry 1, is not acknowledged"):
+        world.writer.append(b"2")
+
+
+def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: World) -> None:
+    """Whatever was said, it may be there, or come there (R3)."""
+    first, second, _ = ensemble(world.writer)
+    lane = world.lane(first)
+    world.hold(first, second)
+    world.append_held(b"1", first)
+    world.leave(first)
+    world.writer.flush()
+    world.ground.stop(first)
+    world.release(first)
+    world.ground.until(lambda: lane.sending_since is None)
+    world.ground.start(first)
+
+    world.lose(second)
+
+    assert first not in ensemble(world.writer)
+    with pytest.raises(AppendFailedError, match="what it was sent last has no answer"):
+        world.writer.append(b"2")
+
+
+def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: World) -> None:
+    """Nobody gives a bookie up for it, and it may come to be in the next slot."""
+    first, second, _ = ensemble(world.writer)
+    lane = world.lane(first)
+    world.ground.stop(first)
+    adds = world.writer._adds
+    with adds._changed:
+        adds._lanes.tell(adds.confirmed)
+    world.ground.until(lambda: lane._doubt is not None and lane.sending_since is None)
+    world.look_after_a_while()
+    world.ground.until(lambda: first not in ensemble(world.writer))
+    world.ground.start(first)
+    world.hold(second)
+    world.writer.append(b"1")
+
+    world.lose(second)
+
+    assert first not in ensemble(world.writer)
+    with pytest.raises(AppendFailedError, match="what it was sent last has no answer"):
+        world.writer.append(b"2")
+
+
+def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: World) -> None:
+    """What was won there went with the incarnation that it was won in."""
+    first = ensemble(world.writer)[0]
+    position = world.lane(first).position
+    world.leave(first)
+    world.ground.format(first)
+    incarnation = world.ground.context.bookies.registrations()[first].incarnation
+    adds = world.writer._adds
+    adds.ledger = adds.ledger.with_metadata(
+        with_incarnations(adds.versioned.value, {first: incarnation}, renewed=True)
+    )
+
+    with adds._changed:
+        adds._lanes.open(position, first, EntryId(1))
+    world.writer.append_async(b"1")
+    world.ground.until(lambda: world.lane(first).next_entry > 1)
+
+    (slot,) = world.ground.files(first, "slots")
+    assert slot.stem == "0".zfill(len(slot.stem))
+
+
+def test_who_goes_back_to_a_bookie_does_not_make_the_ledgers_directory_again(world: World) -> None:
+    """What was there is lost: a slot above it would say nothing of that (R11)."""
+    first, second, _ = ensemble(world.writer)
+    world.leave(first)
+    for directory in world.ground.root(first).glob("ledgers/*"):
+        shutil.rmtree(directory)
+    world.ground.start(first)
+    world.hold(second)
+    world.writer.append(b"1")
+
+    world.lose(second)
+    assert first in ensemble(world.writer)
+    world.writer.append_async(b"2")
+    world.ground.until(lambda: is_failed(world.writer))
+
+    assert world.ground.files(first) == []
+
+
 def test_a_bookie_that_moved_since_the_writer_left_it_is_lost_to_the_writer(world: World) -> None:
     """What is put to where it was would be found by nobody."""
-    first, second, _ = map(BookieId, ensemble(world.writer))
+    first, second, _ = ensemble(world.writer)
     world.leave(first)
     world.ground.start(first)
     bookies = world.ground.context.bookies
     bookies.registrations()
-    root_uri = bookies.root_uri(first)
+    world.hold(second)
+    world.writer.append(b"1")
+    root_uri = type(bookies).root_uri
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             type(bookies),
             "root_uri",
-            lambda self, bookie: f"{root_uri}-moved" if bookie == first else root_uri,
+            lambda self, bookie: root_uri(self, bookie) + "-moved" * (bookie == first),
         )
-        world.ground.stop(second)
-        world.writer.append_async(b"1")
+        world.lose(second)
+        world.writer.append_async(b"2")
         world.ground.until(lambda: is_failed(world.writer))
 
     with pytest.raises(AppendFailedError, match="has moved"):
-        world.writer.append(b"2")
+        world.writer.append(b"3")
 
 
-def test_a_gone_bookie_whose_storage_hangs_holds_up_no_acknowledgement(world: World) -> None:
-    gone = BookieId(ensemble(world.writer)[2])
+def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowledgement(
+    world: World,
+) -> None:
+    """However long an add may take: autorecovery takes the ledger after a time of its own."""
+    gone = ensemble(world.writer)[2]
+    world.look()
     world.hold(gone)
     world.writer.append(b"1")
     world.ground.end_agent(gone)
     world.look_after_a_while()
 
-    for number in range(2, 6):
-        assert world.writer.append_async(b"%d" % number).result(timeout=60) == number
-        world.look()
-
-    assert gone in ensemble(world.writer), "it has not its share of what is acknowledged"
-    world.release(gone)
+    assert world.writer.append_async(b"2").result(timeout=60) == 2
+    assert gone in ensemble(world.writer), "it may be slow, and have its share soon"
+    world.look()
     world.ground.until(lambda: gone not in ensemble(world.writer))
-    world.writer.append(b"6")
+    world.writer.append(b"3")
+    assert gone in world.writer._adds.unfit({}), "what it was sent may still land"
+    world.release(gone)
     world.writer.close()
-    assert_all_appended(world.ground, world.writer, 7)
+
+    entries = lifecycle.open_ledger(world.ground.client(), world.writer.ledger_id).entries()
+    assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: World) -> None:
+    gone = ensemble(world.writer)[2]
+    world.look()
+    world.writer.append(b"1")
+    world.stored(gone, 1)
+    world.hold(gone)
+    world.writer.append(b"2")
+    world.ground.end_agent(gone)
+    world.watch_away(gone)
+    world.look()
+    added = world.writer.append_async(b"3")
+    for bookie in ensemble(world.writer)[:2]:
+        world.stored(bookie, 3)
+    assert not added.done(), "or a slow bookie would never have its share"
+
+    world.release(gone)
+    assert added.result(timeout=60) == 3
+    assert gone not in ensemble(world.writer)
+    world.writer.close()
+    assert_all_appended(world.ground, world.writer, 4)
+
+
+def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(world: World) -> None:
+    """Nothing about it is uncertain then, and nobody else takes data."""
+    gone, other, _ = ensemble(world.writer)
+    world.look()
+    world.hold(gone)
+    lane = world.lane(gone)
+    world.append_held(b"1", gone)
+    world.writer.append(b"2")
+    world.ground.end_agent(gone)
+    world.look_after_a_while()
+    world.look()
+    world.ground.until(lambda: gone not in ensemble(world.writer))
+    world.release(gone)
+    world.ground.until(lambda: lane.sending_since is None)
+    world.ground.start(gone)
+
+    world.leave(other)
+    assert gone in ensemble(world.writer)
+    world.writer.append(b"3")
+    world.stored(gone, 3)
+    world.ground.start(other)
+    world.writer.close()
+
+    entries = lifecycle.open_ledger(world.ground.client(), world.writer.ledger_id).entries()
+    assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
+
+
+def test_nothing_is_held_up_while_the_metadata_store_is_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes as long as its answer does."""
+    added = world.append_held_up()
+    asked: list[int] = []
+
+    def silent(_: Bookies) -> None:
+        asked.append(added.result(timeout=60))
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(Bookies, "last_registrations", silent)
+    world.look()
+
+    assert asked == [2]
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_writer_that_is_closed_or_dropped_waits_for_no_bookie_that_was_to_be_left(
+    world: World, is_dropped: bool
+) -> None:
+    added = world.append_held_up()
+    ended = threading.Event()
+
+    def end() -> None:
+        if is_dropped:
+            world.writer._adds.wind_up(ended.set)
+        else:
+            world.writer.close()
+            ended.set()
+
+    threading.Thread(target=end, daemon=True).start()
+
+    assert added.result(timeout=60) == 2
+    world.release(ensemble(world.writer)[2])
+    assert ended.wait(timeout=60)
+
+
+def test_what_a_look_acknowledges_is_told_later_where_no_thread_can_be_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks go on, or nobody would ever give up a bookie that hangs."""
+    added = world.append_held_up()
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.ground.runtime), "spawn", refused)
+        world.look()
+    world.look()
+
+    assert added.result(timeout=60) == 2
+
+
+def test_close_tells_what_nobody_told_as_no_thread_could_be_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = world.append_held_up()
+    adds, spawn = world.writer._adds, type(world.ground.runtime).spawn
+
+    def refused(runtime: Runtime, name: str, run: Callable[[], None]) -> Task:
+        if name == "delivery":
+            raise RuntimeError("can't start new thread")
+        return spawn(runtime, name, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.ground.runtime), "spawn", refused)
+        closing = threading.Thread(target=world.writer.close, daemon=True)
+        closing.start()
+        world.ground.until(lambda: adds._standing.is_closing)
+        with adds._changed:
+            adds.lose(world.lane(ensemble(world.writer)[2]), "no answer")
+            adds._changed.notify_all()
+        closing.join(timeout=60)
+
+    assert added.result(timeout=1) == 2
+
+
+def test_nothing_is_held_up_where_the_only_other_bookie_may_not_join_the_ledger(
+    world: World,
+) -> None:
+    """It was formatted again since the ledger used it."""
+    first, *_, slow = ensemble(world.writer)
+    world.leave(first)
+    world.ground.format(first)
+    world.ground.start(first)
+    world.writer.append(b"1")
+    world.hold(slow)
+    world.writer.append(b"2")
+    world.ground.start(slow, is_readonly=True)
+    world.look()
+
+    assert world.writer.append_async(b"3").result(timeout=60) == 3
+    world.release(slow)
+    world.writer.close()
+
+
+def test_a_gone_bookie_that_nobody_can_replace_costs_no_writer_that_it_lags_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that takes data could not join the ledger; the others serve on."""
+    gone = ensemble(world.writer)[2]
+    world.look()
+    world.hold(gone)
+    world.writer.append(b"1")
+    world.ground.end_agent(gone)
+    asked: list[int] = []
+
+    def nobody(*arguments: object, **_: object) -> None:
+        asked.append(1)
+        raise NotEnoughBookiesError("nobody may")
+
+    monkeypatch.setattr(ensemble_change, "replace_bookies", nobody)
+    world.look_after_a_while()
+    world.look()
+    world.ground.until(lambda: bool(asked))
+
+    assert world.writer.append_async(b"2").result(timeout=60) == 2
+    assert gone in ensemble(world.writer)
+    world.release(gone)
+    world.writer.close()
+    assert_all_appended(world.ground, world.writer, 3)
 
 
 @pytest.mark.parametrize("explicit_lac_ms", [0, 1_000, 3_600_000])
@@ -304,10 +624,53 @@ def test_how_soon_a_gone_bookie_is_left_does_not_depend_on_the_time_of_an_add(
         assert AWAY_SECONDS <= left_after(world, config, gone_at) <= AWAY_SECONDS * 1.5
 
 
+@pytest.mark.parametrize("add_timeout_ms", [30_000, 120_000])
+def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_ledger(
+    world: World, add_timeout_ms: int
+) -> None:
+    """By the loop that looks by itself, in a time that does not depend on that of an add."""
+    adds, gone = world.writer._adds, ensemble(world.writer)[0]
+    adds._watch.end()
+    world.hold(gone)
+    world.writer.append(b"1")
+    world.ground.end_agent(gone)
+    waited = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        world.later(seconds)
+        if adds.machine._is_changing:
+            world.ground.until(lambda: gone not in ensemble(world.writer))
+        if gone not in ensemble(world.writer) or waited > 1_000:
+            watch.end()
+
+    context = SimpleNamespace(
+        config=ClientConfig(add_timeout_ms=add_timeout_ms),
+        runtime=world.ground.runtime,
+        bookies=world.ground.context.bookies,
+    )
+    watch = Watch(
+        cast("ClientContext", context),
+        adds._changed,
+        adds._lanes,
+        adds._pending,
+        adds._delivery,
+        adds,
+    )
+    watch._over.wait = wait  # type: ignore[method-assign,assignment]  # time goes by
+    watch._run()
+
+    assert gone not in ensemble(world.writer)
+    assert waited <= AWAY_SECONDS * 2, "an open ledger has 30 seconds"
+    world.writer.append(b"2")
+    world.release(gone)
+
+
 def left_after(world: World, config: ClientConfig, gone_at: float) -> float:
     """How long after its agent went the loop of a watch has a bookie left."""
     adds = world.writer._adds
-    gone = BookieId(ensemble(world.writer)[0])
+    gone = ensemble(world.writer)[0]
     alive = world.ground.context.bookies.registrations()
     now, left_at = 0.0, 0.0
 
@@ -318,11 +681,13 @@ def left_after(world: World, config: ClientConfig, gone_at: float) -> float:
     def registrations() -> dict[BookieId, Registration]:
         return {b: r for b, r in alive.items() if b != gone or now < gone_at}
 
-    def leave(lane: Lane, *, is_gone: bool) -> None:
+    def looked(readonly: list[Lane], away: list[Lane]) -> None:
         nonlocal left_at
-        assert (lane.bookie, is_gone) == (gone, True)
-        left_at = now
-        watch.end()
+        assert not readonly
+        if away:
+            assert [lane.bookie for lane in away] == [gone]
+            left_at = now
+            watch.end()
 
     context = SimpleNamespace(
         config=config,
@@ -330,7 +695,12 @@ def left_after(world: World, config: ClientConfig, gone_at: float) -> float:
         bookies=SimpleNamespace(last_registrations=registrations),
     )
     reports = SimpleNamespace(
-        confirmed=NO_ENTRY, confirmed_at=0.0, is_busy=False, is_to_be_left=leave
+        confirmed=NO_ENTRY,
+        confirmed_at=0.0,
+        is_busy=False,
+        look_begins=lambda: None,
+        looked=looked,
+        unfit=lambda _: set(),
     )
     watch = Watch(
         cast("ClientContext", context),

@@ -26,6 +26,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 NASTY = "<script>alert('&')</script>"
 USUAL = Quorum(3, 3, 2)
@@ -96,6 +97,7 @@ def handles(ground: Ground) -> Iterator[list[object]]:
     context = ground.context
     with lifecycle.create_ledger(context, USUAL, labels={"name": NASTY.encode()}) as writer:
         writer.append(b"x")
+        wait_for_every_copy(writer)
         found = context.store.read_ledger(writer.ledger_id).value
         info = LedgerInfo.of(writer.ledger_id, found, context, lambda table: table)
         reader = lifecycle.open_ledger_no_recovery(context, writer.ledger_id)

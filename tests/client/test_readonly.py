@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.reserve import RESERVE_BYTES, UNSEEN_BYTES, Reserve, reserve_bytes
+from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES
+from spark_bookkeeper.bookie.reserve import (
+    NEAR_BYTES,
+    PROCESSES,
+    RESERVE_BYTES,
+    UNSEEN_BYTES,
+    Reserve,
+    reserve_bytes,
+    together_bytes,
+)
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
+from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.cluster.local import LOCAL_CONFIG
+from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieReadOnlyError,
@@ -46,8 +57,17 @@ def is_failed(writer: LedgerWriter) -> bool:
     return "failed" in repr(writer)
 
 
-def ensemble(writer: LedgerWriter) -> tuple[str, ...]:
+def ensemble(writer: LedgerWriter) -> tuple[BookieId, ...]:
     return writer.metadata.last_fragment.ensemble
+
+
+def until(ground: Ground, writer: LedgerWriter, holds: Callable[[], bool]) -> None:
+    """Wait for what a writer does when it looks at its bookies, without the pauses between looks.
+
+    That it looks by itself is ``test_a_writer_leaves_a_bookie_that_becomes_read_only``.
+    """
+    look = writer._adds._watch.look_at_registrations
+    ground.until(lambda: look() or holds())
 
 
 def assert_all_appended(ground: Ground, writer: LedgerWriter, count: int) -> None:
@@ -92,13 +112,13 @@ def test_a_writer_without_another_bookie_stays_until_there_is_one(tmp_path: Path
     becomes_readonly(ground, short)
     ground.forget()
     writer.append(b"0")
-    ground.until(lambda: ground.count()["registrations"] >= 2)
+    until(ground, writer, lambda: ground.count()["registrations"] >= 2)
     writer.append(b"1")
     assert len(writer.metadata.fragments) == 1
     assert ground.count()["write_ledger"] == 0
 
     ground.add_bookie()
-    ground.until(lambda: short not in ensemble(writer))
+    until(ground, writer, lambda: short not in ensemble(writer))
     writer.append(b"2")
     writer.close()
 
@@ -113,25 +133,56 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     (spare,) = set(ground.bookie_ids) - set(ensemble(writer))
-    lost, short, _ = map(BookieId, ensemble(writer))
-    ground.stop(lost)
-    ground.until(lambda: lost not in ensemble(writer) or writer.append(b"x") < 0)
-    ground.format(lost)
+    left, short, _ = ensemble(writer)
+    becomes_readonly(ground, left)
+    until(ground, writer, lambda: left not in ensemble(writer))
+    ground.stop(left)
+    ground.format(left)
     assert spare in ensemble(writer)
     fragments = len(writer.metadata.fragments)
 
     becomes_readonly(ground, short)
     ground.forget()
-    ground.until(lambda: ground.count()["cookies"] >= 2)  # whom it asks when there are too few
+    for _ in range(3):
+        writer._adds._watch.look_at_registrations()
     writer.append(b"y")
 
+    assert ground.count()["cookies"] == 0, "nobody is asked who else there might be"
     assert short in ensemble(writer)
     assert len(writer.metadata.fragments) == fragments
     writer.close()
 
 
-def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path) -> None:
+def test_a_writer_to_which_the_only_other_bookie_is_lost_stays_and_asks_nobody(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    lost, short, _ = ensemble(writer)
+    ground.stop(lost)
+    writer.append(b"1")
+    ground.until(lambda: lost not in ensemble(writer))
+    ground.start(lost)
+    becomes_readonly(ground, short)
+
+    ground.forget()
+    for _ in range(5):
+        writer._adds._watch.look_at_registrations()
+        assert not writer._adds.machine._is_changing
+
+    assert not ground.count()["cookies"]
+    writer.append(b"2")
+    writer.close()
+    entries = lifecycle.open_ledger(ground.client(), writer.ledger_id).entries()
+    assert [entry.payload for entry in entries] == [b"0", b"1", b"2"]
+
+
+def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bookie that is read-only and behind is waited for until it is looked at again."""
+    monkeypatch.setattr(Watch, "start", lambda _: None)  # nobody looks but this test
     ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
     writer = lifecycle.create_ledger(ground.context, USUAL)
     behind = ensemble(writer)[2]
@@ -144,13 +195,12 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path
     ground.before.append(hangs)
     writer.append(b"0")
     becomes_readonly(ground, behind)
-    look = writer._adds._watch.look_at_registrations  # what is done again and again
-    ground.until(lambda: look() or writer._adds.machine._leaving is not None)
+    until(ground, writer, lambda: bool(writer._adds.machine._held))
     added = writer.append_async(b"1")
     ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)
     assert not added.done()
 
-    look()
+    writer._adds._watch.look_at_registrations()
 
     try:
         assert added.result(timeout=60) == 1
@@ -177,7 +227,7 @@ def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_l
     (ground.before if operation == "registrations" else ground.after).append(away)
     short = ensemble(writer)[2]
     becomes_readonly(ground, short)
-    ground.until(lambda: short not in ensemble(writer))
+    until(ground, writer, lambda: short not in ensemble(writer))
     writer.append(b"1")
     writer.close()
 
@@ -210,7 +260,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
     (ground.after if is_made else ground.before).append(lose)
     ground.before.append(away)
     becomes_readonly(ground, short)
-    ground.until(lambda: short not in ensemble(writer) or is_failed(writer))
+    until(ground, writer, lambda: short not in ensemble(writer) or is_failed(writer))
     writer.append(b"1")
     writer.close()
 
@@ -235,7 +285,7 @@ def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
 
     ground.before.append(away)
     becomes_readonly(ground, ensemble(writer)[2])
-    ground.until(lambda: is_failed(writer))
+    until(ground, writer, lambda: is_failed(writer))
     is_away = False
 
     with pytest.raises(AppendFailedError, match="no answer"):
@@ -261,7 +311,6 @@ def test_a_look_at_the_space_that_fails_says_nothing_and_is_repeated() -> None:
         reserve.spend(UNSEEN_BYTES)
     assert looks == 2
     disk.free_bytes = 0
-    reserve.spend(UNSEEN_BYTES)
     with pytest.raises(BookieReadOnlyError):
         reserve.spend(UNSEEN_BYTES)
 
@@ -290,9 +339,19 @@ def test_what_is_kept_free_is_a_hundredth_and_no_more_than_64_mib() -> None:
     assert reserve_bytes(1 << 40) == RESERVE_BYTES == 64 << 20
 
 
-def test_a_writer_of_little_never_looks_and_one_of_much_looks_more_often_near_the_end() -> None:
+def test_what_may_be_under_way_together_is_as_the_documents_say() -> None:
+    assert together_bytes(256 << 20) == 64 << 20
+    assert together_bytes(1 << 40) == 960 << 20
+
+
+def put(reserve: Reserve, size: int) -> None:
+    """A put that has ended."""
+    del reserve.under_way[reserve.spend(size)]
+
+
+def test_a_writer_looks_at_each_mib_and_before_each_put_near_the_end() -> None:
     disk = MemoryDisk()
-    disk.total_bytes, disk.free_bytes = 1_000 << 20, 1_000 << 20
+    disk.total_bytes, disk.free_bytes = 1 << 40, 1 << 39
     looks: list[int] = []
 
     def note(operation: str, path: str, moment: str) -> None:
@@ -301,24 +360,138 @@ def test_a_writer_of_little_never_looks_and_one_of_much_looks_more_often_near_th
 
     reserve = Reserve(MemoryStorage(disk, note))
     size = 64 << 10
+    for _ in range(10 * UNSEEN_BYTES // size):
+        put(reserve, size)
+    assert 9 <= len(looks) <= 10
+    disk.free_bytes = NEAR_BYTES
+    for _ in range(UNSEEN_BYTES // size + 1):
+        put(reserve, size)
+    looks.clear()
+    for _ in range(10):
+        put(reserve, size)
+    assert len(looks) == 10
 
-    def fill() -> None:
-        while True:
-            reserve.spend(size)
-            disk.free_bytes -= size
 
-    for _ in range(UNSEEN_BYTES // size):
-        reserve.spend(size)
-        disk.free_bytes -= size
-    assert looks == []
+def fill(disk: MemoryDisk, reserves: list[Reserve], size: int, puts_each: int) -> None:
+    """All look, and then all put, until nobody can; no process hears of the others' puts."""
+    while reserves:
+        puts = []
+        for reserve in tuple(reserves):
+            try:
+                puts += [(reserve, reserve.spend(size)) for _ in range(puts_each)]
+            except BookieReadOnlyError:
+                reserves.remove(reserve)
+        disk.free_bytes -= sum(sum(one.under_way.values()) for one in {one for one, _ in puts})
+        for reserve in {one for one, _ in puts}:
+            reserve.under_way.clear()
+
+
+@pytest.mark.parametrize(
+    ("total", "writers", "size"),
+    [
+        (total, writers, size)
+        for total in (256 << 20, 1 << 30, 2 << 30, 4 << 30, 1 << 40)
+        for writers in (1, 2, 8, 16)
+        for size in (1_000, 64 << 10, 1 << 20, 8 << 20)
+        if size * writers <= together_bytes(total)  # more is not promised
+    ],
+)
+def test_writers_of_many_processes_leave_what_is_kept(total: int, writers: int, size: int) -> None:
+    kept = reserve_bytes(total)
+    for over in range(0, 50 * size, 3 * size // 8):
+        disk = MemoryDisk()
+        disk.total_bytes, disk.free_bytes = total, kept + over
+        fill(disk, [Reserve(MemoryStorage(disk)) for _ in range(writers)], size, 1)
+
+        assert kept <= disk.free_bytes < kept + (PROCESSES + 1) * size
+        with pytest.raises(BookieReadOnlyError, match="for fences and recovery"):
+            Reserve(MemoryStorage(disk)).spend(size)
+
+
+@pytest.mark.parametrize(("size", "puts"), [(64 << 10, 1_000), (8 << 20, 64), (1 << 20, 200)])
+@pytest.mark.parametrize("total", [256 << 20, 4 << 30, 1 << 40])
+def test_threads_of_one_process_leave_what_is_kept(total: int, size: int, puts: int) -> None:
+    """All of them look, and then all of them put."""
+    kept = reserve_bytes(total)
+    for rooms in range(3, 64, 3):
+        disk = MemoryDisk()
+        disk.total_bytes, disk.free_bytes = total, kept + rooms * size
+        reserve = Reserve(MemoryStorage(disk))
+        for _ in range(puts):
+            with suppress(BookieReadOnlyError):
+                reserve.spend(size)
+        disk.free_bytes -= sum(reserve.under_way.values())
+
+        assert disk.free_bytes >= kept
+
+
+@pytest.mark.parametrize("size", [8 << 20, 64 << 20, 200 << 20, 900 << 20])
+@pytest.mark.parametrize("total", [4 << 30, 1 << 40])
+def test_what_a_writable_bookie_is_sent_is_taken(total: int, size: int) -> None:
+    """An agent calls it writable with so much free."""
+    disk = MemoryDisk()
+    disk.total_bytes = total
+    disk.free_bytes = BookieConfig().readonly_below_free_bytes
+
+    put(Reserve(MemoryStorage(disk)), size)
+
+
+@pytest.mark.parametrize("size", [1 << 30, MOST_ENTRY_BYTES])
+def test_the_largest_entry_needs_room_for_itself_and_what_is_kept(size: int) -> None:
+    disk = MemoryDisk()
+    disk.total_bytes = 1 << 40
+    disk.free_bytes = RESERVE_BYTES + size
+    put(Reserve(MemoryStorage(disk)), size)
+
+    disk.free_bytes -= 1
     with pytest.raises(BookieReadOnlyError, match="for fences and recovery"):
-        fill()
+        put(Reserve(MemoryStorage(disk)), size)
 
-    kept = reserve_bytes(disk.total_bytes)
-    assert kept <= disk.free_bytes < kept + size
-    gaps = [before - after for before, after in pairwise(looks)]
-    assert gaps == sorted(gaps, reverse=True)
-    assert len(looks) < 100
+
+def test_a_playground_takes_the_usual_group_as_long_as_it_is_writable() -> None:
+    disk = MemoryDisk()
+    disk.total_bytes = 1 << 40
+    disk.free_bytes = LOCAL_CONFIG.readonly_below_free_bytes
+
+    put(Reserve(MemoryStorage(disk)), ClientConfig().max_group_bytes)
+
+
+def test_what_is_refused_is_under_way_no_more() -> None:
+    disk = MemoryDisk()
+    disk.total_bytes, disk.free_bytes = 1 << 40, 0
+    reserve = Reserve(MemoryStorage(disk))
+    with pytest.raises(BookieReadOnlyError):
+        reserve.spend(1)
+    assert reserve.under_way == {}
+
+    reserve.spend(1, is_new=False)
+    assert list(reserve.under_way.values()) == [1], "what may have been put is counted, not refused"
+
+
+@pytest.mark.parametrize("kind", ["small", "bulk"])
+def test_each_put_is_counted_while_it_is_under_way(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    reserves: set[Reserve] = set()
+    spend = Reserve.spend
+
+    def note(self: Reserve, size_bytes: int, *, is_new: bool = True) -> object:
+        reserves.add(self)
+        key = spend(self, size_bytes, is_new=is_new)
+        assert self.under_way[key] == size_bytes
+        return key
+
+    monkeypatch.setattr(Reserve, "spend", note)
+    writer = lifecycle.create_ledger(ground.context, USUAL, entry_target_bytes=1 << 20)
+    if kind == "small":
+        writer.append(bytes(300_000))
+    else:
+        writer.append(pa.table({"payload": [bytes(300_000)] * 8}, schema=writer.schema))
+    wait_for_every_copy(writer)
+    writer.close()
+
+    assert len(reserves) == 3
+    assert all(reserve.under_way == {} for reserve in reserves)
 
 
 @pytest.fixture

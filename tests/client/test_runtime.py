@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -12,6 +15,7 @@ import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.runtime.runtime import Task, ThreadCondition, ThreadRuntime
+from spark_bookkeeper.testing.interrupts import functions_of
 
 
 def test_a_runtime_that_maps_in_turn_uses_no_other_thread() -> None:
@@ -55,6 +59,28 @@ def test_ctrl_c_in_one_item_begins_no_other_and_is_not_lost_behind_an_error() ->
         Runtime().map(work, list(range(8)), 2)
 
     assert sorted(begun) == [0, 1]
+
+
+def test_a_task_is_waited_for_also_after_ctrl_c_met_who_waited_for_it() -> None:
+    main = threading.current_thread()
+    goes_on = threading.Event()
+
+    def work() -> None:
+        while "join" not in functions_of(main):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        goes_on.wait(60)
+
+    task = ThreadRuntime().spawn("task", work)
+    with pytest.raises(KeyboardInterrupt):
+        task.join()
+
+    assert task.is_alive
+    task.join(0)
+    assert task.is_alive
+    goes_on.set()
+    task.join()
+    assert not task.is_alive
 
 
 class Interrupted(ThreadRuntime):
@@ -122,6 +148,28 @@ def test_ctrl_c_between_items_begins_no_other_and_waits_for_those_that_run(
 
     assert not any(helper.is_alive for helper in runtime.helpers)
     assert len(begun) <= most
+
+
+def test_a_task_whose_join_was_cut_by_ctrl_c_has_not_ended() -> None:
+    """For Python before 3.13 a thread has, as soon as Ctrl-C meets who joins it."""
+    main, may_end = threading.current_thread(), threading.Event()
+
+    def run() -> None:
+        while "join" not in functions_of(main):
+            assert not may_end.wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert may_end.wait(60)
+
+    task = ThreadRuntime().spawn("at-work", run)
+    with pytest.raises(KeyboardInterrupt):
+        task.join()
+
+    assert task.is_alive
+    task.join(0.01)
+    assert task.is_alive
+    may_end.set()
+    task.join()
+    assert not task.is_alive
 
 
 @pytest.mark.parametrize("is_reentrant", [False, True])

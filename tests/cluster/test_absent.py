@@ -186,6 +186,29 @@ def test_whatever_needs_care_has_a_command_with_every_bookie_in_it(ground: Groun
         assert wanted in (after[check].remedy or ""), after[check]
 
 
+def test_what_autorecovery_is_at_work_on_is_not_for_a_person_to_recover(ground: Ground) -> None:
+    process = Process(ground, process_name().removeprefix("spark-bookkeeper@"))
+    process.audit()
+    lost = lose(ground)
+    wiped(ground.root(lost))
+    checks = (f"bookie {lost}", "fragments on lost bookies")
+
+    before = findings(ground)
+    process.audit()
+    found = findings(ground)
+
+    assert "takes it up" in str(before[checks[1]].remedy), "it is not published yet"
+    for check in checks:
+        remedy = str(found[check].remedy)
+        assert "autorecovery is at work on it" in remedy, remedy
+        assert "`spark-bookkeeper autorecovery underreplicated` shows" in remedy
+        assert found[check].verdict == "problem"
+    assert "bookie recover" not in str(found[checks[1]].remedy)
+    assert f"bookie refill {lost}" in str(found[checks[0]].remedy)
+    ground.context.store.underreplication.disable()
+    assert f"bookie recover {lost}" in str(findings(ground)[checks[1]].remedy)
+
+
 def test_nobody_at_work_is_a_warning_where_ledgers_lack_copies(ground: Ground) -> None:
     assert findings(ground)["autorecovery"].verdict == "ok"
     lose(ground)

@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.cli.shell.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -260,6 +261,82 @@ def test_a_bookie_with_another_disk_in_its_place_goes_until_the_right_one_is_bac
     world.disk.files.update(right)
     world.agent.step()
     assert world.state == "writable"
+
+
+def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_served_as_the_new_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.agent.start()
+    before = world.agent.status.incarnation
+
+    world.disk.wipe()
+    world.agent.step()
+    assert world.state == "gone"
+    new = format_bookie(
+        world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True
+    )
+    world.agent.step()
+
+    assert (world.state, world.agent.status.problem) == ("writable", None)
+    assert world.registration is not None
+    assert world.registration.incarnation == new.incarnation != before
+    assert f"served as incarnation {new.incarnation}, and as {before} no more" in caplog.text
+
+
+def test_the_disk_of_another_bookie_of_the_cluster_at_the_same_path_is_never_served(
+    world: World,
+) -> None:
+    """As when a disk is mounted on the wrong machine, where paths are alike."""
+    disk = MemoryDisk("disk")
+    disk.free_bytes, disk.total_bytes = 500, TOTAL
+    storage, name = MemoryStorage(disk), BookieId("another:1")
+    other = BookieAgent(
+        world.metadata.session(), storage, name, NoLoop(), BookieConfig(60_000, 100, 200)
+    )
+    other.start()
+    other.stop()
+    world.agent.start()
+
+    world.disk.files.clear()
+    world.disk.files.update(disk.files)
+    for _ in range(3):
+        world.agent.step()
+        assert world.state == "gone"
+
+
+def test_a_bookie_whose_disk_was_formatted_before_its_agent_looked_is_gone_before_it_is_new(
+    world: World,
+) -> None:
+    world.agent.start()
+
+    world.disk.wipe()
+    world.store.unregister(BOOKIE)
+    new = format_bookie(
+        world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True
+    )
+    world.agent.step()
+    assert world.state == "gone"
+    world.agent.step()
+
+    assert world.state == "writable"
+    assert world.agent.status.incarnation == new.incarnation
+
+
+def test_a_bookie_that_was_formatted_by_another_agent_leaves_it_to_that(world: World) -> None:
+    world.agent.start()
+    world.disk.wipe()
+    world.agent.step()
+    format_bookie(world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True)
+    second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, NoLoop(), CONFIG)
+    second.start()
+
+    world.agent.step()
+
+    assert world.agent.status.published is None
+    assert second.status.published is not None
+    second.stop()
+    world.agent.step()
+    assert world.state == "writable", "it takes over what nobody serves any more"
 
 
 def test_a_bookie_is_readonly_while_space_is_short(world: World) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-import spark_bookkeeper as sbk
+from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.program import Program, until
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
@@ -23,13 +26,20 @@ open_ledger_grace_ms = 86_400_000
 
 
 @pytest.fixture
-def bk() -> Iterator[sbk.BookKeeper]:
-    with sbk.local(bookies=2) as running:
+def cluster(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
+    """Of three bookies without a worker beside them."""
+    with LocalCluster(tmp_path / "cluster", bookies=3) as running:
         yield running
 
 
 @pytest.fixture
-def agent(bk: sbk.BookKeeper, tmp_path: Path) -> Iterator[Program]:
+def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with connect_without_spark(cluster.metadata_uri) as connected:
+        yield connected
+
+
+@pytest.fixture
+def agent(cluster: LocalCluster, tmp_path: Path) -> Iterator[Program]:
     """An agent of two partitions, with autorecovery."""
     (tmp_path / "agent.toml").write_text(CONF)
     roots = [tmp_path / "1", tmp_path / "2"]
@@ -37,7 +47,7 @@ def agent(bk: sbk.BookKeeper, tmp_path: Path) -> Iterator[Program]:
         root.mkdir()
     named = [f"{bookie}={root}" for bookie, root in zip(OWN, roots, strict=True)]
     environment = {
-        "SPARK_BOOKKEEPER_METADATA_URI": bk.metadata_uri,
+        "SPARK_BOOKKEEPER_METADATA_URI": cluster.metadata_uri,
         "SPARK_BOOKKEEPER_CONF": str(tmp_path / "agent.toml"),
     }
     log = tmp_path / "agent.log"
@@ -51,7 +61,7 @@ def agent(bk: sbk.BookKeeper, tmp_path: Path) -> Iterator[Program]:
             running.kill()
 
 
-def written_on(bk: sbk.BookKeeper, members: set[str], *, close: bool = True) -> int:
+def written_on(bk: BookKeeper, members: set[str], *, close: bool = True) -> int:
     """A ledger on just these bookies; what was made on others is deleted again.
 
     One that is not closed was left by a writer that does nothing any more.
@@ -70,27 +80,32 @@ def written_on(bk: sbk.BookKeeper, members: set[str], *, close: bool = True) -> 
         bk.delete_ledger(writer.ledger_id)
 
 
-def members_of(bk: sbk.BookKeeper, ledger_id: int) -> set[str]:
+def members_of(bk: BookKeeper, ledger_id: int) -> set[str]:
     return {str(b) for fragment in bk.ledger(ledger_id).fragments for b in fragment.ensemble}
 
 
+def is_without(bk: BookKeeper, ledger_id: int, bookie: str) -> bool:
+    return bookie not in members_of(bk, ledger_id)
+
+
 def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
-    bk: sbk.BookKeeper, agent: Program
+    cluster: LocalCluster, bk: BookKeeper, agent: Program
 ) -> None:
-    assert bk.cluster is not None
-    lost, kept = sorted(
+    lost, kept, unattended = sorted(
         r.bookie_id for r in bk.context.store.registrations() if r.bookie_id not in OWN
     )
     first, second = OWN
-    # Each of them lacks a bookie that is beside one worker, and is a member of the other's.
-    for_second = written_on(bk, {lost, kept, first})
-    for_first = written_on(bk, {lost, kept, second})
+    # Each of them lacks a bookie that is beside one worker, and has the other one; any of them
+    # could go to the bookie beside which there is no worker.
+    for_second = [written_on(bk, {lost, kept, first}) for _ in range(3)]
+    for_first = [written_on(bk, {lost, kept, second}) for _ in range(3)]
     open_ledger = written_on(bk, {lost, kept, first}, close=False)
 
-    bk.cluster.stop_bookie(lost, destroy=True)
+    cluster.stop_bookie(lost, destroy=True)
 
-    until(lambda: members_of(bk, for_second) == {kept, first, second}, "copied to the second")
-    until(lambda: members_of(bk, for_first) == {kept, first, second}, "copied to the first")
+    for ledger_id in (*for_second, *for_first):
+        until(partial(is_without, bk, ledger_id, lost), "copied")
+        assert members_of(bk, ledger_id) == {kept, first, second}, f"nothing is on {unattended}"
 
     # And with its own configuration: the writer of an open ledger is given a day.
     def tried() -> list[dict[str, object]]:
@@ -100,7 +115,7 @@ def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
     until(lambda: [row["ledger_id"] for row in tried()] == [open_ledger], "it waits")
     (row,) = bk.underreplicated_arrow().to_pylist()
     assert (row["next_try_at"] - row["marked_at"]).total_seconds() > 80_000
-    assert bk.check_ledgers([for_first, for_second], percentage=100).is_complete
+    assert bk.check_ledgers([*for_first, *for_second], percentage=100).is_complete
     assert agent.stop() == 0, agent.said
     tree = bk.context.store.underreplication
     assert (tree.auditor(), dict(tree.locks())) == (None, {})

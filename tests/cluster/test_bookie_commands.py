@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -119,6 +122,8 @@ def test_an_agent_shows_its_health_and_metrics_at_its_port(
     agent.communicate(timeout=60)
 
     assert (told["bookie_id"], told["state"]) == (bookie, "writable")
+    duties = [duty["name"] for duty in told["duties"]]
+    assert duties == ["collect", "collect-copies", "compact", "scrub"]
     assert "bookie_SERVER_STATUS 1.0" in metrics
     assert "zookeeper_client_retries_total 0.0" in metrics
     assert 'entries_behind{consumer="etl",log="orders"} 0.0' in metrics
@@ -179,6 +184,28 @@ def test_one_agent_looks_after_several_partitions_and_goes_on_without_a_broken_o
     assert run([*call, f"{first}={roots[first]}", "--root", "x"]) == 2
     assert run(call) == 2
     assert "no partition was named" in capsys.readouterr().err
+
+
+def test_an_agent_whose_disk_goes_says_so_and_serves_the_one_that_is_formatted_in_its_place(
+    store: ZooKeeperStore, root: Path, tmp_path: Path
+) -> None:
+    conf = tmp_path / "bookie.toml"
+    conf.write_text("probe_interval_ms = 100\n")
+    agent = start_agent(store, root, "--conf", str(conf))
+    (before,) = store.registrations()
+    for each in root.iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    eventually(lambda: not store.registrations())
+    assert run([*call_of(store, "format"), "--root", str(root), "--replaced", "--yes"]) == 0
+    eventually(lambda: bool(store.registrations()))
+    (after,) = store.registrations()
+    agent.send_signal(signal.SIGTERM)
+    _, said = agent.communicate(timeout=60)
+
+    assert after.incarnation != before.incarnation
+    assert "is not registered: the storage holds no BOOKIE marker: not mounted, or wiped" in said
+    assert f"served as incarnation {after.incarnation}, and as {before.incarnation} no more" in said
 
 
 def test_a_wiped_bookie_is_refused_with_the_three_views(
@@ -251,6 +278,29 @@ def test_formatting_says_what_the_new_bookie_shares_with_others(
     assert "10.0.0.1:3181 and 10.0.0.2:3181 share the disk" in capsys.readouterr().err
 
 
+def test_format_and_doctor_say_which_bookies_share_a_machine(
+    store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On two disks; those on one disk are told of that alone."""
+    call = ["--metadata-uri", str(store.uri), "bookie", "format", "--yes"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        if os.stat(other).st_dev == os.stat(root).st_dev:
+            pytest.skip("there is but one disk here")
+        assert run([*call, "--bookie-id", "10.0.0.1:3181", "--root", str(root)]) == 0
+        assert "share the" not in capsys.readouterr().err
+
+        assert run([*call, "--bookie-id", "10.0.0.1:3182", "--root", other]) == 0
+        said = capsys.readouterr().err
+        run(["--metadata-uri", str(store.uri), "--json", "doctor"])
+        found = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+
+    assert "10.0.0.1:3181 and 10.0.0.1:3182 share the machine 10.0.0.1: what loses one" in said
+    told = found["bookies on one machine"]
+    assert told["verdict"] == "warning"
+    assert "10.0.0.1:3181 and 10.0.0.1:3182 share the machine 10.0.0.1" in told["detail"]
+    assert "give each of them its own machine" in told["remedy"]
+
+
 def test_an_agent_says_once_what_its_bookies_share(store: ZooKeeperStore, tmp_path: Path) -> None:
     """A new partition is formatted by the start, where nobody has said `bookie format`."""
     partitions = []
@@ -301,6 +351,28 @@ def test_a_lost_cookie_is_made_again_from_the_partition_and_shown_before_it_is_w
     after = store.read_cookie(BOOKIE)
     assert after is not None
     assert after.value == before.value
+
+
+def test_a_lost_cookie_is_made_again_and_stored_in_one_step(
+    store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--metadata-uri", str(store.uri), "--json", "bookie", "cookie", "generate"]
+    call += ["--bookie-id", BOOKIE, "--root", str(root), "--store"]
+    assert run([*call_of(store, "format"), "--root", str(root), "--yes"]) == 0
+    before = store.read_cookie(BOOKIE)
+    assert before is not None
+    store.delete_cookie(BOOKIE, before.version)
+    capsys.readouterr()
+
+    assert run(call) == 1, "nobody says yes"
+    assert store.read_cookie(BOOKIE) is None
+    assert "used last?" in capsys.readouterr().err
+    assert run([*call, "--yes"]) == 0
+    assert json.loads(capsys.readouterr().out)["is_stored"] is True
+    after = store.read_cookie(BOOKIE)
+    assert after is not None
+    assert after.value == before.value
+    assert run(call) == 0, "it is there, so nobody is asked"
 
 
 def test_a_cookie_is_generated_only_from_the_storage_that_the_ledgers_mean(

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.endangered import MOST_NAMED
+from spark_bookkeeper.cluster.endangered import MOST_NAMED, endangered_ledgers
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.protocol.archive import table_member
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
 from spark_bookkeeper.testing.ground import METADATA, Ground
@@ -36,13 +39,53 @@ def test_the_remedy_of_what_lacks_copies_is_that_of_the_bookies_that_it_lacks(
     ground.format(is_replaced)
 
     diagnoses = cluster_diagnoses(ground.context, metadata_only=True)
-    told = next(each for each in diagnoses if each.check == CHECK)
+    found = {each.check: each for each in diagnoses}
+    told = found[CHECK]
+    if (lost, replaced) == ("one", "two"):
+        assert told.verdict == "ok", "no copy is left that a loss could end"
+        told = found["entries without a live copy"]
+        assert told.verdict == "problem"
+        assert f"start {one} again" in str(told.remedy)
+        assert f"an old disk of {two}" in str(told.remedy)
+        assert "bookie recover" in str(told.remedy)
+        assert "refill" not in str(told.remedy), "there is nothing to fill it with"
+        return
 
     remedy = told.remedy or ""
+    assert found["entries without a live copy"].verdict == "ok"
     assert told.verdict == "problem"
     assert (f"bookie recover {is_lost}" in remedy) == (is_lost != names["other"])
     assert (f"bring {is_lost} back" in remedy) == (is_lost != names["other"])
     assert (f"bookie refill {is_replaced}" in remedy) == (is_replaced != names["other"])
+
+
+B = tuple(BookieId(f"b{number}:3181") for number in range(6))
+T = tuple(table_member("t", number) for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("quorum", "ensembles", "last", "lost"),
+    [
+        pytest.param((3, 3, 2), {0: B[:3]}, -1, B[:3], id="empty"),
+        pytest.param((3, 3, 2), {0: (B[0], B[1], T[2])}, 9, B[:2], id="the third is a table"),
+        pytest.param((3, 3, 2), {0: T, 5: B[:3]}, 9, B[:2], id="one fragment is in a table"),
+        pytest.param((3, 1, 1), {0: B[:3]}, 0, B[2:3], id="its one entry is elsewhere"),
+        pytest.param((3, 3, 2), {0: B[:3], 5: B[3:]}, 4, B[3:], id="the last fragment is empty"),
+    ],
+)
+def test_a_ledger_of_which_every_entry_can_be_read_is_not_called_lost(
+    quorum: tuple[int, int, int],
+    ensembles: dict[int, tuple[BookieId, ...]],
+    last: int,
+    lost: tuple[BookieId, ...],
+) -> None:
+    fragments = tuple(Fragment(EntryId(first), each) for first, each in ensembles.items())
+    open_ledger = LedgerMetadata(Quorum(*quorum), LedgerState.OPEN, fragments)
+    ledgers = {LedgerId(1): open_ledger.closed(EntryId(last), 0)}
+
+    found = {each.check: each for each in endangered_ledgers(ledgers, frozenset(lost), {})}
+
+    assert found["entries without a live copy"].verdict == "ok"
 
 
 def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Path) -> None:

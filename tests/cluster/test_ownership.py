@@ -269,13 +269,13 @@ def test_a_claim_ends_when_the_cookie_is_deleted(
 ) -> None:
     store, storage = metadata.session(), make_storage(tmp_path / "b")
     marker = claim_partition(store, storage, BOOKIE, token=token)
-    check_claim(store, storage, marker)
+    check_claim(store, storage, BOOKIE, marker)
     cookie = store.read_cookie(BOOKIE)
     assert cookie is not None
     store.delete_cookie(BOOKIE, cookie.version)
 
     with pytest.raises(CookieMismatchError, match="given up"):
-        check_claim(store, storage, marker)
+        check_claim(store, storage, BOOKIE, marker)
 
     assert store.read_cookie(BOOKIE) is None
 

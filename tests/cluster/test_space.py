@@ -11,6 +11,7 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.history import HISTORY, history_table
+from spark_bookkeeper.client.ledger import LOG
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.orphans import ORPHANS, orphans_table
 from spark_bookkeeper.cluster.space import DELETED, NOT_NAMED, SPACE, space_table
@@ -24,6 +25,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.cluster.test_orphan_deletion import numbered_payloads
 
 USUAL = Quorum(3, 3, 2)
 
@@ -34,10 +37,11 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-def made(ground: Ground, **labels: bytes) -> LedgerWriter:
+def made(ground: Ground, made_for: str | None = None, **labels: bytes) -> LedgerWriter:
     """A ledger with one entry; its writer has a session of its own, and lives."""
-    writer = lifecycle.create_ledger(ground.client(), USUAL, labels=labels)
+    writer = lifecycle.create_ledger(ground.client(), USUAL, labels=labels, log=made_for)
     writer.append(b"0")
+    wait_for_every_copy(writer)
     return writer
 
 
@@ -74,13 +78,13 @@ def test_the_ledgers_of_a_log_are_the_logs(ground: Ground) -> None:
     log = create_log(ground.context, "orders", LogOptions(USUAL))
     with log.become_writer() as writer:
         writer.append(b"1")
-    stray = made(ground, log=b"orders")
+    stray = made(ground, made_for="orders")
     stray.close()
     assert orphans(ground) == {}, "it may be entered yet, by a writer that was frozen"
 
     with log.become_writer() as writer:
         writer.append(b"2")
-    late = made(ground, log=b"orders")
+    late = made(ground, made_for="orders")
     late.close()
 
     assert list(orphans(ground)) == [stray.ledger_id]
@@ -108,7 +112,7 @@ def test_what_another_client_made_or_a_table_stands_for_is_nobodys_business(
 
 
 def test_the_ledgers_of_a_log_that_is_not_there_yet_may_be_restored(ground: Ground) -> None:
-    restored = made(ground, log=b"orders")
+    restored = made(ground, made_for="orders")
     restored.close()
 
     assert orphans(ground) == {}
@@ -193,3 +197,16 @@ def test_a_history_has_creation_changes_fences_and_the_end(ground: Ground) -> No
 def test_there_is_no_history_of_what_is_not_there(ground: Ground) -> None:
     with pytest.raises(NoSuchLedgerError):
         history_table(ground.context, LedgerId(7))
+
+
+def test_the_log_of_a_ledger_is_the_one_that_names_it(ground: Ground) -> None:
+    """Also of a ledger that was made before logs left a note of theirs on ledgers."""
+    log = create_log(ground.context, "orders", LogOptions(USUAL))
+    log.write(numbered_payloads(2))
+    store = ground.context.store
+    for ledger_id in list(store.ledger_ids()):
+        found = store.read_ledger(ledger_id)
+        custom = {k: v for k, v in found.value.custom_metadata.items() if k != LOG}
+        store.write_ledger(ledger_id, replace(found.value, custom_metadata=custom), found)
+
+    assert {row["log"] for row in space_table(ground.context).to_pylist()} == {"orders"}

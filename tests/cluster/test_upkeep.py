@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
@@ -44,6 +47,7 @@ def written(ground: Ground, count: int = 20, *, closed: bool = True) -> LedgerWr
     writer = lifecycle.create_ledger(ground.client(), USUAL)
     for number in range(count):
         writer.append(b"%d" % number)
+    wait_for_every_copy(writer)
     if closed:
         writer.close()
     return writer
@@ -124,6 +128,32 @@ def test_reads_open_fewer_files_after_compaction(ground: Ground) -> None:
 
 
 # Scrubbing
+
+
+def test_a_round_without_a_finding_says_what_was_looked_at(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground)
+    bookie = ground.bookie_ids[0]
+
+    report = scrub(ground.context, bookie)
+
+    size = sum(len(b"%d" % number) for number in range(20))
+    assert repr(report) == "ScrubReport(scrub: nothing was found wrong in 3 ledgers)"
+    assert (report.rows, report.is_complete) == ((), True)
+    totals = report.totals()
+    assert [totals[key] for key in ("ledgers", "ledgers_complete", "fragments")] == [3, 3, 3]
+    assert (totals["entries"], totals["bytes"]) == (60, 3 * size)
+
+
+def test_of_a_round_with_findings_the_totals_are_of_all_that_was_looked_at(ground: Ground) -> None:
+    first, *_ = [written(ground) for _ in range(3)]
+    bookie = ground.bookie_ids[0]
+    spoil(ground, bookie, first.ledger_id)
+
+    totals = scrub(ground.context, bookie).totals()
+
+    assert [totals[key] for key in ("ledgers", "ledgers_complete", "fragments")] == [3, 3, 3]
+    assert totals["entries"] == 60
 
 
 def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
@@ -247,6 +277,17 @@ def test_scrubbing_keeps_its_limit(ground: Ground) -> None:
 TURN = Turn(lambda: False, lambda: None)
 
 
+def do(ground: Ground, duty: str, config: BookieConfig, number: int = 0) -> float:
+    """One step of a duty of one bookie, as its agent is configured; the seconds that it waited."""
+    runtime = ground.runtime
+    assert isinstance(runtime, InlineRuntime)
+    before = runtime.slept
+    duties = upkeep_duties(ground.context, ground.bookie_ids[number], config, BookieMetrics())
+    (step,) = [each.step for each in duties if each.name == duty]
+    step(TURN)
+    return runtime.slept - before
+
+
 def test_the_duties_do_it_and_count(ground: Ground) -> None:
     gone, many = written(ground), written(ground)
     delete_ledger(ground.context, gone.ledger_id)
@@ -285,3 +326,65 @@ def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:
 
     assert metrics.as_dict()["bookie_corrupt_replicas_total"] == 1
     duty.step(TURN)  # the round is over, and the next one is not due
+
+
+@pytest.mark.parametrize(
+    ("duty", "slow", "unlimited"),
+    [
+        (
+            "scrub",
+            BookieConfig(scrub_bytes_per_second=1),
+            BookieConfig(scrub_bytes_per_second=0),
+        ),
+        (
+            "compact",
+            BookieConfig(compact_bytes_per_second=1),
+            BookieConfig(compact_bytes_per_second=0),
+        ),
+    ],
+    ids=["scrub", "compact"],
+)
+def test_an_agent_scrubs_and_compacts_as_slowly_as_is_configured(
+    ground: Ground, duty: str, slow: BookieConfig, unlimited: BookieConfig
+) -> None:
+    written(ground, 20)  # thirty bytes
+
+    assert do(ground, duty, slow) >= 28
+    assert do(ground, duty, unlimited, number=1) == 0
+
+
+def test_an_agent_reads_for_copies_that_nothing_names_as_slowly_as_is_configured(
+    ground: Ground,
+) -> None:
+    written(ground, 20)
+    source = ground.bookie_ids[0]
+    ground.add_bookie()
+    recovery = BookieRecovery((source,), even_if_alive=True)
+    recover_bookie(ground.context, LocalRunner(ground.context), recovery)
+
+    assert do(ground, "collect-copies", BookieConfig(scrub_bytes_per_second=1)) >= 28
+    assert len(ground.files(source)) == 1, "the fence"
+
+
+def test_an_agent_compacts_ledgers_of_as_many_files_as_are_configured(ground: Ground) -> None:
+    written(ground, 20)
+    before = len(ground.files(ground.bookie_ids[0]))
+
+    do(ground, "compact", BookieConfig(compact_files_least=before + 1))
+    assert len(ground.files(ground.bookie_ids[0])) == before
+    do(ground, "compact", BookieConfig(compact_files_least=2))
+    assert len(ground.files(ground.bookie_ids[0])) < before
+
+
+def test_an_agent_collects_leftovers_that_are_as_old_as_is_configured(ground: Ground) -> None:
+    written(ground)
+    (slot, *_) = ground.files(ground.bookie_ids[0])
+    leftover = slot.with_name(".x.1-2.tmp")
+    leftover.write_bytes(b"left")
+    an_hour_ago = time.time() - 3_600
+    os.utime(leftover, (an_hour_ago, an_hour_ago))
+
+    do(ground, "collect", BookieConfig(gc_leftovers_after_s=7_200))
+    assert leftover.exists()
+    do(ground, "collect", BookieConfig(gc_leftovers_after_s=1_800))
+    assert not leftover.exists()

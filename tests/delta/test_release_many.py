@@ -29,6 +29,7 @@ from spark_bookkeeper.replication import telling, under_way
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import (
+    Bounds,
     ItemT,
     LocalRunner,
     Progress,
@@ -268,11 +269,13 @@ def test_files_that_go_while_they_are_compared_prove_nothing(
     archive_together(ground.context, lake, [bytes_ledger(ground, entries=2)])
     whole = comparing.compare_many
 
-    def rewritten(context: ClientContext, works: Sequence[comparing.CompareWork]) -> object:
+    def rewritten(
+        context: ClientContext, works: Sequence[comparing.CompareWork], bounds: Bounds
+    ) -> object:
         table = DeltaTable(str(lake))
         table.optimize.compact()
         table.vacuum(0, enforce_retention_duration=False, dry_run=False)
-        return whole(context, works)
+        return whole(context, works, bounds)
 
     step = comparing.COMPARING
     together = Step(step.phase, step.do, step.failed, do_many=rewritten)  # type: ignore[arg-type]

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_bookkeeper.autorecovery.checks import check_placement, check_replicas
+from spark_bookkeeper.autorecovery.checks import check_placement
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.deletion import delete_ledger

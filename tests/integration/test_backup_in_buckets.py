@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.lake import save_in_table
@@ -29,13 +30,15 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def clusters(tmp_path: Path, server: S3Server) -> Iterator[tuple[MixedCluster, MixedCluster]]:
+def clusters(
+    tmp_path: Path, server: S3Server, host: EmbeddedZooKeeper
+) -> Iterator[tuple[MixedCluster, MixedCluster]]:
     """One on a disk and two buckets, and an empty one in three buckets."""
     kinds = ("disk", "bucket", "bucket"), ("bucket", "bucket", "bucket")
     made = []
     for name, wanted in zip(("old", "new"), kinds, strict=True):
         (tmp_path / name).mkdir()
-        made.append(MixedCluster(tmp_path / name, server))
+        made.append(MixedCluster(tmp_path / name, server, host))
         for kind in wanted:
             made[-1].start(kind)
     yield made[0], made[1]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.delta.release import release_ledgers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Outcome
@@ -35,9 +39,9 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def mixed(tmp_path: Path, server: S3Server) -> Iterator[MixedCluster]:
+def mixed(tmp_path: Path, server: S3Server, host: EmbeddedZooKeeper) -> Iterator[MixedCluster]:
     """Three bookies, one on a disk and two in buckets."""
-    cluster = MixedCluster(tmp_path, server)
+    cluster = MixedCluster(tmp_path, server, host)
     for kind in ("disk", "bucket", "bucket"):
         cluster.start(kind)
     yield cluster
@@ -182,9 +186,9 @@ def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
 
 
 def test_copies_in_buckets_are_released_to_a_table_in_a_bucket(
-    tmp_path: Path, server: S3Server
+    tmp_path: Path, server: S3Server, host: EmbeddedZooKeeper
 ) -> None:
-    cluster = MixedCluster(tmp_path, server)
+    cluster = MixedCluster(tmp_path, server, host)
     try:
         for _ in range(3):
             cluster.start("bucket")
@@ -230,3 +234,44 @@ def files(cluster: MixedCluster, bookie: str, ledger_id: int) -> list[str]:
     """Objects of a ledger in a bookie's bucket, as the server has them."""
     names = cluster.server.objects(cluster.bucket(bookie))
     return [name for name in names if f"/ledgers/{ledger_id}-" in name]
+
+
+def test_format_and_doctor_say_which_bookies_share_a_bucket(
+    tmp_path: Path,
+    server: S3Server,
+    host: EmbeddedZooKeeper,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = MixedCluster(tmp_path, server, host)
+    bucket = server.make_bucket()
+    conf = tmp_path / "conf.toml"
+    conf.write_text(f"[storage]\n{as_toml(server.storage_options)}")
+    call = ["--metadata-uri", cluster.uri, "bookie", "format", "--yes", "--conf", str(conf)]
+
+    def made(bookie: str) -> str:
+        root = f"s3://{bucket}/{bookie}"
+        assert run([*call, "--bookie-id", bookie, "--root", root]) == 0
+        return capsys.readouterr().err
+
+    first, second = made("10.0.0.1:3181"), made("10.0.0.2:3181")
+    run(["--metadata-uri", cluster.uri, "--json", "doctor", "--conf", str(conf)])
+    found = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    cluster.close()
+
+    shared = f"10.0.0.1:3181 and 10.0.0.2:3181 share the bucket s3://{bucket}: what loses one"
+    assert "share the" not in first
+    assert shared in second
+    told = found["bookies on one bucket"]
+    assert (told["verdict"], shared in told["detail"]) == ("warning", True)
+    assert "give each of them its own bucket" in told["remedy"]
+
+
+def as_toml(values: dict[str, Any]) -> str:
+    """As a table of TOML has it, dictionaries in it as inline ones."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{key} = {text(each)}' for key, each in value.items())}}}"
+        return json.dumps(value)
+
+    return "\n".join(f"{key} = {text(value)}" for key, value in values.items())

@@ -138,13 +138,16 @@ DROPS_ONE = """
 import signal, time, weakref
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Thing: pass
+def wait():
+    for _ in range(12_000):  # a signal that comes just before a sleep does not cut it short
+        time.sleep(0.05)
 def gone(_):
     print("gone", flush=True)
-    time.sleep(600)
+    wait()
 thing = Thing()
 reference = weakref.ref(thing, gone)
 del thing
-time.sleep(600)
+wait()
 """
 
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[LocalCluster]:
+def three(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
     """Exactly as many bookies as an ensemble needs: none can take another's place."""
     with LocalCluster(tmp_path / "c", bookies=3) as running:
         yield running

@@ -71,7 +71,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         znodes = ZNodes()
-        patch.setattr(link, "KazooClient", client_class(znodes))
+        patch.setattr(link, "Client", client_class(znodes))
         # So that a seed finds the same bytes to spoil in every run.
         tokens = random.Random("tokens")
         patch.setattr(ThreadRuntime, "token", lambda _: f"{tokens.getrandbits(128):032x}")

@@ -12,5 +12,5 @@ from spark_bookkeeper.testing.znodes import ZNodes, client_class
 def znodes(monkeypatch: pytest.MonkeyPatch) -> ZNodes:
     """What every client of ZooKeeper in a test finds."""
     made = ZNodes()
-    monkeypatch.setattr(link, "KazooClient", client_class(made))
+    monkeypatch.setattr(link, "Client", client_class(made))
     return made

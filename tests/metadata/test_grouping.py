@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,17 @@ from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWr
 from spark_bookkeeper.testing.znodes import operations_of
 
 
+class Answer(AsyncResult):  # type: ignore[misc]  # kazoo has no types
+    """Of a request that may still wait for a connection."""
+
+    is_unsent = False
+    is_given_up = False
+
+    def give_up(self) -> bool:
+        self.is_given_up = True
+        return self.is_unsent
+
+
 class Client:
     """Holds back the answer to each transaction until the test gives it."""
 
@@ -34,12 +46,12 @@ class Client:
     def __init__(self) -> None:
         self.handler = self
         self.sent: list[list[str]] = []
-        self._unanswered: list[AsyncResult] = []
+        self._unanswered: list[Answer] = []
         self.interrupt: str | None = None
         """When the next request is interrupted: "before" it is sent, or "after"."""
 
-    def async_result(self) -> AsyncResult:
-        return AsyncResult(self)
+    def async_result(self) -> Answer:
+        return Answer(self)
 
     def _call(self, request: MultiWrite, answer: AsyncResult) -> None:
         when, self.interrupt = self.interrupt, None
@@ -54,6 +66,12 @@ class Client:
         """Reply the oldest transaction; by itself each write's result is its name."""
         at = len(self.sent) - len(self._unanswered)
         self._unanswered.pop(0).set(list(results or self.sent[at]))
+
+    def wait_for_a_connection(self) -> None:
+        self._unanswered[0].is_unsent = True
+
+    def has_given_up(self) -> bool:
+        return self._unanswered[0].is_given_up
 
     def lose(self) -> None:
         self._unanswered.pop(0).set_exception(ConnectionLoss())
@@ -216,6 +234,7 @@ def test_an_interrupt_while_sending_leaves_doubt_and_holds_up_nobody(
 
     answer = writes.ask(_named("c"))
     if when == "after":
+        assert client.has_given_up()
         client.answer()  # nobody waits for a and b any more
     assert client.sent[-1:] == [["c"]]
     client.answer()
@@ -323,7 +342,6 @@ class Next:
     def __init__(self, numbers: list[int]) -> None:
         self._numbers = numbers
         self.results: list[object] = []
-        self.is_given_up = False
 
     def add(self, operations: Operations) -> None:
         if not self._numbers:
@@ -452,12 +470,13 @@ def test_who_asks_for_a_write_that_fails_at_its_numbering_is_told(
             raise error
 
     failing, beside = Failing([]), Next([7])
-    writes.ask(_named("a"))
+    done = writes.ask(_named("a"))
     answers = [writes.ask_numbered(failing), writes.ask_numbered(beside)]
 
     with pytest.raises(error):
         client.answer()
 
+    assert done.get(0) == "a", "its own answer was there before"
     for answer, write in zip(answers, (failing, beside), strict=True):
         with pytest.raises(ConnectionLoss):
             answer.get(0)
@@ -475,7 +494,8 @@ def test_a_numbered_write_that_is_given_up_after_it_was_gathered_is_not_sent(
     send = writes._send
 
     def meanwhile(group: Any) -> None:
-        writes.give_up(wanted)
+        monkeypatch.setattr(writes, "_send", send)
+        writes._give_up(group.writes[-1])
         send(group)
 
     if not is_alone:
@@ -493,6 +513,43 @@ def test_a_numbered_write_that_is_given_up_after_it_was_gathered_is_not_sent(
     assert client.sent[-1] == ["b"], "it holds up nobody"
 
 
+def test_a_write_is_given_up_before_the_last_look_or_after_it_was_sent(
+    client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gives up and then reads what is there finds what was sent."""
+    wanted, order = Next([7]), list[str]()
+    send = client._call
+
+    def give_up() -> None:
+        (group,) = writes._under_way
+        writes._give_up(group.writes[0])
+        order.append("given up")
+
+    def meanwhile(request: MultiWrite, answer: AsyncResult) -> None:
+        other.start()
+        other.join(0.2)  # it has no way to go on before this is sent
+        send(request, answer)
+        order.append("sent")
+
+    other = threading.Thread(target=give_up)
+    monkeypatch.setattr(client, "_call", meanwhile)
+    writes.ask_numbered(wanted)
+    other.join()
+
+    assert order == ["sent", "given up"]
+
+
+def test_a_connection_that_fails_at_once_is_told_to_who_asks(
+    client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kazoo's does when it is closed: its answer is there before it returns."""
+    monkeypatch.setattr(client, "_call", lambda _, answer: answer.set_exception(ConnectionLoss()))
+
+    for answer in (writes.ask(_named("a")), writes.ask_numbered(Next([7]))):
+        with pytest.raises(ConnectionLoss):
+            answer.get(0)
+
+
 def test_a_numbered_write_that_is_given_up_while_it_waits_is_not_sent(
     client: Client, writes: GroupedWrites
 ) -> None:
@@ -500,9 +557,81 @@ def test_a_numbered_write_that_is_given_up_while_it_waits_is_not_sent(
     writes.ask(_named("a"))
     answer = writes.ask_numbered(wanted)
 
-    writes.give_up(wanted)
+    answer.give_up()
     client.answer()
 
     assert client.sent == [["a"]]
     with pytest.raises(UnnumberedError):
         answer.get(0)
+
+
+def test_a_write_that_is_given_up_while_it_waits_is_not_sent(
+    client: Client, writes: GroupedWrites
+) -> None:
+    writes.ask(_named("a"))
+    given_up, beside = writes.ask(_named("b")), writes.ask(_named("c"))
+
+    given_up.give_up()
+    client.answer()
+
+    assert client.sent == [["a"], ["c"]]
+    client.answer()
+    assert beside.get(0) == "c"
+
+
+def test_a_write_that_is_given_up_is_not_sent_again_after_another_was_refused(
+    client: Client, writes: GroupedWrites
+) -> None:
+    writes.ask(_named("a"))
+    given_up, _, beside = [writes.ask(_named(name)) for name in "bcd"]
+    client.answer()
+
+    given_up.give_up()
+    client.answer(RolledBackError(), NoNodeError(), RuntimeInconsistency())
+
+    assert client.sent == [["a"], ["b", "c", "d"], ["d"]]
+    client.answer()
+    assert beside.get(0) == "d"
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_request_that_waits_for_a_connection_is_taken_back_with_all_that_is_in_it(
+    client: Client, writes: GroupedWrites, is_sent: bool
+) -> None:
+    """And they are in doubt, as when a connection is lost."""
+    writes.ask(_named("a"))
+    given_up, beside, told = writes.ask(_named("b")), writes.ask(_named("c")), list[object]()
+    client.answer()
+    writes.ask_sometime(_named("d"), told.append)
+    if not is_sent:
+        client.wait_for_a_connection()
+
+    given_up.give_up()
+
+    if is_sent:
+        client.answer()
+        assert beside.get(0) == "c"
+        return
+    with pytest.raises(ConnectionLoss):
+        beside.get(0)
+    assert [type(each) for each in told] == [ConnectionLoss]
+    writes.ask(_named("e"))
+    assert client.sent[-1] == ["e"], "it holds up nobody"
+
+
+def test_who_is_interrupted_while_it_asks_has_given_up(
+    client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes.ask(_named("a"))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writes, "_go_on", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writes.ask(_named("b"))
+    client.answer()
+    writes.ask(_named("c"))
+
+    assert client.sent == [["a"], ["c"]]

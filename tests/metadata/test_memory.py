@@ -32,6 +32,8 @@ _CHANGES = {
     "add_vote",
     "mark",
     "lock",
+    "unlock",
+    "stand_down",
 }
 
 

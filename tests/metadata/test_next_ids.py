@@ -294,6 +294,26 @@ def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
         store.create_next_ledger(open_ledger())
 
 
+def test_the_ledger_that_another_client_made_where_a_request_was_lost_is_its_own(
+    store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_row(store)
+    carry_out = znodes.carry_out
+
+    def lost(request: Any, session: int) -> Any:
+        monkeypatch.setattr(znodes, "carry_out", carry_out)
+        assert other.generate_ledger_id() == 2
+        other.create_ledger(LedgerId(2), open_ledger(), is_generated=True, writer="b1")
+        raise ConnectionLoss
+
+    monkeypatch.setattr(znodes, "carry_out", lost)
+    assert store.create_next_ledger(open_ledger(), writer="a0") is None
+
+    assert znodes.carry_out == carry_out, "the request was lost"
+    assert list(other.ledger_ids()) == [0, 1, 2]
+    assert other.writers() == {(2, "b1")}
+
+
 @pytest.mark.parametrize("ends", ["at the request", "before it is read"])
 def test_the_time_is_told_though_the_session_ends_while_it_is_asked_for(
     store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, ends: str

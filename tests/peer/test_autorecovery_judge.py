@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.underreplication import Changed, Holder
+from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome
@@ -159,7 +163,8 @@ def test_the_peers_shell_reads_what_autorecovery_wrote(
     bk.autorecovery.lost_bookie_recovery_delay = 0
     cluster.stop_bookie(lost, destroy=True)
     bk.audit()
-    bk.context.store.underreplication.lock(ledger_id, "spark-bookkeeper@here")
+    holder = Holder("spark-bookkeeper@here")
+    bk.context.store.underreplication.lock(ledger_id, holder)
 
     said = shell.shell("listunderreplicated", "-printmissingreplica", "-printreplicationworkerid")
     assert str(ledger_id) in said
@@ -174,7 +179,7 @@ def test_the_peers_shell_reads_what_autorecovery_wrote(
     (said_of,) = [line for line in lines if line["kind"] == "autorecovery"]
     assert (said_of["enabled"], said_of["delay"]) == (True, 0)
 
-    bk.context.store.underreplication.unlock(ledger_id)
+    bk.context.store.underreplication.unlock(holder)
     running = bk.autorecovery.start(config=CONFIG)
     until(lambda: bk.underreplicated_arrow().num_rows == 0, "made good")
     assert "spark-bookkeeper@" in shell.shell("whoisauditor")
@@ -187,6 +192,42 @@ def test_the_peers_shell_reads_what_autorecovery_wrote(
     running.stop()
 
 
+def test_nothing_is_done_while_the_peers_shell_has_disabled_it(
+    cluster: LocalCluster, bk: BookKeeper, shell: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No delay keeps the loss from being published: the switch alone does."""
+    ledger_id, (lost, *_) = closed_ledger(bk)
+    looks: list[str] = []
+    is_enabled = ZooKeeperUnderreplication.is_enabled
+
+    def looked(self: ZooKeeperUnderreplication, changed: Changed | None = None) -> bool:
+        looks.append(threading.current_thread().name)
+        return is_enabled(self, changed)
+
+    monkeypatch.setattr(ZooKeeperUnderreplication, "is_enabled", looked)
+    shell.shell("autorecovery", "-disable")
+    assert not bk.autorecovery.status().is_enabled
+    assert "disabled" in shell.shell("autorecovery").lower()
+    cluster.stop_bookie(lost, destroy=True)
+    running = bk.autorecovery.start(config=CONFIG)
+    until(lambda: "auditor" in looks, "the auditor has begun to look")
+    cluster.add_bookie()
+    until(lambda: looks.count("auditor") >= 2, "it has looked, and looks again")
+
+    assert bk.underreplicated_arrow().num_rows == 0, "nothing is published"
+    for work in (bk.audit, bk.rereplicate):
+        with pytest.raises(InvalidArgumentError, match="autorecovery is disabled"):
+            work()
+    assert lost in bk.ledger(ledger_id).fragments[0].ensemble, "nothing was copied"
+    shell.shell("autorecovery", "-enable")
+    assert bk.autorecovery.status().is_enabled
+    until(
+        lambda: lost not in bk.ledger(ledger_id).fragments[0].ensemble,
+        "enabled by the peer, it is made good",
+    )
+    running.stop()
+
+
 def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: Peer) -> None:
     ledger_id, (lost, *_) = closed_ledger(bk)
     running = bk.autorecovery.start(config=CONFIG)
@@ -195,12 +236,7 @@ def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: P
     assert bk.autorecovery.lost_bookie_recovery_delay == 3600
     assert "3600" in shell.shell("lostbookierecoverydelay", "-get")
 
-    shell.shell("autorecovery", "-disable")
-    assert not bk.autorecovery.status().is_enabled
     cluster.stop_bookie(lost, destroy=True)
-    assert "disabled" in shell.shell("autorecovery").lower()
-    shell.shell("autorecovery", "-enable")
-    assert bk.autorecovery.status().is_enabled
     delayed = "auditor_NUM_BOOKIE_AUDITS_DELAYED_total"
     until(lambda: bk.metrics()[delayed] == 1, "the auditor has seen that the bookie is away")
     assert bk.underreplicated_arrow().num_rows == 0, "it has an hour to come back"

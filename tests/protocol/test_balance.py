@@ -43,12 +43,36 @@ def test_a_share_that_would_only_turn_it_round_stays() -> None:
 
 
 def test_a_disk_without_room_or_that_takes_nothing_gets_nothing() -> None:
-    disks = {A: Disk(100), B: Disk(100, free_bytes=15), C: Disk(100, takes=False)}
+    disks = {A: Disk(100), B: Disk(100, free_bytes=15), C: Disk(100, is_wanted=False)}
     balance = Balance(disks, {A: 300}, spare_bytes=5)
 
     assert dict(balance.takers(10)) == {B: 100}
     balance.move(A, B, 10)
     assert dict(balance.takers(10)) == {}
+
+
+def test_a_readonly_bookie_that_has_less_than_its_part_counts_with_what_it_has() -> None:
+    disks = {A: Disk(100), B: Disk(100), C: Disk(100, is_readonly=True)}
+    balance = Balance(disks, {A: 200, B: 70, C: 30})
+
+    assert [balance.goal(bookie) for bookie in (A, B, C)] == [135, 135, 30]
+    assert dict(balance.takers(10)) == {B: 65}
+
+
+def test_what_one_readonly_bookie_leaves_to_the_others_may_be_more_than_another_has() -> None:
+    disks = {A: Disk(1), B: Disk(1, is_readonly=True), C: Disk(1, is_readonly=True)}
+    balance = Balance(disks, {A: 260, B: 110, C: 20})  # a third is 130; of what C leaves, 185
+
+    assert [balance.goal(bookie) for bookie in (A, B, C)] == [260, 110, 20]
+
+
+def test_a_readonly_bookie_that_has_too_much_gives_away() -> None:
+    balance = Balance({A: Disk(1, is_readonly=True), B: Disk(1)}, {A: 100})
+
+    assert [balance.goal(bookie) for bookie in (A, B)] == [50, 50]
+    assert balance.may_leave(A, 10)
+    assert Balance({A: Disk(1, is_readonly=True)}, {A: 100}).goal(A) == 100
+    assert Balance({}, {A: 100}).has_source is False
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -57,7 +81,7 @@ def test_moving_ends_and_every_move_brings_it_nearer(seed: int) -> None:
     bookies = [BookieId(str(n)) for n in range(dice.randint(2, 6))]
     shares = [(dice.randint(1, 50), dice.choice(bookies)) for _ in range(dice.randint(1, 60))]
     held = {b: sum(size for size, at in shares if at == b) for b in bookies}
-    disks = {b: Disk(dice.randint(1, 9)) for b in bookies}
+    disks = {b: Disk(dice.randint(1, 9), is_readonly=dice.random() < 0.2) for b in bookies}
     balance = Balance(disks, held, tolerance_percent=dice.choice([0, 10, 50]))
 
     def distance() -> int:

@@ -73,6 +73,14 @@ def test_an_audit_that_failed_is_news_again() -> None:
     assert bookies.audit_failed(lost).seen(alive({A, B}), 0, 1)[1] == {C}
 
 
+def test_one_that_was_back_during_its_audit_is_lost_again_when_it_is_away() -> None:
+    bookies, lost = LostBookies(frozenset(ALL)).seen(alive({A, B}), 0, 0)
+    bookies = bookies.back(lost)
+    assert bookies.seen(alive(ALL), 0, 1)[1] == NOBODY, "it stayed"
+    assert bookies.seen(alive({A, B}), 0, 1)[1] == {C}
+    assert bookies.seen(alive({A, B}), 100, 1)[0].due_at == 101
+
+
 @pytest.mark.parametrize("delay", [0, 15])
 def test_in_every_small_history_nobody_is_forgotten_and_nobody_audited_who_is_there(
     delay: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def test_sizes_that_break_the_rule_are_refused(sizes: tuple[int, int, int]) -> N
 
 
 def test_sizes_of_any_make_of_whole_number_are_ints_afterwards() -> None:
-    quorum = Quorum(np.int64(3), np.int32(3), np.uint8(2))
+    sizes: list[Any] = [np.int64(3), np.int32(3), np.uint8(2)]
+    quorum = Quorum(*sizes)
     assert quorum == Quorum(3, 3, 2)
     assert type(quorum.ensemble_size) is type(quorum.ack_quorum_size) is int
 

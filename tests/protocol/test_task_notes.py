@@ -61,6 +61,7 @@ def test_a_writer_that_replaced_a_bookie_before_anything_was_acknowledged_has_it
 
 def test_a_task_that_was_published_again_is_tried_again_whatever_it_waits_for() -> None:
     again, more = Marked((A,), 700), Marked((A, B), 500)
+    anew = Marked((A,), 500, version=1)
     for note in (
         failed(TaskNote()),
         failed(TaskNote(), waits_for_event=True),
@@ -69,6 +70,7 @@ def test_a_task_that_was_published_again_is_tried_again_whatever_it_waits_for() 
         assert not note.is_due(1005, TASK, [B, C], 2, 100)
         assert note.is_due(1005, again, [B, C], 2, 100)
         assert note.is_due(1005, more, [B, C], 2, 100)
+        assert note.is_due(1005, anew, [B, C], 2, 100), "by the same bookies, once more"
         assert not note.is_due(1005, None, [B, C], 2, 100), "one that cannot be read is no other"
 
 
@@ -95,3 +97,24 @@ def test_a_bookie_that_refuses_keeps_only_the_worker_beside_it_waiting() -> None
     assert note.is_due(1050, TASK, [B, C], 2, 100, C)
     assert note.is_due(1050, TASK, [B, C], 2, 100, None)
     assert [each.bookie for each in note.refusals] == [B], "one for each bookie"
+
+
+def test_a_bookie_that_refuses_after_the_event_keeps_its_worker_waiting_for_no_event() -> None:
+    for waited in (failed(TaskNote(), waits_for_event=True), failed(failed(failed(TaskNote())))):
+        note = waited.refused(B, "full", 1000, first_ms=10, most_ms=100)
+
+        assert note.waits_until_ms(B) == 1010
+        assert not note.is_due(1009, TASK, [B, C], 2, 100, B)
+        assert note.is_due(1010, TASK, [B, C], 2, 100, B)
+        assert note.is_due(1000, TASK, [B, C], 2, 100, C), "what was waited for is there"
+        assert (note.waits_for_event, note.blocker) == (False, None)
+
+
+def test_a_note_says_when_the_last_attempt_ended() -> None:
+    fragment = Fragment(EntryId(0), (A, B))
+    note = TaskNote()
+
+    assert note.suspected(A).cleared([A], None).without_grace().tried_at_ms == 0
+    assert failed(note).tried_at_ms == 1000
+    assert note.refused(A, "e", 2000, first_ms=10, most_ms=100).tried_at_ms == 2000
+    assert note.with_grace(fragment, 3000, 30, TASK, [A], 2).tried_at_ms == 3000

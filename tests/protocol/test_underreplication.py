@@ -140,3 +140,12 @@ def test_what_a_ledger_is_blocked_by_is_said() -> None:
     ).closed(EntryId(3), 1)
     assert blocked(single, (), {B}) == f"{A} to come back: no other bookie has copies"
     assert blocked(single, (), {A}) == needed, "it was formatted again"
+    empty = blocked(single, (), {A, B}, {A})
+    assert empty is not None
+    assert "nobody has" in empty
+    assert "to come back" not in empty, "it is there, and has nothing"
+    pair = LedgerMetadata(
+        Quorum(2, 2, 1), LedgerState.OPEN, (Fragment(EntryId(0), (A, B)),)
+    ).closed(EntryId(3), 1)
+    refilled = blocked(pair, {B}, {A, B}, {A})
+    assert refilled == f"{needed}, or `spark-bookkeeper bookie refill {A}`"

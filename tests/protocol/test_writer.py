@@ -14,7 +14,7 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
-    BookieToBeLeft,
+    BookiesLookedAt,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
@@ -22,6 +22,7 @@ from spark_bookkeeper.protocol.writer import (
     EnsembleStays,
     Event,
     FailPending,
+    LookBegins,
     Send,
     Stored,
     Writer,
@@ -49,12 +50,15 @@ def event_of(line: str, writer: Writer) -> Event:
             return Stored(int(position), BookieId(name), EntryId(int(through)))
         case [name, "fails"]:
             return BookieFailed(writer.ensemble.index(BookieId(name)), BookieId(name))
-        case [name, "is", "readonly"]:
-            at = writer.ensemble.index(BookieId(name))
-            return BookieToBeLeft(at, BookieId(name), may_hold=True)
-        case [name, "is", "gone"]:
-            at = writer.ensemble.index(BookieId(name))
-            return BookieToBeLeft(at, BookieId(name), may_hold=False)
+        case ["look", *found] if found != ["begins"]:  # look b=readonly d=gone
+            named = [one.split("=") for one in found]
+            of = {
+                why: {p: b for p, b in enumerate(writer.ensemble) if [b, why] in named}
+                for why in ("readonly", "gone")
+            }
+            return BookiesLookedAt(of["readonly"], of["gone"])
+        case ["look", "begins"]:
+            return LookBegins()
         case ["ensemble", "stays"]:
             return EnsembleStays()
         case [name, "is", "fenced"]:
@@ -214,10 +218,10 @@ def test_a_bookie_that_is_read_only_is_left_for_another_one() -> None:
         a stores 1       -> -
         b stores 1       -> ack 1
         c stores 1       -> -
-        c is readonly    -> leave c from 2
+        look c=readonly  -> leave c from 2
         a stores 3       -> -
         c stores 3       -> -
-        c is readonly    -> -
+        look c=readonly  -> -
         ensemble abd     -> send d at 2 from 2
         c at 2 stores 3  -> -
         d stores 3       -> ack 3
@@ -233,7 +237,7 @@ def test_a_bookie_is_left_when_its_share_of_what_is_acknowledged_is_whole() -> N
         add 4            -> -
         a stores 1       -> -
         b stores 1       -> ack 1
-        c is readonly    -> -
+        look c=readonly  -> -
         a stores 3       -> -
         b stores 3       -> -
         c stores 0       -> -
@@ -248,22 +252,63 @@ def test_a_bookie_that_does_not_come_to_the_end_of_its_share_holds_nobody_up_for
         Quorum(3, 3, 2),
         "abc",
         """
-        add 4            -> -
+        add 5            -> -
         a stores 1       -> -
         b stores 1       -> ack 1
-        c is readonly    -> -
+        look c=readonly  -> -
         a stores 2       -> -
         b stores 2       -> -
-        c is readonly    -> ack 2
+        look c=readonly  -> ack 2
         a stores 3       -> -
         b stores 3       -> ack 3
-        c is readonly    -> -
-        c stores 3       -> leave c from 4
+        look c=readonly  -> -
+        c stores 2       -> -
+        a stores 4       -> -
+        b stores 4       -> ack 4
+        c stores 4       -> leave c from 5
         """,
     )
 
 
-def test_a_bookie_without_an_agent_holds_nobody_up_and_is_left_once_it_has_its_share() -> None:
+def test_two_bookies_that_hang_hold_nobody_up_for_longer_than_one() -> None:
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly d=readonly -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        look c=readonly d=readonly -> ack 2
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        look c=readonly d=readonly -> -
+        """,
+    )
+
+
+def test_bookies_that_are_read_only_are_left_one_after_the_other() -> None:
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 3            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly d=readonly -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        d stores 1       -> leave d from 2
+        ensemble abce    -> send e at 3 from 2
+        c stores 1       -> leave c from 2
+        ensemble abfe    -> send f at 2 from 2, ack 2
+        """,
+    )
+
+
+def test_what_was_held_goes_on_at_a_look_that_finds_nobody_to_be_left() -> None:
     assert_story(
         Quorum(3, 3, 2),
         "abc",
@@ -271,10 +316,268 @@ def test_a_bookie_without_an_agent_holds_nobody_up_and_is_left_once_it_has_its_s
         add 4            -> -
         a stores 1       -> -
         b stores 1       -> ack 1
-        c is gone        -> -
+        look c=readonly  -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        look             -> ack 2
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        c stores 3       -> -
+        """,
+    )
+
+
+def test_nothing_is_held_while_a_look_is_under_way() -> None:
+    """It may take as long as the metadata store does."""
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly  -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        look begins      -> ack 2
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        c stores 3       -> -
+        look c=readonly  -> leave c from 4
+        """,
+    )
+
+
+def test_what_was_held_goes_on_after_a_change_though_a_look_fell_into_it() -> None:
+    """A writer that is being closed says in such a look that nobody is left any more."""
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 3            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly d=readonly -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        d stores 1       -> leave d from 2
+        look             -> -
+        ensemble abce    -> send e at 3 from 2, ack 2
+        c stores 2       -> -
+        """,
+    )
+
+
+def test_a_bookie_that_had_its_share_and_stayed_is_waited_for_again() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly  -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        c stores 1       -> leave c from 2
+        ensemble stays   -> ack 2
+        look c=readonly  -> -
+        a stores 3       -> -
+        b stores 3       -> -
+        c stores 2       -> leave c from 3
+        ensemble abd     -> send d at 2 from 3, ack 3
+        """,
+    )
+
+
+def test_a_bookie_that_was_not_to_be_left_meanwhile_is_waited_for_again() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly  -> -
+        look             -> -
+        look c=readonly  -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        c stores 1       -> leave c from 2
+        """,
+    )
+
+
+def test_who_takes_the_place_of_a_bookie_is_waited_for_anew() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=readonly  -> -
+        look c=gone      -> -
+        look c=gone      -> leave c from 2
+        ensemble abd     -> send d at 2 from 2
         a stores 2       -> -
         b stores 2       -> ack 2
-        c is gone        -> -
+        look d=readonly  -> -
+        a stores 3       -> -
+        b stores 3       -> -
+        d stores 2       -> leave d from 3
+        """,
+    )
+
+
+def test_who_takes_the_place_of_a_bookie_is_late_at_two_looks_of_its_own() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=gone      -> -
+        look c=gone      -> leave c from 2
+        ensemble abd     -> send d at 2 from 2
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        look d=gone      -> -
+        look d=gone      -> leave d from 3
+        """,
+    )
+
+
+def test_bookies_without_agents_that_hang_are_left_at_the_same_look() -> None:
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=gone d=gone -> -
+        look c=gone d=gone -> leave c from 2
+        a stores 2       -> -
+        b stores 2       -> -
+        ensemble abed    -> send e at 2 from 2, leave d from 2
+        ensemble abef    -> send f at 3 from 2, ack 2
+        """,
+    )
+
+
+def test_one_that_has_its_share_is_left_before_one_that_hangs() -> None:
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=gone      -> -
+        d stores 1       -> -
+        look c=gone d=readonly -> leave d from 2
+        ensemble abce    -> send e at 3 from 2, leave c from 2
+        ensemble stays   -> -
+        """,
+    )
+
+
+def test_a_bookie_that_was_behind_has_one_look_of_its_own_to_catch_up() -> None:
+    """It caught up in between, during a change, and lags anew."""
+    assert_story(
+        Quorum(4, 4, 2),
+        "abcd",
+        """
+        add 5            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        d stores 1       -> -
+        look c=gone      -> -
+        look c=gone d=readonly -> leave d from 2
+        c stores 1       -> -
+        look c=gone d=readonly -> -
+        ensemble stays   -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        look c=gone      -> -
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        look c=gone      -> leave c from 4
+        """,
+    )
+
+
+def test_a_bookie_without_an_agent_that_lags_is_waited_for_once_and_left() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        look             -> -
+        c stores 1       -> -
+        look c=gone      -> -
+        a stores 3       -> -
+        b stores 3       -> -
+        c stores 2       -> leave c from 3
+        ensemble abd     -> send d at 2 from 3, ack 3
+        """,
+    )
+
+
+def test_a_bookie_without_an_agent_that_is_still_behind_at_the_next_look_is_given_up() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        c stores 0       -> -
+        look c=gone      -> -
+        a stores 3       -> -
+        b stores 3       -> -
+        c stores 1       -> -
+        look c=gone      -> leave c from 3
+        c stores 2       -> -
+        ensemble abd     -> send d at 2 from 3, ack 3
+        """,
+    )
+
+
+def test_a_bookie_without_an_agent_that_hangs_holds_nobody_up_and_is_given_up() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 5            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        look c=gone      -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        look c=gone      -> leave c from 3
+        a stores 3       -> -
+        b stores 3       -> -
+        ensemble stays   -> ack 3
+        look c=gone      -> leave c from 4
+        ensemble abd     -> send d at 2 from 4
+        """,
+    )
+
+
+def test_a_bookie_without_an_agent_that_hangs_is_left_when_it_has_its_share_after_all() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 2       -> -
+        b stores 2       -> ack 2
+        look c=gone      -> -
         a stores 3       -> -
         c stores 1       -> -
         c stores 2       -> leave c from 3
@@ -292,10 +595,10 @@ def test_a_bookie_that_was_read_only_and_is_gone_holds_nobody_up_any_more() -> N
         add 2            -> -
         a stores 0       -> -
         b stores 0       -> ack 0
-        c is readonly    -> -
+        look c=readonly  -> -
         a stores 1       -> -
         b stores 1       -> -
-        c is gone        -> ack 1
+        look c=gone      -> ack 1
         """,
     )
 
@@ -306,13 +609,13 @@ def test_where_nobody_takes_its_place_a_bookie_that_is_read_only_stays() -> None
         "abc",
         """
         add 2            -> -
-        c is readonly    -> leave c from 0
+        look c=readonly  -> leave c from 0
         a stores 0       -> -
         c stores 0       -> -
         ensemble stays   -> ack 0
         c stores 1       -> -
         b stores 1       -> ack 1
-        c is readonly    -> leave c from 2
+        look c=readonly  -> leave c from 2
         """,
     )
 
@@ -325,13 +628,13 @@ def test_a_bookie_that_fails_comes_before_one_that_is_read_only() -> None:
         add 2            -> -
         a stores 0       -> -
         b stores 0       -> ack 0
-        c is readonly    -> -
+        look c=readonly  -> -
         a fails          -> replace a from 1
         ensemble dbc     -> send d at 0 from 1
         b stores 1       -> -
         d stores 1       -> ack 1
         c stores 1       -> -
-        c is readonly    -> leave c from 2
+        look c=readonly  -> leave c from 2
         b fails          -> -
         ensemble stays   -> replace b from 2
         ensemble dec     -> send e at 1 from 2
@@ -345,7 +648,7 @@ def test_a_bookie_that_fails_while_it_is_left_is_replaced_all_the_same() -> None
         "abc",
         """
         add 1            -> -
-        c is readonly    -> leave c from 0
+        look c=readonly  -> leave c from 0
         c fails          -> -
         ensemble stays   -> replace c from 0
         no ensemble      -> fail pending
@@ -375,6 +678,14 @@ def test_a_fence_of_a_bookie_that_was_replaced_says_nothing() -> None:
 
     assert writer.step(BookieFenced(2, BookieId("c"))) == []
     assert writer.status is WriterStatus.WRITING
+
+
+def test_a_look_at_a_bookie_that_was_replaced_says_nothing() -> None:
+    writer = Writer(Quorum(3, 3, 2), bookies("abc"))
+    writer.step(BookieFailed(2, BookieId("c")))
+    writer.step(EnsembleChanged(bookies("abd")))
+
+    assert writer.step(BookiesLookedAt({2: BookieId("c")}, {})) == []
 
 
 def test_without_an_ensemble_the_writer_gives_up() -> None:
@@ -416,6 +727,11 @@ class World:
     fragments: list[tuple[EntryId, tuple[BookieId, ...]]] = field(default_factory=list)
     change: ChangeEnsemble | None = None
     is_published: bool = False
+    left: set[BookieId] = field(default_factory=set)
+    late: set[BookieId] = field(default_factory=set)
+    """Bookies that had no agent and were behind at the last look."""
+    given_up: set[BookieId] = field(default_factory=set)
+    """Those that were at the last two."""
     acknowledged: EntryId = NO_ENTRY
     named: int = 0
 
@@ -443,10 +759,14 @@ class World:
                     self.lanes[position] = (bookie, first)
                 case Acknowledge(through):
                     self.acknowledge(through)
-                case ChangeEnsemble(first, failed):
+                case ChangeEnsemble(first, failed, may_stay):
                     assert self.change is None, "one change at a time"
                     assert first == self.acknowledged + 1
                     assert failed
+                    for position, bookie in failed.items() if may_stay else ():
+                        share = self.share(position)
+                        is_whole = share <= self.truth[bookie]
+                        assert is_whole or bookie in self.given_up, "left-bookies-are-whole"
                     self.change = command
                 case FailPending():
                     raise AssertionError("nobody fenced, and there are always bookies")
@@ -488,23 +808,39 @@ class World:
         bookie, _ = self.lanes.pop(position)
         self.answers.append(BookieFailed(position, bookie))
 
-    def publish(self) -> None:
+    def look(self, readonly: dict[int, BookieId], gone: dict[int, BookieId]) -> None:
+        late, self.late = self.late, {b for p, b in gone.items() if self.writer._is_behind(p)}
+        self.given_up = late & self.late
+        self.step(BookiesLookedAt(readonly, gone))
+
+    def publish(self, is_back: bool = False) -> None:
+        """Others take the places of the bookies that are replaced: ones that were left, or new."""
         assert self.change is not None
-        since, before = self.fragments[-1]
-        ensemble = list(before)
+        ensemble = list(self.fragments[-1][1])
+        back = self.may_be_gone_back_to() if is_back else []
         for position, bookie in self.change.failed.items():
-            ensemble[position] = self.new_bookie()
+            ensemble[position] = back.pop() if back else self.new_bookie()
             if self.change.may_stay:
-                share = {e for e in range(since, self.change.first) if self.holds(position, e)}
-                assert share <= self.truth[bookie], "left before its share was whole"
+                self.left.add(bookie)
         if self.fragments[-1][0] == self.change.first:
             self.fragments.pop()
         self.fragments.append((self.change.first, tuple(ensemble)))
         self.is_published = True
         self.check()
 
-    def holds(self, position: int, entry_id: int) -> bool:
-        return self.quorum.holds(position, EntryId(entry_id))
+    def may_be_gone_back_to(self) -> list[BookieId]:
+        """Bookies that were left, whose last answer came and of which all is acknowledged."""
+        return [
+            bookie
+            for bookie in sorted(self.left - set(self.fragments[-1][1]))
+            if max(self.truth[bookie], default=NO_ENTRY) <= self.acknowledged
+            and all(not isinstance(a, Stored) or a.bookie != bookie for a in self.answers)
+        ]
+
+    def share(self, position: int) -> set[EntryId]:
+        """What the bookie at a position is to have of what is acknowledged."""
+        entries = map(EntryId, range(self.fragments[-1][0], self.acknowledged + 1))
+        return {e for e in entries if self.quorum.holds(position, e)}
 
     def stay(self) -> None:
         """Nobody could take the place of a bookie that is to be left."""
@@ -533,7 +869,7 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
         can += ["store", "store"] if world.lanes else []
         can += ["answer", "answer"] if world.answers else []
         can += ["fail"] if world.lanes and failures < 6 else []
-        can += ["to be left"] if world.lanes else []
+        can += ["look", "look begins"]
         can += ["publish"] if world.change is not None and not world.is_published else []
         may_stay = world.change is not None and world.change.may_stay
         can += ["stay"] if may_stay and not world.is_published else []
@@ -550,14 +886,18 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
             case "fail":
                 world.fail(data.draw(st.sampled_from(sorted(world.lanes)), "position"))
                 failures += 1
-            case "to be left":
-                position = data.draw(st.sampled_from(sorted(world.lanes)), "position")
-                may_hold = data.draw(st.booleans(), "may hold")
-                world.step(BookieToBeLeft(position, world.lanes[position][0], may_hold))
+            case "look":
+                lanes = {p: bookie for p, (bookie, _) in world.lanes.items()}
+                found = {p: data.draw(st.sampled_from(["", "readonly", "gone"])) for p in lanes}
+                readonly = {p: b for p, b in lanes.items() if found[p] == "readonly"}
+                gone = {p: b for p, b in lanes.items() if found[p] == "gone"}
+                world.look(readonly, gone)
+            case "look begins":
+                world.step(LookBegins())
             case "stay":
                 world.stay()
             case "publish":
-                world.publish()
+                world.publish(data.draw(st.booleans(), "back"))
             case _:
                 world.finish_change()
         assert world.writer.last_add_confirmed == world.acknowledged

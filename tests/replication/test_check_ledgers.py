@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,8 +17,10 @@ from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
 from spark_bookkeeper.bookie.verdict import Verdict
+from spark_bookkeeper.bookie.verdict import Verified as Entry
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -195,6 +199,38 @@ def test_a_file_that_is_spoilt_only_around_its_entries_is_named_and_made_again(
     assert repaired.counts == {"replicated": 1}
     assert checked(ground).is_complete
     assert repair_ledgers(client, LocalRunner(client), None).rows == ()
+
+
+@pytest.mark.parametrize(("how", "status"), [("compacted", "healthy"), ("lost", "missing")])
+def test_who_finds_a_file_gone_of_which_the_entries_were_good_looks_for_them_again(
+    ground: Ground, how: str, status: str
+) -> None:
+    """Compaction has moved them (SLOT-LOG rule R20), or they went with the file."""
+    writer = written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[1]
+    operations: list[str] = []
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place != bookie or "/slots/" not in path or "struck" in operations:
+            return
+        if operation != "read" or operations[-1:] != ["sync"]:  # a look at a whole file
+            operations.append(operation)
+            return
+        operations.append("struck")
+        if how == "compacted":
+            compact_ledgers(ground.client(), None, [bookie], CompactionWish(files_least=2))
+        else:
+            for file in ground.files(bookie, "slots"):
+                file.unlink()
+
+    ground.before.append(strike)
+
+    report = checked(ground)
+
+    assert len(ground.files(bookie, "copies")) == (how == "compacted")
+    found = {str(row.source): (row.status, row.entries, row.bytes) for row in report.rows}
+    assert found.pop(bookie) == (status, 10, 500)
+    assert list(found.values()) == [("healthy", 10, 500)] * 2
 
 
 def test_a_share_that_another_bookie_has_meanwhile_is_not_called_healthy(ground: Ground) -> None:
@@ -606,3 +642,21 @@ def test_a_ledger_that_does_not_exist_is_gone(ground: Ground) -> None:
     report = check_ledgers(ground.context, LocalRunner(ground.context), [LedgerId(9)], 100)
 
     assert [row.status for row in report.rows] == ["gone"]
+
+
+def test_the_limit_is_told_of_what_was_read_twice() -> None:
+    """Entries in a file that is damaged around them are read once more, and counted once."""
+    verdict = Verdict({0: Entry(100, b""), 1: Entry(10, b"")}, {}, {0: "cut short"})
+    replica = SimpleNamespace(
+        bookie_id="b:1",
+        verify=lambda entries, with_files: Verdict(
+            {e: verdict.good[e] for e in entries}, {}, verdict.spoilt
+        ),
+    )
+    context = SimpleNamespace(bookies=SimpleNamespace(ask=lambda replica, purpose, call: call()))
+    ledger = SimpleNamespace(ledger_id=1)
+    check: Any = share_check.ShareCheck
+    share = check(context, ledger, replica, [0, 1], with_files=True)
+
+    assert share._look_at([0, 1]) == 210
+    assert share._bytes == 110

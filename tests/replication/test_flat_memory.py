@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -96,6 +96,8 @@ class Counting:
         """With which a scan is done, and not made up."""
         self.published: Published | None = None
         """Tasks that go when their work is done."""
+        self.stored: Sized = ()
+        """What the metadata store keeps of its own, in this process only because it is a twin."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
@@ -110,7 +112,7 @@ class Counting:
         return ()
 
     def look(self) -> None:
-        self.most = max(self.most, alive() - self.before)
+        self.most = max(self.most, alive() - self.before - len(self.stored))
 
     def _result(self, item: Any) -> Any:
         if isinstance(item, Lot):
@@ -225,6 +227,7 @@ def run(
     )
     runner = Counting()
     runner.context = context
+    runner.stored = ground.cluster.registers
     if job in (replicated, all_checked, shown):
         runner.published = Published(ledgers.ids)
         monkeypatch.setattr(ground.cluster.tasks, "tasks", runner.published)

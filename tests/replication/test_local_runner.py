@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.replication.runner import (
     ITEMS_TOGETHER,
+    Bounds,
     LocalRunner,
     carry_out_many,
     no_progress,
@@ -16,6 +21,7 @@ from spark_bookkeeper.replication.runner import (
 from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.interrupts import functions_of
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
 
@@ -61,7 +67,9 @@ def test_what_cannot_be_done_together_is_done_by_itself(ground: Ground) -> None:
         alone.append(item.number)
         return [Done(item.number)]
 
-    def some(_: ClientContext, items: Sequence[Piece]) -> Sequence[Sequence[Done] | None]:
+    def some(
+        _: ClientContext, items: Sequence[Piece], __: Bounds
+    ) -> Sequence[Sequence[Done] | None]:
         batches.append(len(items))
         if any(item.number == 200 for item in items):
             raise ZeroDivisionError
@@ -79,6 +87,84 @@ def test_what_cannot_be_done_together_is_done_by_itself(ground: Ground) -> None:
     assert sorted(alone) == [n for n in range(300) if n in failed or n % 10 == 7]
     assert told[0] == (0, 300, 0)
     assert sorted(done for done, _, _ in told) == list(range(301))
+
+
+@pytest.mark.parametrize(("width", "items"), [(16, 300), (16, 40), (16, 5), (3, 300), (1, 300)])
+def test_batches_share_what_a_limit_gives_to_the_items_in_whose_place_they_are(
+    ground: Ground, width: int, items: int
+) -> None:
+    """However many batches are under way at once, they have no more than these items would."""
+    counting = threading.Lock()
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def some(
+        _: ClientContext, items: Sequence[Piece], bounds: Bounds
+    ) -> Sequence[Sequence[Done] | None]:
+        with counting:
+            under_way.append(bounds.shares)
+            most.append(sum(under_way))
+        met.wait(20)
+        with counting:
+            under_way.remove(bounds.shares)
+        return [[Done(item.number)] for item in items]
+
+    met = threading.Barrier(2 if width > 1 and items > ITEMS_TOGETHER else 1)
+    working = replace(step(lambda *_: ()), do_many=some)
+    pieces = [Piece(number) for number in range(min(items, 2 * ITEMS_TOGETHER))]
+
+    carry_out_many(working, ground.context, pieces, width, UnderWay(ground.runtime))
+
+    assert min(width, items) - 1 <= max(most) <= min(width, items)
+
+
+def test_a_batch_hears_that_the_one_beside_it_was_interrupted(ground: Ground) -> None:
+    met = threading.Barrier(2)
+    heard: list[bool] = []
+
+    def some(
+        _: ClientContext, items: Sequence[Piece], bounds: Bounds
+    ) -> Sequence[Sequence[Done] | None]:
+        met.wait(20)
+        if items[0].number == 0:
+            raise KeyboardInterrupt
+        ground.until(bounds.is_ending)
+        heard.append(bounds.is_ending())
+        return [None] * len(items)
+
+    working = replace(step(lambda *_: ()), do_many=some)
+    items = [Piece(number) for number in range(2 * ITEMS_TOGETHER)]
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_many(working, ground.context, items, 4, UnderWay(ground.runtime))
+
+    assert heard == [True]
+
+
+def test_ctrl_c_while_another_batch_is_waited_for_ends_that_batch(ground: Ground) -> None:
+    met = threading.Barrier(2)
+    main = threading.current_thread()
+    heard: list[bool] = []
+
+    def some(
+        _: ClientContext, items: Sequence[Piece], bounds: Bounds
+    ) -> Sequence[Sequence[Done] | None]:
+        met.wait(20)
+        if threading.current_thread() is not main:
+            ground.until(lambda: "join" in functions_of(main))
+            os.kill(os.getpid(), signal.SIGINT)  # main hears it while it waits
+            ground.until(bounds.is_ending)
+            heard.append(bounds.is_ending())
+        return [None] * len(items)
+
+    working = replace(step(lambda *_: ()), do_many=some)
+    items = [Piece(number) for number in range(2 * ITEMS_TOGETHER)]
+    context = replace(ground.context, runtime=ThreadRuntime())
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_many(working, context, items, 4, UnderWay(context.runtime))
+
+    assert heard == [True], "it was waited for"
 
 
 def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_other(

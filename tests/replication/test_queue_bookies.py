@@ -25,6 +25,7 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -66,6 +67,7 @@ def test_a_ledger_outlives_its_writer_and_one_of_its_bookies(
     rows = [table(0, 10), table(10, 5_000), table(5_010, 3)]
     for piece in rows:
         writer.append(piece)
+    wait_for_every_copy(writer)  # a fence would keep what is on its way from its bookie
     expected = pa.concat_tables(rows)
 
     # Recovered by another client: the first can add nothing more.

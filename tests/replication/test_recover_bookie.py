@@ -33,7 +33,7 @@ from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntim
 from tests.whole import assert_whole
 
 USUAL = Quorum(3, 3, 2)
-PLAN_COLUMNS = ("sources", "live_copies", "live_copies_after")
+PLAN_COLUMNS = ("sources", "live_copies", "live_copies_after", "only_if_read")
 
 
 def written(
@@ -189,6 +189,22 @@ def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
     assert all(row["target"] for row in plan.to_dict()["rows"])
 
 
+def test_a_plan_promises_no_copies_of_an_open_ledger_that_nobody_has(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    writer = lifecycle.create_ledger(ground.context, Quorum(1, 1, 1))
+    writer.append(b"0")
+    (lost,) = writer.metadata.last_fragment.ensemble
+    ground.stop(lost, destroy=True)
+
+    (row,) = [
+        row.to_dict() for row in recovered(ground, lost, dry_run=True).rows if row.action == "copy"
+    ]
+
+    assert (row["live_copies"], row["live_copies_after"]) == (0, 0)
+    assert (row["sources"], row["only_if_read"]) == ((lost,), ((lost,),))
+    assert f"only if the storage of {lost} can still be read" in row["reason"]
+
+
 def test_a_plan_has_sources_and_live_copies_now_and_after_as_data(tmp_path: Path) -> None:
     """One bookie is to be recovered, one is down besides, and the ensemble is striped."""
     ground = Ground(tmp_path, bookies=6)
@@ -203,12 +219,32 @@ def test_a_plan_has_sources_and_live_copies_now_and_after_as_data(tmp_path: Path
     (row,) = plan.to_arrow().to_pylist()
     assert list(row) == [*ROW_SCHEMA.names, *PLAN_COLUMNS]
     assert row["source"] == lost
-    assert row["sources"] == [others[-1]], "its neighbours hold its entries too, and one is down"
-    assert (row["live_copies"], row["live_copies_after"]) == (0, 1)
+    assert row["sources"] == [lost, down, others[-1]], "some entries were on those that are down"
+    assert row["reason"].endswith(f"only if the storage of {lost} or {down} can still be read")
+    assert row["only_if_read"] == [[lost, down]]
+    assert (row["live_copies"], row["live_copies_after"]) == (0, 0), "nobody can promise more"
     assert (row["entries"], row["bytes"]) == (4, (writer.metadata.length_bytes or 0) // 2)
+    ground.stop(others[-1])
+    (row,) = recovered(ground, lost, dry_run=True).to_arrow().to_pylist()
+    assert row["sources"] == [lost, down, others[-1]]
+    needed = f"the storage of {lost} or {down}, and of {others[-1]} or {lost}"
+    assert row["reason"].endswith(f"only if {needed} can still be read")
+    assert row["only_if_read"] == [[lost, down], [others[-1], lost]]
     assert [(r["live_copies"], r["live_copies_after"]) for r in both.to_dict()["rows"]] == [
-        (0, 2)
+        (0, 0)
     ] * 2
+    alone = written(ground, Quorum(1, 1, 1), 2)
+    kept = written(ground, Quorum(3, 3, 2), 2)
+    gone = alone.metadata.last_fragment.ensemble[0]
+    ground.stop(gone)
+    ids = (alone.ledger_id, kept.ledger_id)
+    rows = {r["ledger_id"]: r for r in recovered(ground, gone, dry_run=True).to_dict()["rows"]}
+    assert list(rows[ids[0]]["sources"]) == [gone]
+    assert (rows[ids[0]]["live_copies"], rows[ids[0]]["live_copies_after"]) == (0, 0)
+    if ids[1] in rows:
+        assert gone not in rows[ids[1]]["sources"], "others have all of it"
+        assert "only if" not in rows[ids[1]]["reason"]
+        assert rows[ids[1]]["only_if_read"] is None
     assert "<th>live_copies_after</th>" in plan._repr_html_()
     assert recovered(ground, lost).to_arrow().schema == ROW_SCHEMA
 

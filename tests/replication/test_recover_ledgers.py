@@ -13,6 +13,7 @@ from spark_bookkeeper.replication.recover_ledgers import (
 )
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 
@@ -63,6 +64,7 @@ def test_a_ledger_that_must_wait_is_left_with_its_blockers_and_holds_up_nobody(
 ) -> None:
     blocked = lifecycle.create_ledger(ground.context, USUAL)
     blocked.append(b"a")
+    wait_for_every_copy(blocked)  # else the writer may still replace a bookie that stops
     a, b, _ = blocked.metadata.last_fragment.ensemble
     ground.stop(a)
     ground.stop(b)

@@ -210,11 +210,11 @@ def test_the_limit_of_bytes_per_second_holds(ground: Ground) -> None:
     runtime = InlineRuntime()
     client = ground.client(runtime)
 
-    report = refill_bookie(client, LocalRunner(client), Refill(bookie, bytes_per_second=2))
+    report = refill_bookie(client, LocalRunner(client), Refill(bookie, bytes_per_second=30))
 
     copied = sum(row.bytes for row in report.rows)
     assert copied >= 10
-    assert runtime.slept >= copied / 2 * 0.9
+    assert runtime.slept >= copied / 30 * 0.9
 
 
 def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
@@ -410,6 +410,22 @@ def test_large_shares_are_copied_in_pieces(tmp_path: Path) -> None:
     assert any(phase.startswith("finishing large ledgers") for phase in phases)
     assert sum(row.bytes for row in report.rows) > 0
     assert is_whole(ground, writer)
+
+
+def test_of_the_metadata_it_is_told_how_many_are_to_be_read(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground)
+    bookie = ground.bookie_ids[0]
+    ground.format(bookie)
+    told: list[tuple[int, int]] = []
+
+    def progress(phase: str, done: int, total: int, size_bytes: int) -> None:
+        if phase == "reading ledger metadata":
+            told.append((done, total))
+
+    refill_bookie(ground.context, LocalRunner(ground.context), Refill(bookie), progress=progress)
+
+    assert told == [(done, 3) for done in (1, 2, 3)] * 2, "for what is open, and for all"
 
 
 def test_what_cannot_be_refilled_is_refused_with_the_way(ground: Ground) -> None:

@@ -143,7 +143,9 @@ def test_a_file_that_cannot_be_read_is_made_again_beside_it(ground: Ground) -> N
 
 def test_a_whole_ledger_has_nothing_to_repair_and_so_has_a_repaired_one(ground: Ground) -> None:
     writer = written(ground)
-    assert repaired(ground).rows == ()
+    whole = repaired(ground)
+    assert whole.rows == ()
+    assert repr(whole) == "RepairReport(repair_ledgers: nothing was found wrong in 1 ledger)"
     drop_slots(ground, writer.metadata.last_fragment.ensemble[0], 3)
 
     first, second = repaired(ground), repaired(ground)

@@ -13,10 +13,12 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies import together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
+from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -77,7 +79,7 @@ def test_all_shares_are_made_again_and_named(ground: Ground) -> None:
         hit = [w for w in writers if lost in w.metadata.bookies()]
         client = ground.client()
 
-        done = rereplicate_many(client, works(hit, lost))
+        done = rereplicate_many(client, works(hit, lost), Bounds())
 
         for writer, shares in zip(hit, done, strict=True):
             assert shares is not None
@@ -101,7 +103,7 @@ def test_each_bookie_and_the_metadata_are_asked_no_more_than_for_each(ground: Gr
         client.bookies.registrations()
         ground.forget()
         if is_together:
-            rereplicate_many(client, hit)
+            rereplicate_many(client, hit, Bounds())
         else:
             for work in hit:
                 rereplicate_fragment(client, work)
@@ -113,6 +115,74 @@ def test_each_bookie_and_the_metadata_are_asked_no_more_than_for_each(ground: Gr
     assert asked[0].keys() <= asked[1].keys()
 
 
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+def test_two_lost_shares_of_a_fragment_go_to_two_bookies_in_one_step(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writers = closed(ground, 5, Quorum(*sizes))
+    lost = ground.bookie_ids[:2]
+    hit = [w for w in writers if set(lost) <= w.metadata.bookies()]
+    while len(hit) < 3:
+        (writer,) = closed(ground, 1, Quorum(*sizes))
+        hit += [writer] if set(lost) <= writer.metadata.bookies() else []
+    for bookie in lost:
+        lose(ground, bookie)
+    client = ground.client()
+    planned = [FragmentWork(w.ledger_id, EntryId(0), tuple(lost), None, False, None) for w in hit]
+    ground.forget()
+
+    done = rereplicate_many(client, planned, Bounds())
+
+    assert ground.count()["write_ledger"] == len(hit)
+    for writer, shares in zip(hit, done, strict=True):
+        assert shares is not None
+        assert [share.source for share in shares] == [
+            b for b in writer.metadata.last_fragment.ensemble if b in lost
+        ]
+        now = client.store.read_ledger(writer.ledger_id).value.last_fragment.ensemble
+        assert not set(lost) & set(now)
+        assert {share.target for share in shares} <= set(now)
+        assert len(set(now)) == len(now)
+    survive(ground, hit, 1)
+
+
+def test_a_fragment_of_which_one_share_is_not_stored_names_none_of_the_targets(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writers = closed(ground, 4)[1:]
+    lost = writers[0].metadata.last_fragment.ensemble[:2]
+    hit = [w for w in writers if set(lost) <= w.metadata.bookies()]
+    for bookie in lost:
+        lose(ground, bookie)
+    spare = next(b for b in ground.bookie_ids if b not in hit[0].metadata.bookies())
+    hit = [w for w in hit if spare not in w.metadata.bookies()]
+
+    def refuse(place: str, operation: str, path: str) -> None:
+        if place == spare and operation == "put_if_absent" and "/copies/" in path:
+            raise BookieUnavailableError("it does not answer", bookie_id=spare)
+
+    client = ground.client(None, refuse)
+    planned = [FragmentWork(w.ledger_id, EntryId(0), lost, None, False, None) for w in hit]
+
+    assert rereplicate_many(client, planned, Bounds()) == [None] * len(hit)
+    for writer in hit:
+        assert client.store.read_ledger(writer.ledger_id).value == writer.metadata
+
+
+def test_one_of_two_lost_bookies_that_is_back_is_left_to_its_fragment_by_itself(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    (writer,) = closed(ground, 3)[2:]
+    lost = writer.metadata.last_fragment.ensemble[:2]
+    lose(ground, lost[0])
+    work = FragmentWork(writer.ledger_id, EntryId(0), lost, None, False, None)
+
+    assert rereplicate_many(ground.client(), [work], Bounds()) == [None]
+
+
 def test_what_is_large_or_unusual_is_left_to_itself(ground: Ground) -> None:
     ground.add_bookie()
     small, changed, opened, back = closed(ground, 5)[1:]
@@ -121,17 +191,12 @@ def test_what_is_large_or_unusual_is_left_to_itself(ground: Ground) -> None:
     lost = lose(ground, small.metadata.last_fragment.ensemble[0])
     writers = [w for w in (small, changed, opened, back, bulk) if lost in w.metadata.bookies()]
     planned = works(writers, lost)
-    limited = [FragmentWork(small.ledger_id, EntryId(0), (lost,), None, False, 1 << 20)]
     other_life = [FragmentWork(small.ledger_id, EntryId(0), (lost,), None, False, None, nonce=b"x")]
-    both = small.metadata.last_fragment.ensemble[:2]
-    two = [FragmentWork(small.ledger_id, EntryId(0), both, None, True, None)]
     client = ground.client()
 
-    assert rereplicate_many(client, limited) == [None]
-    assert rereplicate_many(client, other_life) == [None]
-    assert rereplicate_many(client, two) == [None]
+    assert rereplicate_many(client, other_life, Bounds()) == [None]
     ground.context.store.delete_ledger(small.ledger_id, None)
-    done = dict(zip(writers, rereplicate_many(client, planned), strict=True))
+    done = dict(zip(writers, rereplicate_many(client, planned, Bounds()), strict=True))
     assert done[small] is None
     if bulk in done:
         assert done[bulk] is None
@@ -153,7 +218,7 @@ def test_a_ledger_that_changes_meanwhile_is_left_and_the_others_are_done(ground:
 
     ground.before.append(overtake)
 
-    done = rereplicate_many(client, works(hit, lost))
+    done = rereplicate_many(client, works(hit, lost), Bounds())
 
     assert [shares is not None for shares in done] == [True] * (len(hit) - 1) + [False]
     assert lost not in client.store.read_ledger(overtaken.ledger_id).value.bookies()
@@ -170,7 +235,7 @@ def test_killed_at_every_operation_nothing_is_lost_and_the_rest_is_done_again(
         hit = [w for w in writers if lost in w.metadata.bookies()]
         kill = KillAt(at)
         with suppress(Killed):
-            rereplicate_many(ground.client(InlineRuntime(), kill), works(hit, lost))
+            rereplicate_many(ground.client(InlineRuntime(), kill), works(hit, lost), Bounds())
         client = ground.client()
         for work in works(hit, lost):
             rereplicate_fragment(client, work)

@@ -22,7 +22,7 @@ from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
 from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.rereplicate import FragmentWork
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
+from spark_bookkeeper.replication.runner import Bounds, LocalRunner, Progress, Step
 from spark_bookkeeper.replication.slow_notes import noting, slowest_of
 from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, said, with_others
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -172,7 +172,9 @@ def test_progress_and_the_notes_of_jobs_name_what_is_slow(
             assert is_noted.wait(60)
         return [Done(int(item.ledger_id))]
 
-    def do_many(context: ClientContext, items: Sequence[Shelf]) -> Sequence[Sequence[Done]]:
+    def do_many(
+        context: ClientContext, items: Sequence[Shelf], _: Bounds
+    ) -> Sequence[Sequence[Done]]:
         return [do(context, item) for item in items]
 
     def hear(phase: str, done: int, total: int, size_bytes: int) -> None:

@@ -62,7 +62,7 @@ from spark_bookkeeper.protocol.writer import (
     Acknowledge,
     AddRequested,
     BookieFailed,
-    BookieToBeLeft,
+    BookiesLookedAt,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
@@ -153,7 +153,7 @@ def a_bookie_that_is_left_has_its_whole_share(_: Path) -> None:
         commands += writer.step(event)
     assert commands == [Acknowledge(EntryId(0))]
 
-    assert writer.step(BookieToBeLeft(2, C, may_hold=True)) == []
+    assert writer.step(BookiesLookedAt({2: C}, {})) == []
     assert writer.step(Stored(0, A, EntryId(1))) == []
     assert writer.step(Stored(1, B, EntryId(1))) == [], "or a slow bookie would never be left"
     assert writer.step(Stored(2, C, EntryId(0))) == [
@@ -163,13 +163,7 @@ def a_bookie_that_is_left_has_its_whole_share(_: Path) -> None:
 
 @rule("leave_whole", a_bookie_that_is_left_has_its_whole_share)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def leave(writer: Writer) -> list[Command]:
-        assert writer._leaving is not None
-        writer._is_changing = True
-        left = {writer._leaving: writer.ensemble[writer._leaving]}
-        return [ChangeEnsemble(EntryId(writer.last_add_confirmed + 1), left, may_stay=True)]
-
-    patch.setattr(Writer, "_leave", leave)
+    patch.setattr(Writer, "_is_behind", lambda *_: False)
 
 
 def who_goes_back_knows_the_next_slot(directory: Path) -> None:
@@ -227,7 +221,7 @@ def the_last_space_is_left_to_fences(directory: Path) -> None:
 
 @rule("last_space", the_last_space_is_left_to_fences)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reserve, "spend", lambda _, size_bytes: None)
+    patch.setattr(Reserve, "_look", lambda _, size_bytes: None)
 
 
 def what_a_lost_bookie_stored_is_not_counted(_: Path) -> None:

@@ -259,6 +259,47 @@ def pausing(seed: int) -> Script:
     )
 
 
+def leaving(seed: int) -> Script:
+    """Agents end while their storage answers, and bookies become read-only, while a writer writes.
+
+    It rests between appends, so that agents are away for long enough. There is one bookie to go to,
+    and calls of it and the others may be slow, fail or come late.
+    """
+    dice = random.Random(f"{seed}/leaving")
+    quorum = dice.choice((Quorum(3, 3, 2), Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(2, 2, 1)))
+    bookies = quorum.ensemble_size + 1
+    kinds: tuple[Kind, ...] = ("expire", "expire", "read-only")
+    return replace(
+        changing(seed),
+        quorum=quorum,
+        bookies=bookies,
+        payloads=tuple(b"%d" % number for number in range(24)),
+        waits=frozenset(dice.sample(range(24), dice.choice((0, 0, 3)))),
+        rest_seconds=dice.choice((0.5, 2.0)),
+        add_timeout_ms=300_000,
+        explicit_lac_ms=dice.choice((0, 0, 1_000)),
+        ending=dice.choice(("close", "leave", "leave")),
+        recoverers=(),
+        plan=FaultPlan(
+            Rates(
+                delay=dice.choice((0.2, 0.4)),
+                late_effect=dice.choice((0.0, 0.0, 0.1)),
+                hang=dice.choice((0.0, 0.0, 0.01)),
+            ),
+            Rates(),
+            tuple(
+                Disaster(
+                    dice.choice(kinds),
+                    dice.randrange(bookies),
+                    dice.randint(5, 200),
+                    dice.choice((1.0, 5.0, 20.0)),
+                )
+                for _ in range(dice.randint(4, 10))
+            ),
+        ),
+    )
+
+
 def gathering(seed: int) -> Script:
     """Recoverers come with several ledgers at a time.
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.bookie import file_bookie
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.index import Doubt, EntryIndex, Tail, possible_range
@@ -121,15 +122,6 @@ def content_fixed(patch: Patch) -> None:
     """A repeated put takes in what has gathered since; one's own token is enough to count."""
     store_group = Lane.store
 
-    def check_exists(self: LedgerLog, slot: int, path: str, data: bytes) -> None:
-        found = self.storage.read(path)
-        if found is None:
-            raise BookieUnavailableError("gone", bookie_id=self.bookie_id)
-        tokens = [decode(d, self.key, self.encoding).token for d in (found, data)]
-        if tokens[0] != tokens[1]:
-            raise SlotTakenError("taken", bookie_id=self.bookie_id)
-        self.storage.sync(path)
-
     def store(self: Lane, group: Group) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
             store_group(self, group)
@@ -151,8 +143,19 @@ def content_fixed(patch: Patch) -> None:
             self._slot += 1
 
     patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it asserts this very rule
-    patch.setattr(LedgerLog, "_check_exists", check_exists)
+    patch.setattr(LedgerLog, "_check_exists", _check_token)
     patch.setattr(Lane, "store", store)
+
+
+def _check_token(self: LedgerLog, slot: int, path: str, data: bytes) -> None:
+    """A name that is taken counts where one's own token is in it."""
+    found = self.storage.read(path)
+    if found is None:
+        raise BookieUnavailableError("gone", bookie_id=self.bookie_id)
+    tokens = [decode(d, self.key, self.encoding).token for d in (found, data)]
+    if tokens[0] != tokens[1]:
+        raise SlotTakenError("taken", bookie_id=self.bookie_id)
+    self.storage.sync(path)
 
 
 def _part_of(group: Group, some: slice) -> Group:
@@ -282,13 +285,56 @@ def durable_ack(patch: Patch) -> None:
     patch.setattr(MemoryStorage, "_link", link)
 
 
-# Fences
+# Leaving a bookie, and going back to it
+
+
+@mutant
+def leave_whole(patch: Patch) -> None:
+    """Every bookie is left at once, whatever it has."""
+    patch.setattr(Writer, "_is_behind", lambda *_: False)
+
+
+@mutant
+def back_certain(patch: Patch) -> None:
+    """A writer goes back to where a put is on its way, or failed; its own token is enough there."""
+
+    def why_not_again(self: Lane, first: EntryId) -> str | None:
+        return "not acknowledged" if first < self.next_entry else None
+
+    patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it refuses other bytes in a slot
+    patch.setattr(LedgerLog, "_check_exists", _check_token)
+    patch.setattr(Lane, "why_not_again", why_not_again)
+
+
+@mutant
+def back_ascending(patch: Patch) -> None:
+    """A writer goes back though what it stored there is not acknowledged."""
+    why_not_again = Lane.why_not_again
+    patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it refuses slots that do not ascend
+    patch.setattr(Lane, "why_not_again", lambda self, _: why_not_again(self, self.next_entry))
+
+
+# Fences: of a ledger by itself, and as many are fenced together, which in a bucket each is
+
+
+def _fence_by(patch: Patch, fence: Callable[[LedgerLog], Tail]) -> None:
+    """However a ledger is fenced, by this."""
+
+    def each(_: object, logs: Mapping[int, LedgerLog]) -> dict[int, Tail]:
+        return {n: fence(log) for n, log in logs.items()}
+
+    patch.setattr(LedgerLog, "fence", fence)
+    patch.setattr(file_bookie, "fence_together", each)
 
 
 @mutant
 def fence_first_hole(patch: Patch) -> None:
     """The fence goes behind the first absent slot."""
-    put_fence = LedgerLog._put_fence
+    put_fence, usual_fence = LedgerLog._put_fence, LedgerLog.usual_fence
+
+    def usually_behind(self: LedgerLog, occupied: set[int]) -> tuple[str, bytes] | None:
+        place = usual_fence(self, occupied)
+        return None if place is None else (self.paths.slot(len(occupied) + 1), place[1])
 
     def behind(self: LedgerLog, occupied: set[int]) -> int:
         hole = max(occupied, default=-1) + 1
@@ -297,6 +343,7 @@ def fence_first_hole(patch: Patch) -> None:
         return put_fence(self, occupied | {hole})
 
     patch.setattr(LedgerLog, "_put_fence", behind)
+    patch.setattr(LedgerLog, "usual_fence", usually_behind)
 
 
 @mutant
@@ -323,7 +370,7 @@ def fenced_negative(patch: Patch) -> None:
     def fence(self: LedgerLog) -> Tail:
         return replace(self.tail(), is_fenced=True)
 
-    patch.setattr(LedgerLog, "fence", fence)
+    _fence_by(patch, fence)
 
 
 @mutant
@@ -340,7 +387,7 @@ def fresh_negative(patch: Patch) -> None:
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
 
-    patch.setattr(LedgerLog, "fence", fence)
+    _fence_by(patch, fence)
 
 
 @mutant
@@ -356,7 +403,7 @@ def cookie_neg(patch: Patch) -> None:
         tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
         return replace(tail, slots=fence_at, is_fenced=True)
 
-    patch.setattr(LedgerLog, "fence", fence)
+    _fence_by(patch, fence)
 
 
 @mutant

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from spark_bookkeeper.testing.simulation import campaign
@@ -31,6 +33,15 @@ def sum_of(seeds: range) -> dict[str, int]:
     for seed in seeds:
         together.happened += run_lifetime(seed).happened
     return dict(together.happened)
+
+
+def test_what_is_run_after_it_logs_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "spark_bookkeeper")
+
+    run_campaign(range(1))
+
+    logging.getLogger("spark_bookkeeper.client").warning("an end that came after")
+    assert caplog.messages == ["an end that came after"]
 
 
 def test_a_lifetime_that_breaks_is_told_and_the_others_are_lived(

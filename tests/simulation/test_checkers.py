@@ -150,7 +150,7 @@ def test_a_record_with_a_lac_beyond_the_end_is_noticed() -> None:
     sound = Sound()
     sound.versions[-1] = sound.versions[1].closed(EntryId(1), 7)
     sound.history.closed.clear()
-    sound.put(A, f"slots/{9:020d}", add(0, lac=2))
+    sound.put(A, f"slots/{0:020d}", add(0, lac=2))
 
     breaks(sound, checkers.confirmed_never_exceeds_last_entry)
 
@@ -158,14 +158,14 @@ def test_a_record_with_a_lac_beyond_the_end_is_noticed() -> None:
 def test_a_lac_that_was_not_confirmed_is_noticed() -> None:
     sound = Sound()
     sound.remove(B, f"slots/{2:020d}")
-    sound.put(A, f"slots/{9:020d}", add(0, lac=2))
+    sound.put(A, f"slots/{0:020d}", add(0, lac=2))
 
     breaks(sound, checkers.lac_is_confirmed, checkers.closed_entries_reach_ack_quorum)
 
 
 def test_two_replicas_that_differ_are_noticed_even_when_one_is_gone_again() -> None:
     sound = Sound()
-    sound.put(B, f"slots/{9:020d}", add(1, b"eno"))
+    sound.put(B, f"slots/{1:020d}", add(1, b"eno"))
 
     breaks(sound, checkers.replicas_are_identical)
 
@@ -183,6 +183,14 @@ def test_entries_out_of_order_are_noticed_on_disk_when_acknowledged_and_when_rea
 
     sound = Sound()
     sound.history.note_returned("reader", 2, b"one")
+
+    breaks(sound, checkers.entries_in_write_order)
+
+
+def test_slots_that_do_not_ascend_in_entry_ids_are_noticed() -> None:
+    sound = Sound()
+    sound.put(A, f"slots/{3:020d}", add(1))
+    sound.put(A, f"slots/{4:020d}", RawRecord("FENCE", "", -1, {}))
 
     breaks(sound, checkers.entries_in_write_order)
 

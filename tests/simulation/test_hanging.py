@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Call
+from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger

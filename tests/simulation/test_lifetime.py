@@ -29,15 +29,17 @@ from spark_bookkeeper.testing.simulation.lifetime import (
 )
 
 PACKAGE = "spark_bookkeeper.testing.simulation"
-BLOCKS = 10
+BLOCKS, MORE_BLOCKS = 5, 50
+"""Among the others, and with the slow ones."""
 SEEDS_PER_BLOCK = 120
+HANGING_SEEDS = 60
 
 
 @pytest.mark.parametrize(
     "block",
     [
         *range(BLOCKS),
-        *(pytest.param(block, marks=pytest.mark.slow) for block in range(BLOCKS, 5 * BLOCKS)),
+        *(pytest.param(block, marks=pytest.mark.slow) for block in range(BLOCKS, MORE_BLOCKS)),
     ],
 )
 def test_lifetimes_keep_every_invariant(block: int, only_seed: int | None) -> None:
@@ -96,6 +98,8 @@ def test_lifetimes_meet_every_kind_of_fault() -> None:
     met: Counter[str] = Counter()
     for seed in range(BLOCKS * SEEDS_PER_BLOCK):
         met += met_in_lifetime(seed)
+    for seed in range(HANGING_SEEDS):
+        met += Counter(run_lifetime(seed, hanging_in_bulk(seed)).happened)
     # Each file is damaged, and each way is taken; not each of both, which takes many more.
     for what, count in list(met.items()):
         if what.startswith("damage: "):
@@ -106,6 +110,16 @@ def test_lifetimes_meet_every_kind_of_fault() -> None:
     others = {kind for kind in FAULT_KINDS if not kind.startswith("damage: ")}
 
     assert sorted(kind for kind in damaged | others if not met[kind]) == []
+
+
+def hanging_in_bulk(seed: int) -> Script:
+    """A lifetime that appends tables in bulk: few that are drawn do, and fewer meet a hang then."""
+    return replace(
+        Script.drawn(seed),
+        payloads=((b"0", b"1", b"2", b"3"),) * 4,
+        entry_target_bytes=1,
+        plan=FaultPlan(storage=Rates(hang=0.1)),
+    )
 
 
 def successors_took_parts(outcome: Outcome) -> bool:

@@ -38,9 +38,18 @@ def crowded(seed: int, spare: int) -> Script:
     )
 
 
-@pytest.mark.parametrize(("spare", "seeds"), [(2, 150), (1, 400)])
+@pytest.mark.parametrize(
+    ("spare", "seeds"),
+    [
+        (2, range(60)),
+        (1, range(100)),
+        pytest.param(2, range(60, 400), marks=pytest.mark.slow),
+        pytest.param(1, range(100, 1_000), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
-    spare: int, seeds: int, monkeypatch: pytest.MonkeyPatch
+    spare: int, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
@@ -60,8 +69,8 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
     monkeypatch.setattr(ensemble_change, "change_ensemble", noted)
     monkeypatch.setattr(Lane, "go_on_from", back)
 
-    for seed in range(seeds):
+    for seed in seeds:
         run_lifetime(seed, crowded(seed, spare))
 
     assert met[True] > 10, met
-    assert backs > (0 if spare > 1 else 5), backs
+    assert backs > (0 if spare > 1 else 1), backs

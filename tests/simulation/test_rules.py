@@ -20,6 +20,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -50,7 +51,7 @@ INVARIANTS: Final = re.compile(
     "(acked-entries-are-readable|closed-entries-reach-ack-quorum|all-closes-agree"
     "|confirmed-never-exceeds-last-entry|entries-in-write-order|replicas-are-identical"
     "|nothing-named-is-deleted|lac-is-confirmed|fragments-are-sorted-and-valid"
-    "|no-count-behind-a-fence|ledger-gets-closed): "
+    "|no-count-behind-a-fence|ledger-gets-closed|left-bookies-are-whole): "
 )
 
 SEEDS_TRIED: Final = 1000
@@ -63,36 +64,39 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "exists_check": (Script.drawn, 19),
     "content_fixed": (Script.drawn, 40),
     "contiguous_ack": (Script.drawn, 20),
-    "ec_cas_first": (lifetimes.stalling, 60),
-    "ec_recount": (lifetimes.changing, 28),
+    "ec_cas_first": (lifetimes.stalling, 170),
+    "ec_recount": (lifetimes.changing, 45),
     "lac_confirmed": (Script.drawn, 0),
     "explicit_lac_confirmed": (lifetimes.pausing, 0),
     "writer_close_cas": (Script.drawn, 670),
     "cookie_ack": (lifetimes.losing, 6),
     "durable_ack": (Script.drawn, 0),
+    "leave_whole": (lifetimes.leaving, 0),
+    "back_certain": (lifetimes.leaving, 10),
+    "back_ascending": (lifetimes.leaving, 0),
     "fence_first_hole": (Script.drawn, 65),
-    "fence_on_durable": (lifetimes.darkening, 75),
+    "fence_on_durable": (lifetimes.darkening, 225),
     "fenced_negative": (lifetimes.losing, 16),
-    "fresh_negative": (lifetimes.losing, 170),
-    "cookie_neg": (lifetimes.losing, 4),
+    "fresh_negative": (lifetimes.losing, 550),
+    "cookie_neg": (lifetimes.losing, 20),
     "observe_sync": (Script.drawn, 32),
     "neg_writeset": (lifetimes.damaging, 8),
-    "neg_quorum": (lifetimes.doubting, 110),
+    "neg_quorum": (lifetimes.doubting, 165),
     "wb_quorum": (Script.drawn, 9),
-    "frag_start": (lifetimes.changing, 19),
-    "in_recovery": (lifetimes.stalling, 135),
+    "frag_start": (lifetimes.changing, 230),
+    "in_recovery": (lifetimes.stalling, 170),
     "rec_reads_orig": (lifetimes.stalling, 72),
     "rec_ec_at_close": (Script.drawn, 95),
     "close_cas": (Script.drawn, 44),
     "rw_closed_only": (Script.drawn, 90),
     "late_answer": (lifetimes.hanging, 120),
     "hole_negative": (lifetimes.tearing, 180),
-    "hole_below_fence": (lifetimes.tearing, 180),
-    "slot_number": (lifetimes.tearing, 330),
-    "same_nonce": (lifetimes.reusing, 30),
+    "hole_below_fence": (lifetimes.tearing, 450),
+    "slot_number": (lifetimes.tearing, 410),
+    "same_nonce": (lifetimes.reusing, 50),
     "compact_verified": (lifetimes.keeping, 36),
-    "compact_own": (lifetimes.keeping, 5),
-    "gc_register": (lifetimes.moving, 24),
+    "compact_own": (lifetimes.keeping, 20),
+    "gc_register": (lifetimes.moving, 70),
     "gc_named": (lifetimes.moving, 22),
 }
 """For each rule: the family of lifetimes, and a seed from which on one is soon found to fail."""
@@ -113,6 +117,27 @@ def test_a_ledger_breaks_without_the_rule_and_not_with_it(
 
     assert seed is not None, f"no lifetime of {SEEDS_TRIED} noticed that {rule} is gone"
     run_lifetime(seed, family(seed))
+
+
+@pytest.mark.parametrize(
+    "rule", ["fence_first_hole", "fenced_negative", "fresh_negative", "cookie_neg"]
+)
+def test_a_fence_in_a_bucket_needs_the_rule_as_well(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it is put in rounds, also that of one ledger."""
+    family, first = CASES[rule]
+    with monkeypatch.context() as patch:
+        mutants.MUTANTS[rule](patch)
+        seed = _first_broken(in_buckets(family), first)
+
+    assert seed is not None, f"no lifetime of {SEEDS_TRIED} noticed that {rule} is gone"
+    run_lifetime(seed, in_buckets(family)(seed))
+
+
+def in_buckets(family: Family) -> Family:
+    """The same lifetimes with bookies that are like buckets, of which few are drawn."""
+    return lambda seed: replace(family(seed), has_directories=False)
 
 
 def _first_broken(family: Family, first: int) -> int | None:
@@ -138,6 +163,7 @@ HOSTILE: Final = (
     lifetimes.hanging,
     lifetimes.reusing,
     lifetimes.pausing,
+    lifetimes.leaving,
     lifetimes.gathering,
     lifetimes.keeping,
     lifetimes.moving,
@@ -149,6 +175,7 @@ HOSTILE_SEEDS: Final = 50
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
     for seed in range(HOSTILE_SEEDS):
         run_lifetime(seed, family(seed))
+        run_lifetime(seed, in_buckets(family)(seed))
 
 
 @pytest.mark.slow
@@ -156,6 +183,7 @@ def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
 def test_many_more_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
     for seed in range(HOSTILE_SEEDS, 500):
         run_lifetime(seed, family(seed))
+        run_lifetime(seed, in_buckets(family)(seed))
 
 
 WHOLE: Final[tuple[Checker, ...]] = (
@@ -172,8 +200,8 @@ WHOLE: Final[tuple[Checker, ...]] = (
     ("rule", "seeds"),
     [
         (None, 200),
-        ("frag_start", 60),
-        ("in_recovery", 60),
+        ("frag_start", 120),
+        ("in_recovery", 140),
         ("rw_closed_only", 40),
         ("wb_quorum", 40),
     ],

@@ -607,7 +607,7 @@ def test_what_is_lost_while_a_stream_is_idle_is_told_by_its_next_trigger(
         truncation.delete(behind, "orders")
     else:
         lifecycle.delete_ledger(behind, ledger, even_if_alive=is_written)
-    ground.context.runtime.sleep(0.1)
+    ground.context.runtime.sleep(1)
 
     if deleted == "ledger" and not is_written:  # all of it was read, and nothing more can come
         assert stream.ahead(start, Limits()) == start

@@ -29,11 +29,6 @@ def python_path() -> str:
 
 @pytest.fixture(scope="session")
 def spark(python_path: str) -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    left = SparkSession.getActiveSession()
-    if left is not None:  # by a command of another test, and whoever asks for one would get that
-        left.stop()
     # Two failures of a task are allowed, and the session's time zone is not the ledgers' one.
     session = sbk.spark_session(
         "local[2,3]",
@@ -54,8 +49,8 @@ def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
 
 
 @pytest.fixture
-def own_bk(spark: Any) -> Iterator[sbk.BookKeeper]:
-    """A cluster whose bookies a test may destroy."""
+def own_bk(spark: Any, guests: None) -> Iterator[sbk.BookKeeper]:
+    """A cluster whose bookies a test may destroy, on a ZooKeeper that others use."""
     with sbk.local(bookies=6, spark=spark) as bookkeeper:
         yield bookkeeper
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.autorecovery import task_jobs
+from spark_bookkeeper.autorecovery.replication import TaskWork
+from spark_bookkeeper.autorecovery.together import TaskResult, task_step
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import run_job
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.cancelling import active_tasks, until
 
@@ -116,6 +126,7 @@ def workers_of_spark() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_task_that_is_killed_in_the_middle_of_copying_is_done_again(
     spark: Any, own_bk: sbk.BookKeeper
 ) -> None:
@@ -140,4 +151,72 @@ def test_a_task_that_is_killed_in_the_middle_of_copying_is_done_again(
         running.stop()
 
     assert is_whole(own_bk)
+    assert dict(own_bk.context.store.underreplication.locks()) == {}
+
+
+@pytest.mark.slow
+def test_a_limit_that_is_lifted_while_executors_wait_because_of_it_is_lifted_for_them(
+    spark: Any, own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lost_of = lose_a_bookie(own_bk, rows=20, size_bytes=10_000)
+    own_bk.audit()
+    usual, waits = task_step(), tmp_path / "waits"
+
+    def telling(act: Callable[..., Any]) -> Callable[..., Any]:
+        """It says when its executor waits for long; then it has been told the limit."""
+
+        def act_and_tell(*arguments: Any) -> Any:
+            sleep = ThreadRuntime.sleep
+
+            def wait(runtime: ThreadRuntime, seconds: float) -> None:
+                if seconds > 1:
+                    waits.touch()
+                sleep(runtime, seconds)
+
+            with mock.patch.object(ThreadRuntime, "sleep", wait):
+                return act(*arguments)
+
+        return act_and_tell
+
+    assert usual.do_many is not None
+    step = replace(usual, do=telling(usual.do), do_many=telling(usual.do_many))
+    monkeypatch.setattr(task_jobs, "task_step", lambda: step)
+    jobs = Jobs(spark)
+    own_bk.autorecovery.bytes_per_second = 1  # two weeks
+    running = own_bk.autorecovery.start()
+    try:
+        until(waits.exists)
+        own_bk.autorecovery.bytes_per_second = None
+        until(lambda: running.fully_replicated == len(lost_of))
+    finally:
+        own_bk.autorecovery.bytes_per_second = None
+        spark.sparkContext.cancelAllJobs()  # where it failed, one would go on for two weeks
+        running.stop()
+
+    assert jobs.failed_tasks == 0, "none was begun again, and told the limit anew"
+    assert is_whole(own_bk)
+
+
+def test_a_ledger_that_ends_whatever_process_does_it_keeps_no_other_waiting(
+    own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_ids = lose_a_bookie(own_bk)
+    own_bk.audit()
+    poison, usual = ledger_ids[2], task_step()
+
+    def do(context: ClientContext, work: TaskWork) -> Sequence[TaskResult]:
+        if work.ledger_id == poison:
+            os.kill(os.getpid(), 9)
+        return usual.do(context, work)
+
+    killing = replace(usual, do=do, do_many=None)
+    monkeypatch.setattr(task_jobs, "task_step", lambda: killing)
+
+    report = own_bk.rereplicate()
+
+    assert {row.ledger_id for row in report.rows if not row.status.is_done} == {poison}
+    (row,) = own_bk.underreplicated_arrow().to_pylist()
+    assert (row["ledger_id"], row["attempts"]) == (poison, 1)
+    assert "the Spark job failed" in row["last_error"]
+    assert "run it again" not in row["last_error"]
     assert dict(own_bk.context.store.underreplication.locks()) == {}

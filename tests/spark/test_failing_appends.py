@@ -186,6 +186,9 @@ with sbk.local(bookies=3, spark=spark) as bk:
             assert "was stopped" in str(error), error
         else:
             raise AssertionError
+        check = bk.check_ledgers()
+        assert all("was stopped" in row.reason for row in check.unfinished), check.unfinished
+        assert check.unfinished
         writer.append(pa.table({"value": [7]}).cast(writer.schema))
         assert writer.last_add_pushed == pushed + 1
     rows = bk.open_ledger(writer.ledger_id).read_arrow()["value"].to_pylist()

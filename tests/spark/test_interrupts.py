@@ -50,6 +50,7 @@ def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
     assert "KeyboardInterrupt" not in said
 
 
+@pytest.mark.slow
 def test_a_write_to_a_log_that_is_cancelled_leaves_nothing_and_a_cancelled_read_either(
     spark: Any, bk: sbk.BookKeeper
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from typing_extensions import override
 
+from spark_bookkeeper.spark import tasks
 from spark_bookkeeper.spark.job import shortened
 
 STACK = "\n\tat java.base/java.lang.Thread.run(Thread.java:840)" * 500
@@ -59,3 +60,30 @@ def test_an_interrupt_that_is_the_cause_of_another_error_counts_as_for_spark() -
 )
 def test_any_other_error_keeps_its_stack(error: Exception) -> None:
     assert shortened(error) is None
+
+
+def test_the_jvm_is_asked_for_tasks_where_no_interrupt_meets_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Tasks:
+        def parallelize(self, items: list[Any], count: int) -> Tasks:
+            asked.append("parallelize")
+            return self
+
+        def mapPartitionsWithIndex(self, work: Any) -> Tasks:
+            return self
+
+        def collect(self) -> list[tasks.Answer]:
+            return [(0, b"")]
+
+    def run_jobs(spark: Any, work: Any, *_: object) -> Any:
+        assert not asked
+        return work()
+
+    monkeypatch.setattr(tasks, "run_jobs", run_jobs)
+    spark: Any = SimpleNamespace(sparkContext=Tasks())
+
+    assert tasks.run_tasks(spark, 1, lambda _: (), "nothing", lambda *_: None) == [(0, b"")]
+    assert asked

@@ -21,7 +21,8 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.runner import Step, no_progress
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import Bounds, Failure, Step, no_progress
 from spark_bookkeeper.spark.job import collect, first_line
 from spark_bookkeeper.spark.runner import (
     BYTES_PER_TASK,
@@ -66,7 +67,9 @@ def test_in_tasks_too_what_cannot_be_done_together_is_done_by_itself(bk: sbk.Boo
     def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         return [Done(item.number, reason="alone")]
 
-    def some(context: ClientContext, items: Sequence[Piece]) -> Sequence[Sequence[Done] | None]:
+    def some(
+        context: ClientContext, items: Sequence[Piece], _: Bounds
+    ) -> Sequence[Sequence[Done] | None]:
         return [None if item.number % 10 == 7 else [Done(item.number)] for item in items]
 
     items = [Piece(n) for n in range(40)]
@@ -228,11 +231,38 @@ def test_a_job_that_fails_for_good_leaves_its_items_with_the_reason(bk: sbk.Book
         os.kill(os.getpid(), 9)
         raise AssertionError
 
-    rows = list(runner(bk).run(step(work), [Piece(7)], no_progress))
+    failures: list[Failure] = []
 
-    assert [(row.number, row.status) for row in rows] == [(7, "left")]
+    def failed(piece: Piece, failure: Failure) -> Done:
+        failures.append(failure)
+        return Done(piece.number, Outcome.LEFT, failure.reason)
+
+    killing = replace(step(work), failed=failed)
+    rows = list(runner(bk).run(killing, [Piece(7), Piece(8)], no_progress))
+
+    assert [(row.number, row.status) for row in rows] == [(7, "left"), (8, "left")]
     assert "the Spark job failed" in str(rows[0].reason)
     assert "\n" not in str(rows[0].reason)
+    assert {failure.reason for failure in failures} == {
+        f"{failure.of_job}; run it again to do the rest" for failure in failures
+    }
+
+
+def test_in_a_session_that_was_stopped_items_are_left_with_that_reason(bk: sbk.BookKeeper) -> None:
+    class Context:
+        _jsc = None  # what pyspark leaves of it
+
+    class Session:
+        sparkContext = Context()  # noqa: N815  (Spark's name)
+
+    stopped: Any = Session()
+    runs = SparkRunner(lambda: stopped, bk.connection, "a_job", "a-token")
+
+    rows = list(runs.run(step(lambda *_: ()), [Piece(7), Piece(8)], no_progress))
+
+    assert runs.width == 1
+    assert [(row.number, row.status) for row in rows] == [(7, "left"), (8, "left")]
+    assert {str(row.reason).partition(",")[0] for row in rows} == {"the Spark session was stopped"}
 
 
 def test_jobs_carry_a_description_and_leave_the_caller_s_settings_alone(spark: Any) -> None:
@@ -290,3 +320,20 @@ def test_a_task_looks_for_garbage_seldom_and_the_next_as_it_was_asked_to(
 
     assert done.reason == str(OBJECTS_COLLECTED)
     assert {row.of for row in after} == {gc.get_threshold()[0]}
+
+
+def test_processes_of_tasks_are_used_again_and_look_through_what_is_new(bk: sbk.BookKeeper) -> None:
+    def work(_: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason=f"{os.getpid()} {gc.get_freeze_count()}")]
+
+    def job() -> dict[int, int]:
+        rows = runner(bk).run(step(work), [Piece(n) for n in range(8)], no_progress)
+        found = [str(row.reason).split() for row in rows]
+        return {int(process): int(frozen) for process, frozen in found}
+
+    first, again = job(), job()
+
+    assert first.keys() & again.keys()
+    assert all(first.values())
+    for process in first.keys() & again.keys():
+        assert again[process] <= first[process], "put aside once"

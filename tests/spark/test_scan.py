@@ -15,9 +15,9 @@ from spark_bookkeeper.autorecovery.auditor import Auditor
 from spark_bookkeeper.autorecovery.checks import (
     check_all_ledgers,
     check_placement,
-    check_replicas,
 )
 from spark_bookkeeper.autorecovery.publishing import report_of_scan
+from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.protocol.ids import LedgerId

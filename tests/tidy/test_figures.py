@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 from tests.benchmarks import published
-from tests.benchmarks.table import read
+from tests.benchmarks.run import POINTS
+from tests.benchmarks.table import figures, read
 
 
 def test_readme_and_page_show_the_runs_that_are_kept() -> None:
@@ -20,3 +23,15 @@ def test_each_missed_target_is_accounted_for() -> None:
 
 def test_runs_of_small_sizes_are_not_published() -> None:
     assert not any(run["quick"] for run in read(published.runs()))
+
+
+def test_a_line_that_no_run_has_is_left_out_until_one_has_it() -> None:
+    measured = figures(read(published.runs()))
+    absent = [each for each in published.CHOSEN if (each.point, each.what) not in measured]
+
+    shown = published.short(published.runs())
+    for chosen in absent:
+        assert chosen.words not in shown
+        module = inspect.getmodule(POINTS[chosen.point])
+        assert module is not None
+        assert f'"{chosen.what}"' in inspect.getsource(module), "it is measured by this name"

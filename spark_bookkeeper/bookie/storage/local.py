@@ -339,7 +339,12 @@ class LocalStorage(Storage):
     def _make(
         self, path: str, doubtful: dict[str, os.stat_result], tops: dict[str, os.stat_result]
     ) -> None:
-        """Args: ``tops`` are those below the root that were seen a moment ago."""
+        """Make a directory, and those on its way.
+
+        Args:
+            doubtful: takes those of them that may not be durable, as they are now.
+            tops: the directories just below the root that were seen a moment ago.
+        """
         directory = self._root
         top, *below = path.split("/")
         if below:

@@ -217,6 +217,9 @@ def begin_writing_out(descriptor: int, offset: int, length: int) -> None:
     """Have the system begin to write a range of a file to the disk, and do not wait for that.
 
     It promises nothing: what becomes durable, and what went wrong, the sync of the content says.
+
+    Args:
+        offset, length: in bytes.
     """
     if _sync_file_range is not None:
         _sync_file_range(descriptor, offset, length, _SYNC_FILE_RANGE_WRITE)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-OF_ONE_CALL: Final = 32
+OF_ONE_CALL: Final = 64
 """Requests on their way. Each of them holds a connection, and its content in memory."""
 
 
@@ -25,21 +25,25 @@ class Requests:
     """
 
     def __init__(self, most: int) -> None:
+        self.most = most
         self._free = asyncio.Semaphore(most)
 
     async def ask(
         self, requests: Sequence[Callable[[], Awaitable[T]]], progress: Callable[[], None]
-    ) -> list[T | BaseException]:
-        """One call: answers in order, and errors in their places.
+    ) -> list[T]:
+        """One call: answers in order. An error is the call's: nothing more is sent after it, and it
+        is raised when what was on its way has ended.
 
-        After the first error, of a request or of ``progress``, which is called after each answer,
-        nothing more is sent, and the list may be shorter. What is on its way has ended.
+        Args:
+            progress: called before each request is sent, which has not been silent before that,
+                and after each answer. It raises when nobody waits for the call any more.
         """
         free_of_call = asyncio.Semaphore(OF_ONE_CALL)
         has_failed = asyncio.Event()
 
         async def one(request: Callable[[], Awaitable[T]]) -> T:
             try:
+                progress()  # the call may have waited long for this place
                 answer = await request()
                 progress()
             except BaseException:
@@ -58,4 +62,5 @@ class Requests:
                 self._free.release()
                 break
             sent.append(asyncio.create_task(one(request)))
-        return await asyncio.gather(*sent, return_exceptions=True)
+        await asyncio.gather(*sent, return_exceptions=True)
+        return [task.result() for task in sent]

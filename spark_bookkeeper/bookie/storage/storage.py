@@ -14,12 +14,12 @@ write may have happened, and may still happen later (SLOT-LOG rule R3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.errors import BookieError, BookieUnavailableError
 
 _JOINED_BYTES: Final = 1 << 20
 """So much is joined sooner than it is written piece by piece."""
@@ -64,6 +64,27 @@ class FileSink(Protocol):
         """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
 
 
+Operation: TypeAlias = Literal[
+    "put_if_absent", "read", "read_range", "size", "exists", "modified_ms", "list", "sync"
+]
+
+
+class Request(NamedTuple):
+    """A method of a storage that is to be called, on one file or directory."""
+
+    operation: Operation
+    path: str
+    arguments: tuple[Any, ...] = ()
+    """After the path."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """As many as it may move, as far as it tells."""
+        if self.operation == "put_if_absent":
+            return len(self.arguments[0])
+        return int(self.arguments[1]) if self.operation == "read_range" else 0
+
+
 def nothing() -> None:
     """Nobody wants to hear of it."""
 
@@ -92,6 +113,29 @@ class Storage(Protocol):
     def syncs_as_one(self) -> bool:
         """Whether what is put together costs hardly more syncs than a file by itself."""
         return False
+
+    @property
+    def requests_at_once(self) -> int:
+        """How many requests of one ``ask_all`` are on their way together."""
+        return 1
+
+    def ask_all(
+        self, requests: Sequence[Request], progress: Callable[[], None] = nothing
+    ) -> Sequence[Any]:
+        """What each of these calls returns, in their order; in place of an answer its
+        ``BookieError``, which keeps back no other. They may take effect in any order.
+
+        Raises:
+            BookieUnavailableError: nobody waits for the answers any more.
+        """
+        answers: list[Any] = []
+        for operation, path, arguments in requests:
+            try:
+                answers.append(getattr(self, operation)(path, *arguments))
+            except BookieError as error:
+                answers.append(error)
+            progress()
+        return answers
 
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         """Create a file with complete, durable content, unless the name is taken.
@@ -175,6 +219,10 @@ class Storage(Protocol):
 
     def size(self, path: str) -> int | None:
         """Size in bytes, or ``None`` as in ``read``."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there now. ``False`` says as much as ``None`` of ``read``."""
+        return self.size(path) is not None
 
     def modified_ms(self, path: str) -> int | None:
         """When a file got its content, in milliseconds since 1970 by the storage's own clock.

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper autorecovery checks | trigger-checks``: what the auditor's checks found."""
+"""``spark-bookkeeper autorecovery checks``: what the auditor's checks found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from spark_bookkeeper.autorecovery.check_results import CheckResult
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.replication.report import some_of
@@ -49,23 +49,3 @@ def _rows(result: CheckResult, now_ms: int) -> list[list[Any]]:
         [*about, what, count, some_of(result.named.get(what, ())) if count else None]
         for what, count in sorted(result.found.items())
     ]
-
-
-@click.command(
-    name="trigger-checks", epilog="Example: spark-bookkeeper autorecovery trigger-checks"
-)
-@access_options
-@click.pass_obj
-def trigger_checks(settings: Settings, access: Access) -> int:
-    """Have the auditor do its checks of all ledgers now, as if none had ever been done.
-
-    It begins within a minute. A check whose interval is 0 in the auditor's configuration is not
-    done. `autorecovery checks` shows what was found when they have ended.
-    """
-    with connected(settings, access) as bk:
-        bk.autorecovery.trigger_checks()
-        name = bk.autorecovery.who_is_auditor()
-    settings.output.result(
-        {"auditor": name}, lambda: settings.output.say(f"{name} was asked for its checks")
-    )
-    return EXIT_DONE

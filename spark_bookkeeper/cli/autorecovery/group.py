@@ -12,13 +12,15 @@ from prometheus_client import start_http_server
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
-from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_checks
+from spark_bookkeeper.cli.autorecovery.checks import checks
+from spark_bookkeeper.cli.autorecovery.triggers import trigger_audit, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.logs import start_logging
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
-from spark_bookkeeper.cli.shell.work import kept_in_file, open_table, report_table
+from spark_bookkeeper.cli.shell.work import MOST_ROWS, kept_in_file, open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
 from spark_bookkeeper.session import BookKeeper
@@ -38,6 +40,7 @@ def autorecovery() -> None:
 autorecovery.add_command(audit)
 autorecovery.add_command(rereplicate)
 autorecovery.add_command(checks)
+autorecovery.add_command(trigger_audit)
 autorecovery.add_command(trigger_checks)
 
 
@@ -55,7 +58,7 @@ autorecovery.add_command(trigger_checks)
 @click.option("--beside", metavar="BOOKIE", help="Copy to this bookie, and to no other.")
 @click.option(
     "--metrics-port",
-    type=click.IntRange(min=1, max=65_535),
+    type=WholeNumber(min=1, max=65_535),
     help="Serve metrics for Prometheus there, at http://127.0.0.1:PORT/metrics.",
 )
 @click.option("--once", is_flag=True, help="One audit and one round of work, and end.")
@@ -213,8 +216,10 @@ def underreplicated(settings: Settings, access: Access) -> int:
         heads = ["ledger", "missing", "live copies", "age", "locked by", "attempts"]
         settings.output.table(
             [*heads, "next try", "blocker", "last error"],
-            [_cells(row, now) for row in rows],
+            [_cells(row, now) for row in rows[:MOST_ROWS]],
         )
+        if len(rows) > MOST_ROWS:
+            settings.output.say(f"the {MOST_ROWS} most endangered of {len(rows):,}; --json has all")
 
     settings.output.result({"underreplicated": rows}, show)
     if any(NEEDS_BOOKIE in (row["blocker"] or "") for row in rows):
@@ -261,7 +266,7 @@ def who_is_auditor(settings: Settings, access: Access) -> int:
 
 
 @autorecovery.command(epilog="Example: spark-bookkeeper autorecovery delay 600")
-@click.argument("seconds", type=click.IntRange(min=0, max=(1 << 31) - 1), required=False)
+@click.argument("seconds", type=WholeNumber(min=0, max=(1 << 31) - 1), required=False)
 @access_options
 @click.pass_obj
 def delay(settings: Settings, access: Access, seconds: int | None) -> int:
@@ -280,7 +285,7 @@ def delay(settings: Settings, access: Access, seconds: int | None) -> int:
 
 
 @autorecovery.command(epilog="Example: spark-bookkeeper autorecovery limit 50000000")
-@click.argument("bytes_per_second", type=click.IntRange(min=0), required=False)
+@click.argument("bytes_per_second", type=WholeNumber(min=0), required=False)
 @access_options
 @click.pass_obj
 def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> int:
@@ -295,21 +300,5 @@ def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> i
     settings.output.result(
         {"bytes_per_second": found},
         lambda: settings.output.say("no limit" if found is None else f"{found:,} bytes per second"),
-    )
-    return EXIT_DONE
-
-
-@autorecovery.command(
-    name="trigger-audit", epilog="Example: spark-bookkeeper autorecovery trigger-audit"
-)
-@access_options
-@click.pass_obj
-def trigger_audit(settings: Settings, access: Access) -> int:
-    """Have the auditor look for lost bookies now, whatever the delay."""
-    with connected(settings, access) as bk:
-        bk.autorecovery.trigger_audit()
-        name = bk.autorecovery.who_is_auditor()
-    settings.output.result(
-        {"auditor": name}, lambda: settings.output.say(f"{name} was asked for an audit")
     )
     return EXIT_DONE

@@ -9,7 +9,7 @@ import click
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.ledger import in_limbo
@@ -101,7 +101,7 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 )
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @click.option(
     "--delete-cookie",
     is_flag=True,

@@ -14,8 +14,7 @@ import click
 
 from spark_bookkeeper.cli.bookie.partition import (
     id_option,
-    marker_of,
-    open_partition,
+    known_partition,
     root_option,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
@@ -24,7 +23,6 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     access_options,
     connected,
     looking,
-    opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cluster.cookies import (
@@ -36,8 +34,7 @@ from spark_bookkeeper.cluster.cookies import (
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
-from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 
 
 @click.group(name="cookie", epilog="Example: spark-bookkeeper bookie cookie get 10.0.0.3:3181")
@@ -79,40 +76,42 @@ def get(settings: Settings, access: Access, bookie_id: str) -> int:
     type=click.Path(path_type=Path),
     help="Also write it to this new file, as Apache BookKeeper's cookie_create reads it.",
 )
+@click.option("--store", is_flag=True, help="Also write it to the cluster, as `create` does.")
+@click.option("--yes", is_flag=True, help="Do not ask, with --store.")
 @access_options
 @click.pass_obj
 def generate(
-    settings: Settings, access: Access, bookie_id: str, root: str, output: Path | None
+    settings: Settings,
+    access: Access,
+    bookie_id: str,
+    root: str,
+    output: Path | None,
+    store: bool,
+    yes: bool,
 ) -> int:
-    """Make a lost cookie again from the bookie's storage, and show it; `create` writes it.
+    """Make a lost cookie again from the bookie's storage, and show it.
 
-    Nothing is changed in the cluster. Refused where `create` would be.
+    Without --store nothing is changed in the cluster. Refused where `create` would be.
     """
     name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, access)
-    try:
-        with opened_store(settings, access, ThreadRuntime()) as store:
-            made, is_there = generate_cookie(store, storage, name)
-    finally:
-        storage.close()
-    if output is not None:
-        try:
-            with output.open("xb") as file:
-                file.write(encode_cookie(made))
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"--output {output} cannot be written: {error.strerror}; name a file that is not "
-                "there, in a directory that is. Nothing was changed"
-            ) from error
+    with known_partition(settings, access, root) as (metadata, storage):
+        made, is_there = generate_cookie(metadata, storage, name)
+        if output is not None:
+            _write(made, output)
+        if store and not is_there:
+            if not yes:
+                _ask(settings, storage.uri, made)
+            made, is_there = restore_cookie(metadata, storage, name), True
 
     def show() -> None:
         settings.output.table(["what", "value"], [[k, str(v)] for k, v in _facts(made).items()])
         if is_there:
-            settings.output.say("the cluster has this cookie; nothing is to be done")
+            settings.output.say(f"the cluster has this cookie; {_started(name, root)}")
         else:
             settings.output.say(
-                "the cluster has no cookie of this bookie; this writes it: spark-bookkeeper "
-                f"bookie cookie create --bookie-id {name} --root {shlex.quote(root)}"
+                "the cluster has no cookie of this bookie; --store writes it, and so does: "
+                "spark-bookkeeper bookie cookie create "
+                f"--bookie-id {name} --root {shlex.quote(root)}"
             )
 
     settings.output.result({**_facts(made), "is_stored": is_there}, show)
@@ -134,26 +133,17 @@ def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: b
     Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
     """
     name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, access)
-    try:
-        with opened_store(settings, access, ThreadRuntime()) as store:
-            marker = marker_of(storage)
-            if marker is not None and store.read_cookie(name) is None and not yes:
-                settings.output.note(
-                    f"{storage.uri} is bookie {marker.bookie_id}, incarnation "
-                    f"{marker.incarnation}. A copy or backup of a bookie's storage looks the same, "
-                    "and lacks what was acknowledged since"
-                )
-                confirm(f"Is this the storage that bookie {name} used last?")
-            written = restore_cookie(store, storage, name)
-    finally:
-        storage.close()
+    with known_partition(settings, access, root) as (metadata, storage):
+        written, is_there = generate_cookie(metadata, storage, name)
+        if not is_there:
+            if not yes:
+                _ask(settings, storage.uri, written)
+            written = restore_cookie(metadata, storage, name)
     settings.output.result(
         _facts(written),
         lambda: settings.output.say(
             f"the cookie of bookie {name} names {written.root_uri}, incarnation "
-            f"{written.incarnation}. An agent that runs goes on by itself; otherwise start it: "
-            f"spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
+            f"{written.incarnation}; {_started(name, root)}"
         ),
     )
     return EXIT_DONE
@@ -187,6 +177,34 @@ def delete(
         ),
     )
     return EXIT_DONE
+
+
+def _ask(settings: Settings, root_uri: str, made: Cookie) -> None:
+    """Whether a cookie is to be written; nobody is asked about what is refused."""
+    settings.output.note(
+        f"{root_uri} is bookie {made.bookie_id}, incarnation {made.incarnation}. A copy or backup "
+        "of a bookie's storage looks the same, and lacks what was acknowledged since"
+    )
+    confirm(f"Is this the storage that bookie {made.bookie_id} used last?")
+
+
+def _write(made: Cookie, output: Path) -> None:
+    try:
+        with output.open("xb") as file:
+            file.write(encode_cookie(made))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"--output {output} cannot be written: {error.strerror}; name a file that is not "
+            "there, in a directory that is. Nothing was changed"
+        ) from error
+
+
+def _started(name: BookieId, root: str) -> str:
+    """What is to be done once a bookie has its cookie."""
+    return (
+        "an agent that runs goes on by itself; otherwise start it: spark-bookkeeper bookie start "
+        f"--bookie-id {name} --root {shlex.quote(root)}"
+    )
 
 
 def _facts(found: Cookie) -> dict[str, Any]:

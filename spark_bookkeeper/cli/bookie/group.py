@@ -92,12 +92,19 @@ def format_(
     runtime = ThreadRuntime()
     try:
         with opened_store(settings, access, runtime) as store:
+            marker_of(storage)  # what cannot be read is told as that
             if not yes:  # nobody is asked about what is refused
                 check_formattable(store, storage, name, is_replaced=replaced)
             _show_what_goes(settings, store, storage, name)
             place = place_of(storage, name, is_new=True)
             for warning in what_is_shared(access, store, {name: storage.uri}, seen={name: place}):
                 settings.output.note(warning)
+            if replaced and store.underreplication.is_enabled():
+                settings.output.note(
+                    "autorecovery is enabled: its workers copy to other bookies what `bookie "
+                    "refill` would copy back here. `spark-bookkeeper autorecovery disable` keeps "
+                    "them from it, and `spark-bookkeeper autorecovery enable` afterwards"
+                )
             if replaced and not yes:
                 settings.output.note(
                     f"from now on nothing believes the disk that bookie {name} had, also if it is "

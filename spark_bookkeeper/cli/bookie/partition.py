@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -12,9 +13,11 @@ import click
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cli.shell.cluster_options import Access
+from spark_bookkeeper.cli.shell.cluster_options import Access, opened_store
+from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -45,8 +48,11 @@ def marker_of(storage: Storage) -> Marker | None:
         ) from error
 
 
-def open_partition(root: str, access: Access) -> Storage:
+def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage:
     """The storage at a root that was typed; the path of a directory becomes a whole one.
+
+    Args:
+        is_new: whether it may be one that no bookie has used yet.
 
     Raises:
         InvalidArgumentError: it is no directory. Nothing was changed.
@@ -67,6 +73,11 @@ def open_partition(root: str, access: Access) -> Storage:
             raise InvalidArgumentError(
                 f"{path} is a file, and a bookie's root is a directory. Nothing was changed; name "
                 "the directory that the bookie is to have to itself"
+            )
+        if not is_new:
+            raise InvalidArgumentError(
+                f"{path} is not there; is its disk mounted? Nothing was changed; name the "
+                "directory that the bookie used"
             )
         raise InvalidArgumentError(
             f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
@@ -122,3 +133,17 @@ def _partition(text: str, access: Access) -> PartitionConf:
             "changed"
         )
     return PartitionConf(marker.bookie_id, text)
+
+
+@contextmanager
+def known_partition(
+    settings: Settings, access: Access, root: str
+) -> Iterator[tuple[MetadataStore, Storage]]:
+    """The metadata store, and the storage of a bookie that there is or was."""
+    storage = open_partition(root, access, is_new=False)
+    try:
+        with opened_store(settings, access, ThreadRuntime()) as store:
+            marker_of(storage)  # what cannot be read is told as that
+            yield store, storage
+    finally:
+        storage.close()

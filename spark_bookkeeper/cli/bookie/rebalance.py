@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
 from spark_bookkeeper.cluster.decommission import DecommissionReport
@@ -21,22 +22,22 @@ from spark_bookkeeper.replication.report import counted
     "--dry-run"
 )
 @click.argument("targets", metavar="[BOOKIE]...", nargs=-1)
-@click.option("--max-bytes", type=click.IntRange(min=1), help="So much is moved at the most.")
+@click.option("--max-bytes", type=WholeNumber(min=1), help="So much is moved at the most.")
 @click.option(
     "--tolerance-percent",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=10,
     show_default=True,
     help="A bookie with so much more than its part is left alone.",
 )
 @click.option(
     "--spare-bytes",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=SPARE_BYTES,
     show_default=True,
     help="Left free on the disk of every target.",
 )
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @work_options(dry_run="Show the plan; change nothing.", yes=YES, engine="either")
 def rebalance(
     work: Work,
@@ -90,7 +91,7 @@ def rebalance(
 
 @click.command(epilog="Example: spark-bookkeeper bookie drain 192.168.1.10:3181 --dry-run")
 @click.argument("bookie_id", metavar="BOOKIE")
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @work_options(dry_run=PLAN, yes=YES, engine="either")
 def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
     """Make BOOKIE read-only, and make all that it holds again on others; it stays in the cluster.

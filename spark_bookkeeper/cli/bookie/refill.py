@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
@@ -17,7 +17,7 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id
     "--ledger", "ledger_ids", type=LedgerIdType(), multiple=True, help="Only this; repeatable."
 )
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @work_options(dry_run=PLAN, yes=YES, engine="either")
 def refill(
     work: Work,

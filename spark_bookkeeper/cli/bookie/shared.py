@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_bookkeeper.cli.shell.cluster_options import Access
-from spark_bookkeeper.cluster.sharing import Place, Shared, place_of, shared_with
+from spark_bookkeeper.cluster.sharing import Place, Shared, may_be_on_a_disk, place_of, shared_with
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId
@@ -30,8 +30,9 @@ def what_is_shared(
     """A line for each disk, bucket or machine that bookies share with each other, or with others
     that are known.
 
-    All roots are looked at once, side by side. Those that have not answered after the time that a
-    bookie has for an answer are on disks that are not seen from here.
+    All that may be on a disk are looked at once, side by side, these first. Those that have not
+    answered after the time that a bookie has for an answer are on disks that are not seen from
+    here.
 
     Args:
         roots: of these bookies.
@@ -40,7 +41,7 @@ def what_is_shared(
     """
     known = {each.value.bookie_id: each.value.root_uri for each in store.cookies()}
     known |= {live.bookie_id: live.root_uri for live in store.registrations()}
-    places = {**_places(access, {**known, **roots}, seen or {}), **(seen or {})}
+    places = {**_places(access, {**roots, **known, **roots}, seen or {}), **(seen or {})}
     found = dict.fromkeys(each for name in roots for each in shared_with(name, places))
     return [_warning(each) for each in found if with_trying or not each.is_for_trying]
 
@@ -73,9 +74,11 @@ def _warning(found: Shared) -> str:
 
 def _place_at(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
     """Where a bookie's storage is, as far as it is seen from here."""
+    if not may_be_on_a_disk(root_uri):
+        return Place(root_uri)
     try:
         storage = access.open_root(root_uri, ThreadRuntime())
-    except BookKeeperError:
+    except (BookKeeperError, OSError):
         return Place(root_uri)
     try:
         return place_of(storage, bookie_id)

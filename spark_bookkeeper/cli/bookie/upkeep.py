@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
@@ -20,12 +20,12 @@ from spark_bookkeeper.replication.report import Outcome, counted
 @click.option(
     "--leftovers-after",
     "leftovers_after_s",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=86_400,
     show_default=True,
     help="Seconds after which what is left of unfinished writes goes.",
 )
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
 @work_options(dry_run="Show what would go; change nothing.", yes=YES)
 def gc(
     work: Work, bookie_ids: Sequence[str], leftovers_after_s: int, bytes_per_second: int | None
@@ -70,12 +70,12 @@ def gc(
 )
 @click.option(
     "--files-least",
-    type=click.IntRange(min=2),
+    type=WholeNumber(min=2),
     default=COMPACTED_FROM_FILES,
     show_default=True,
     help="Leave ledgers that have fewer files on a bookie.",
 )
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on what is moved.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on what is moved.")
 @work_options(dry_run=PLAN)
 def compact(
     work: Work,
@@ -107,7 +107,7 @@ def compact(
 @click.command(epilog="Example: spark-bookkeeper bookie scrub 10.0.0.3:3181")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--from-start", is_flag=True, help="Begin anew, not where the last one ended.")
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
 @work_options()
 def scrub(work: Work, bookie_id: str, from_start: bool, bytes_per_second: int | None) -> int:
     """Read everything that BOOKIE should have, and compare it with its digests.

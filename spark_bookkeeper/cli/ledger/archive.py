@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.session.arguments import either_of
 
@@ -21,7 +21,7 @@ from spark_bookkeeper.session.arguments import either_of
 )
 @click.option(
     "--keep",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     default=1,
     show_default=True,
     metavar="N",

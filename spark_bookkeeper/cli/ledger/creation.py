@@ -10,6 +10,7 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.shell.cluster_options import pairs
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import NotEnoughBookiesError
@@ -17,7 +18,7 @@ from spark_bookkeeper.session import BookKeeper
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SIZE: Final = click.IntRange(min=1)
+_SIZE: Final = WholeNumber(min=1)
 
 password_option = click.option(
     "--password", envvar="SPARK_BOOKKEEPER_PASSWORD", default="", help="The ledger's password."
@@ -59,6 +60,7 @@ def new_ledger_options(command: Command) -> Command:
     @click.option("--compression", type=click.Choice(["lz4", "zstd"]), help="Of the entries.")
     @click.option(
         "--entry-target-bytes",
+        type=_SIZE,
         default=DEFAULT_ENTRY_TARGET_BYTES,
         show_default=True,
         help="About how large entries of rows get.",

@@ -19,6 +19,7 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.parameters import (
     LedgerIdType,
     Time,
+    WholeNumber,
     refuse_both,
     time_of,
     time_range_options,
@@ -146,10 +147,14 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
     epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet"
 )
 @click.argument("ledger_id", type=LedgerIdType())
-@click.option("--first", type=int, help="First entry.  [default: 0]")
-@click.option("--last", type=int, help="Last entry, included.  [default: the last there is]")
+@click.option("--first", type=WholeNumber(min=0), help="First entry.  [default: 0]")
+@click.option(
+    "--last",
+    type=WholeNumber(min=0),
+    help="Last entry, included.  [default: the last there is]",
+)
 @time_range_options
-@click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
+@click.option("--limit", type=WholeNumber(min=0), help="So many rows.  [default: 20 on screen]")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A .parquet or .arrow file.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
 @password_option

@@ -95,6 +95,15 @@ def orphans(settings: Settings, access: Access) -> int:
     return EXIT_DONE
 
 
+def _only_one(
+    context: click.Context, parameter: click.Parameter, values: tuple[Time, ...]
+) -> Time | None:
+    """The time that was given; of two, nobody can tell which is meant."""
+    if len(values) > 1:
+        raise click.BadParameter("given more than once; give one time", context, parameter)
+    return values[0] if values else None
+
+
 @click.command(
     name="delete-orphans",
     epilog="Example: spark-bookkeeper ledger delete-orphans --older-than 30d --dry-run",
@@ -105,6 +114,8 @@ def orphans(settings: Settings, access: Access) -> int:
     "created_before",
     type=TimeType(),
     required=True,
+    multiple=True,
+    callback=_only_one,
     help="Those created by then: 2026-11-22T06:30, or 90m (minutes), 12h, 7d, 2w ago.",
 )
 @work_options(dry_run=PLAN, yes=YES)
@@ -114,6 +125,9 @@ def delete_orphans(work: Work, created_before: Time) -> int:
     A closed ledger without a name, an owner or another label is among them, also when somebody
     knows its id, and those of a log that was deleted or has gone past them. What was confirmed is
     deleted, and nothing else.
+
+    One that is not closed stays: its writer may only be cut off from ZooKeeper. `ledger recover`
+    closes it, and keeps what was acknowledged.
     """
     shown: set[int] | None = None
     time: datetime | None = None

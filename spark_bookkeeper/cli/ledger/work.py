@@ -9,7 +9,7 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -70,7 +70,7 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
 @_ledger_ids
 @click.option(
     "--percentage",
-    type=click.IntRange(0, 100),
+    type=WholeNumber(0, 100),
     default=0,
     show_default=True,
     help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
@@ -92,12 +92,12 @@ def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
 @_ledger_ids
 @click.option(
     "--percentage",
-    type=click.IntRange(0, 100),
+    type=WholeNumber(0, 100),
     default=100,
     show_default=True,
     help="Of the entries that are looked at; what is wrong with others stays as it is.",
 )
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @work_options(dry_run="Look, and say what would be copied.", engine="either")
 def repair(
     work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None

@@ -16,20 +16,30 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.runtime.iso_times import parse_time
 
 
-class LedgerIdType(click.IntRange):
+def is_decimal(text: str) -> bool:
+    """Whether these are the digits of a whole number. Python would take ``1_0`` for 10, and a slip
+    would be another ledger or limit.
+    """
+    return re.fullmatch(r"-?[0-9]+", text) is not None
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in decimal digits, within bounds that are included."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not is_decimal(value):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class LedgerIdType(WholeNumber):
     """A ledger id; refused under that name."""
 
     name = "ledger id"
 
     def __init__(self) -> None:
         super().__init__(min=0, max=(1 << 63) - 1)
-
-    @override
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # Python would take "1_0" for 10, and a slip would delete another ledger.
-        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]+", value):
-            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 _AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)

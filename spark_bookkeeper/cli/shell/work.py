@@ -16,7 +16,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
-from spark_bookkeeper.replication.recovery_plan import PlanRow
+from spark_bookkeeper.replication.recovery_plan import PlanRow, only_if_read
 from spark_bookkeeper.replication.report import (
     ROW_SCHEMA,
     Outcome,
@@ -348,9 +348,14 @@ def _remark(row: Row) -> str | None:
     """What the other columns do not say."""
     if row.status is not Outcome.PLANNED:
         return f"{row.status}: {row.reason}"
+    if not isinstance(row, PlanRow) or row.live_copies is None:
+        return row.reason
+    said = []
+    if row.only_if_read is not None:
+        said.append(only_if_read(row.only_if_read))
     if row.last_entry_id is None and row.source is not None:
-        return "open: how much, is known when it is closed"
-    return None if isinstance(row, PlanRow) and row.live_copies is not None else row.reason
+        said.append("open: how much, is known when it is closed")
+    return "; ".join(said) or None
 
 
 def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
@@ -391,7 +396,7 @@ def _show_summary(settings: Settings, report: Report) -> None:
     numbers = report.totals()
     settings.output.say(
         f"{report.job}{' (dry run, nothing was changed)' if report.dry_run else ''}: "
-        f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "
+        f"{counts or report.without_rows}   {numbers['entries']:,} entries, "
         f"{numbers['bytes']:,} bytes, {report.duration_ms / 1000:.1f} s"
     )
     if report.job in _REPLICATING and numbers["ledgers"] and not report.dry_run:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from spark_bookkeeper.client.bookies.asking import PLACE_SECONDS, Call, Door, NoPlaceError
+from spark_bookkeeper.client.bookies.asking import PLACE_SECONDS, Door, NoPlaceError
+from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -87,6 +88,18 @@ class Answers(Generic[K, T]):
             a key and a function that returns or raises the answer; or who is late; ``None`` when
             nothing is under way.
         """
+        try:
+            return self._next(late_after, since)
+        except BaseException:  # Ctrl-C: nobody waits for them any more
+            for call in self._calls.values():
+                call.door.let_go(call)
+            self._calls.clear()
+            self._unsent.clear()
+            raise
+
+    def _next(
+        self, late_after: float | None, since: float
+    ) -> tuple[K, Callable[[], T]] | Late[K] | None:
         while True:
             for key, unsent in tuple(self._unsent.items()):
                 self._send(key, unsent)

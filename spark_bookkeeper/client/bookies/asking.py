@@ -2,22 +2,19 @@
 
 Storage can hang: neither an answer nor an error, for ever. So whatever is asked runs in a task of
 its own, and who asks waits until it ends, or until one call of the storage has had no answer for
-too long. What counts is silence, not duration: each call that comes back is progress, and a call
-that moves many bytes has the time that they need. After a silence the outcome is unknown, and
-what still comes late is nobody's answer (SLOT-LOG rules R3, R5).
+too long (``call.py`` says how long that is). After a silence the outcome is unknown, and what
+still comes late is nobody's answer (SLOT-LOG rules R3, R5).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
-from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.client.bookies.call import Call, Patience, current_call, running_call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.runtime import Condition, Runtime
@@ -25,9 +22,6 @@ from spark_bookkeeper.runtime.runtime import Condition, Runtime
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 R = TypeVar("R")
-
-SLOWEST_BYTES_PER_SECOND: Final = 4 << 20
-"""A call that moves bytes is silent only when it takes longer than this rate, and the bound."""
 
 CALLS_AT_ONCE: Final = 64
 """At one bookie, in tasks of their own; further ones wait. A bookie that hangs holds no more."""
@@ -39,33 +33,6 @@ PLACE_SECONDS: Final = 0.05
 """Between two looks for a place at a bookie that too many calls are on their way to."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a bookie may be silent, in seconds."""
-
-    give_up: float
-    """Then it hangs."""
-    hedge: float
-    """Then another one is asked as well, where another has the same."""
-    retry: float
-    """A bookie that hangs is asked for nothing for so long; then for one thing."""
-    pages: float = 60.0
-    """More than the first for one call that is many requests, none of which is seen to come back:
-    a listing of a bucket has a page for each thousand names."""
-
-    @classmethod
-    def of(cls, config: ClientConfig) -> Patience:
-        return cls(
-            config.bookie_timeout_ms / 1000,
-            config.read_hedge_ms / 1000,
-            config.bookie_retry_ms / 1000,
-        )
-
-
-_current: ContextVar[Call[Any] | None] = ContextVar("call", default=None)
-"""The call that the running task makes: its storage calls are watched by who waits for it."""
 
 
 class NoPlaceError(BookieUnavailableError):
@@ -89,8 +56,8 @@ class Door:
         self._runtime = runtime
         self.calls: set[Call[Any]] = set()
         """Under way. Each joins and leaves in one step that needs no lock."""
-        self._employed: set[Call[Any]] = set()
-        """Calls in tasks of their own; those that never come back among them."""
+        self._employed: dict[Call[Any], None] = {}
+        """Calls in tasks of their own, in order; those that never come back among them."""
         self._moved_at = runtime.now()
         """When one of these began or came back last, or something that one asked."""
         self._changed = runtime.condition()
@@ -105,9 +72,13 @@ class Door:
         if current_call(self) is not None:
             return run()
         call = self.begin(purpose, run, self._runtime.condition())
-        with call.changed:
-            while not call.is_over and (left := call.left_to_answer()) > 0:
-                call.wait(left)
+        try:
+            with call.changed:
+                while not call.is_over and (left := call.left_to_answer()) > 0:
+                    call.wait(left)
+        except BaseException:  # Ctrl-C: nobody waits for it any more
+            self.let_go(call)
+            raise
         return call.result()
 
     def begin(
@@ -127,7 +98,7 @@ class Door:
         try:
             self._runtime.employ(f"ask-{self.bookie_id}", call.run)
         except RuntimeError as error:  # no more threads: nothing runs that would come back
-            self._came_back(call)
+            self.came_back(call)
             raise BookieUnavailableError(
                 f"bookie {self.bookie_id}: nothing was sent, for this process could not start a "
                 f"thread ({error}). Let it have more threads, or run less in it, and repeat",
@@ -144,12 +115,12 @@ class Door:
         Raises:
             BookieUnavailableError: as by ``ask``, for the one that it names.
         """
-        if _current.get() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
+        if running_call() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
             return run()  # what is asked is bounded one by one
         beside = other.attend(purpose)
 
         def both() -> T:
-            beside.beside = _current.get()
+            beside.beside = running_call()
             try:
                 return beside.in_person(run)
             finally:
@@ -168,8 +139,8 @@ class Door:
                         beside.begin_anew()
         finally:
             if not call.is_over:
-                self._let_go(call)
-                other._let_go(beside)
+                self.let_go(call)
+                other.let_go(beside)
         if silent is not None:
             raise silent
         return call.result()
@@ -238,6 +209,10 @@ class Door:
                 self._refuse_if_hanging(call)
                 if len(self._employed) < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
                     break
+                idle = next((other for other in self._employed if other.is_aside), None)
+                if idle is not None:
+                    del self._employed[idle]
+                    break
                 # While others come back, the bookie is busy and not silent. Nor is it while one of
                 # them asks for nothing: it waits for a limit, or for another bookie.
                 if not all(other.is_asking for other in self._employed):
@@ -255,7 +230,7 @@ class Door:
                     )
                 if self.wait(self._changed, left):
                     self.begin_anew()
-            self._employed.add(call)
+            self._employed[call] = None
             self.begin_anew()
             self.calls.add(call)
 
@@ -282,7 +257,7 @@ class Door:
             bookie_id=self.bookie_id,
         )
 
-    def _hangs(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
+    def hung(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
         """Somebody gave a call up."""
         _log.warning(
             "bookie %s: no answer for %.1f s: %s",
@@ -297,8 +272,8 @@ class Door:
             bookie_id=self.bookie_id,
         )
 
-    def _let_go(self, call: Call[Any]) -> None:
-        """Nobody waits for a call any more that asks another bookie as well, perhaps in vain.
+    def let_go(self, call: Call[Any]) -> None:
+        """Nobody waits for a call any more, through no fault of this bookie.
 
         Unless it asks this one just now, it has no place here any more: it asks for nothing more.
         """
@@ -311,22 +286,47 @@ class Door:
     def _leaves(self, call: Call[Any]) -> None:
         self.calls.discard(call)
         if call in self._employed:
-            self._employed.remove(call)
+            del self._employed[call]
             self.begin_anew()
 
-    def _came_back(self, call: Call[Any]) -> None:
+    def has_place(self, call: Call[Any]) -> bool:
+        """Whether it is one in a task of its own that others may wait for."""
+        return call in self._employed
+
+    def step_aside(self, call: Call[Any], wait: Callable[[], None]) -> None:
+        """Wait for something else than this bookie, in the task of a call that has a place here.
+
+        Whoever wants a place takes this one meanwhile. Then the call waits for another, as if it
+        began, before it asks for more.
+
+        Raises:
+            BookieUnavailableError: as ``begin``, where the place was taken.
+        """
+        with self._changed:
+            call.is_aside = True
+            self._changed.notify_all()
+        try:
+            wait()
+        finally:
+            with self._changed:
+                call.is_aside = False
+                has_place = call in self._employed or call.is_given_up
+        if not has_place:
+            self._admit(call, may_wait=True)
+
+    def came_back(self, call: Call[Any]) -> None:
         with self._changed:
             self._leaves(call)
             if call.has_answer and (call.is_trial or call.hangs_since is not None):
                 self._forgive(call)
             self._changed.notify_all()
 
-    def _stepped(self, call: Call[Any]) -> None:
+    def stepped(self, call: Call[Any]) -> None:
         """Something that it asked came back. Those without a place do not hold up who wants one."""
         if call in self._employed:
             self.begin_anew()
 
-    def _answers(self, call: Call[Any]) -> None:
+    def answers(self, call: Call[Any]) -> None:
         """One that is a trial, or was silent for too long, has an answer, and may go on."""
         with self._changed:
             self._forgive(call)
@@ -338,213 +338,6 @@ class Door:
                 other.is_forgiven = other.is_forgiven or other.hangs_since is not None
         call.is_trial = call.is_forgiven = False
         call.hangs_since = None
-
-
-class Call(Generic[T]):
-    """One thing that a bookie is asked for, and which call of its storage it waits in."""
-
-    def __init__(
-        self,
-        door: Door,
-        purpose: str,
-        run: Callable[[], T],
-        runtime: Runtime,
-        changed: Condition,
-    ) -> None:
-        self.bookie_id = door.bookie_id
-        self.door = door
-        self.changed = changed
-        """Notified when it is over; guards the result."""
-        self.is_over = False
-        self.beside: Call[Any] | None = None
-        """That of another bookie, which the same task asks in turn."""
-        self.is_trial = False
-        """Whether it is to show that the bookie answers again."""
-        self.is_forgiven = False
-        """Whether the bookie answered others since; this one may have been lost on the way."""
-        self.hangs_since: float | None = None
-        """When it was found to be silent for too long."""
-        self.has_answer = False
-        """Whether any call of the storage came back."""
-        self._purpose = purpose
-        self._run = run
-        self._runtime = runtime
-        self._now = runtime.now
-        self._in: tuple[str, str, float, float] | None = None
-        """Operation, path, since when, allowing for its bytes, and how long it may be silent;
-        ``None`` between two of them."""
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self.is_given_up = False
-        """Whether nobody waits for it any more."""
-        self._stood_still_at = 0.0
-
-    # In the task that asks
-
-    def run(self) -> None:
-        """Do it, with this as the current call."""
-        token = _current.set(self)
-        try:
-            self._value = self._run()
-        except BaseException as error:  # noqa: BLE001  (raised by who waits)
-            self._error = error
-        finally:
-            _current.reset(token)
-            self._in = None
-            self.door._came_back(self)  # noqa: SLF001  (the same module)
-            with self.changed:
-                self.is_over = True
-                self.changed.notify_all()
-
-    def in_person(self, run: Callable[[], R]) -> R:
-        """The running task asks itself, and somebody else looks for how long.
-
-        Only within ``run``: what the task asks before and after is bounded as anybody's is.
-        """
-        token = _current.set(self)
-        self.door.calls.add(self)
-        try:
-            return run()
-        finally:
-            _current.reset(token)
-            self.door.calls.discard(self)
-            if self.is_trial or self.hangs_since is not None:
-                self.door._came_back(self)  # noqa: SLF001  (the same module)
-
-    def step(
-        self,
-        operation: str,
-        path: str,
-        size_bytes: int,
-        function: Callable[[Unpack[Ts]], R],
-        *args: Unpack[Ts],
-        more_seconds: float = 0.0,
-    ) -> R:
-        """One call of the storage.
-
-        Args:
-            more_seconds: added before it is given up; others are asked as early as ever.
-
-        Raises:
-            BookieUnavailableError: nobody waits for it any more, so nothing was sent.
-        """
-        if self.is_given_up:
-            raise BookieUnavailableError(
-                f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
-            )
-        now = self._now()
-        self._in = (
-            operation,
-            path,
-            now + size_bytes / SLOWEST_BYTES_PER_SECOND if size_bytes else now,
-            self.door.patience.give_up + more_seconds,
-        )
-        try:
-            return function(*args)
-        finally:
-            self._in = None
-            self.has_answer = True
-            self.door._stepped(self)  # noqa: SLF001  (the same module)
-            if self.is_trial or self.hangs_since is not None:
-                self.door._answers(self)  # noqa: SLF001  (the same module)
-
-    def goes_on(self) -> None:
-        """Within a step that is many calls of a system: one of them came back.
-
-        Raises:
-            BookieUnavailableError: nobody waits for it any more; do no more.
-        """
-        inside = self._in
-        assert inside is not None, "only within a step"
-        if self.is_given_up:
-            raise BookieUnavailableError(
-                f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
-            )
-        operation, path, since, limit = inside
-        self._in = operation, path, max(since, self._now()), limit
-
-    # For who waits
-
-    @property
-    def what(self) -> str:
-        """What it is about, for messages."""
-        inside = self._in
-        return self._purpose if inside is None else f"{self._purpose} ({inside[0]} {inside[1]})"
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether a call of the storage is under way."""
-        return self._in is not None
-
-    def silence(self, now: float, since: float = 0.0) -> float:
-        """Seconds for which a call of the storage has had no answer; 0 between two calls."""
-        inside = self._in
-        if inside is None:
-            return 0.0
-        return max(0.0, now - max(inside[2], since, self._stood_still_at))
-
-    def left(self, seconds: float, since: float = 0.0) -> float:
-        """Seconds until it has been silent for so long, if it is silent from now on."""
-        inside = self._in
-        silence = self.silence(self._runtime.now(), since)
-        ahead = 0.0 if inside is None else max(0.0, inside[2] - self._runtime.now())
-        return seconds - silence + ahead
-
-    def left_to_answer(self) -> float:
-        """Seconds until it is to be given up, if it is silent from now on."""
-        inside = self._in
-        return self.left(self.door.patience.give_up if inside is None else inside[3])
-
-    def wait(self, seconds: float) -> None:
-        """Wait for ``changed``, which is held, so long at most, and return now and then.
-
-        When the whole process stood still meanwhile, the bookie's silence begins anew.
-        """
-        if self.door.wait(self.changed, seconds):
-            self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """No silence up to now counts."""
-        self._stood_still_at = self._runtime.now()
-
-    def hangs(self, now: float) -> bool:
-        """Whether it was given up, or ought to be.
-
-        Who finds a long silence that nobody waits for looks twice: it may be this process that
-        stood still.
-        """
-        if self.hangs_since is not None and self.is_given_up:
-            return True
-        inside = self._in
-        if inside is None or self.silence(now) < inside[3]:
-            return False
-        if self.hangs_since is None:
-            self.hangs_since = now
-        return now - self.hangs_since >= self.door.patience.hedge
-
-    def result(self) -> T:
-        """What it came to.
-
-        Raises:
-            BookieUnavailableError: it is not over: it is given up, and its outcome unknown.
-        """
-        if not self.is_over:
-            raise self._give_up()
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]  # it ended without an error
-
-    def give_up_if_silent(self) -> BookieUnavailableError | None:
-        """Whoever watches a task that asks in person looks: has it been silent for too long?"""
-        if self.left_to_answer() > 0:
-            return None
-        return self._give_up()
-
-    def _give_up(self) -> BookieUnavailableError:
-        now = self._runtime.now()
-        self.is_given_up = True
-        self.hangs_since = now
-        return self.door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
 
 
 def step(
@@ -573,9 +366,16 @@ def step(
     return door.ask("a call of its storage", alone)
 
 
-def current_call(door: Door) -> Call[Any] | None:
-    """The call of the running task, if it asks this bookie."""
-    current = _current.get()
-    if current is not None and current.door is not door:
-        current = current.beside
-    return current if current is not None and current.door is door else None
+def aside(wait: Callable[[], None]) -> None:
+    """Wait for something that is no bookie, a limit say. The calls of the running task give their
+    places to who wants them meanwhile.
+
+    Raises:
+        BookieUnavailableError: a place was taken, and there is none now, or the bookie hangs.
+    """
+    current = running_call()
+    for call in () if current is None else (current, current.beside):
+        if call is not None and call.door.has_place(call):  # a task has one
+            call.door.step_aside(call, wait)
+            return
+    wait()

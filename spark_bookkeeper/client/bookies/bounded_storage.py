@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
-from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call, step
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage, nothing
+from spark_bookkeeper.client.bookies.asking import Door, step
+from spark_bookkeeper.client.bookies.call import Patience, current_call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -62,6 +63,25 @@ class BoundedStorage(Storage):
     def syncs_as_one(self) -> bool:
         return self._storage.syncs_as_one
 
+    @property
+    @override
+    def requests_at_once(self) -> int:
+        return self._storage.requests_at_once
+
+    @override
+    def ask_all(
+        self, requests: Sequence[Request], progress: Callable[[], None] = nothing
+    ) -> Sequence[Any]:
+        if not requests or self.requests_at_once == 1:
+            return super().ask_all(requests, progress)
+        size = sum(request.moved_bytes for request in requests)
+        listed = [request.path for request in requests if request.operation == "list"]
+        seconds = max(map(self._more_seconds, listed), default=0.0)
+        operation, path, _ = requests[0]
+        subject = f"{path} and {len(requests) - 1} more" if len(requests) > 1 else path
+        ask = self._storage.ask_all
+        return self._together(operation, subject, size, ask, requests, more_seconds=seconds)
+
     @override
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
@@ -97,6 +117,7 @@ class BoundedStorage(Storage):
         size_bytes: int,
         function: Callable[[S, Callable[[], None]], T],
         many: S,
+        more_seconds: float = 0.0,
     ) -> T:
         """One call for many files, of which each that comes back is progress."""
 
@@ -105,7 +126,7 @@ class BoundedStorage(Storage):
             assert call is not None, "a step is one of a call"
             return function(many, call.goes_on)
 
-        return self.call(operation, path, size_bytes, step)
+        return self.call(operation, path, size_bytes, step, more_seconds=more_seconds)
 
     @override
     def keep(self, directory: str) -> object:
@@ -144,6 +165,10 @@ class BoundedStorage(Storage):
     @override
     def size(self, path: str) -> int | None:
         return self.call("size of", path, 0, self._storage.size, path)
+
+    @override
+    def exists(self, path: str) -> bool:
+        return self.call("size of", path, 0, self._storage.exists, path)
 
     @override
     def modified_ms(self, path: str) -> int | None:

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 
 from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import Call, Door, Patience
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.call import Call, Patience
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (

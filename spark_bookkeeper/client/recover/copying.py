@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client.bookies.asking import aside
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.errors import (
     BookieError,
@@ -204,7 +206,7 @@ class _CopyRun:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
 
         def copy() -> PlacedPart | None:
-            ref = self._target.copy_part(self._source, part.ref, self._throttle)
+            ref = self._target.copy_part(self._source, part.ref, self._wait_for)
             placed = replace(part, ref=ref)
             return placed if self._target.check_part(placed) else None
 
@@ -256,10 +258,14 @@ class _CopyRun:
             done |= dict.fromkeys(entry_id for entry_id in wanted if entry_id not in refused)
         return list(done)
 
+    def _wait_for(self, size_bytes: int) -> None:
+        """Until the limit gives so many bytes; nobody waits for a place because of that."""
+        aside(partial(self._throttle, size_bytes))
+
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:
         """Bytes of the group, when they are durably there."""
         size = sum(entry.size_bytes for entry in group)
-        self._throttle(size)
+        self._wait_for(size)
         try:
             self._target.write_copies(group, parts)
         except BookKeeperError as error:

@@ -17,12 +17,16 @@ from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.recover.copying import Throttle, no_throttle
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
 
 SMALL_BYTES: Final = 256 << 10
 """For one target: what is larger gains nothing by company, and many of these fit into memory."""
+
+SMALL_ENTRIES: Final = 4_096
+"""Of one fragment: to look for more gains nothing by company either, however small they are."""
 
 K = TypeVar("K")
 
@@ -60,7 +64,14 @@ def copy_many(
 
     Nothing is raised for any of the others: they drop out.
     """
-    return _stored(context, together, _read(together, _held(together, copies)))
+    return store_many(context, together, read_many(together, copies), no_throttle)
+
+
+def read_many(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
+    """Those of which all is found that their targets lack, so that it is known how large they are.
+    Nothing is raised for any of the others: they drop out.
+    """
+    return _read(together, _held(together, copies))
 
 
 def _held(together: Together, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
@@ -112,15 +123,24 @@ def _entries(
     return bookie.read_small(wanted, SMALL_BYTES)
 
 
-def _stored(
-    context: ClientContext, together: Together, copies: Mapping[K, SmallCopy]
+def store_many(
+    context: ClientContext,
+    together: Together,
+    copies: Mapping[K, SmallCopy],
+    throttle: Throttle,
 ) -> Mapping[K, SmallCopy]:
-    """Those that their targets have, durably, and read back."""
+    """Those, of what was read, that their targets have now, durably, and read back. Nothing is
+    raised for any of the others: they drop out.
+
+    Args:
+        throttle: asked for all that is to be stored, before any of it is.
+    """
     wanted = {
         key: (copy.target_id, NewCopies(copy.target.ledger, copy.found))
         for key, copy in copies.items()
         if copy.found
     }
+    throttle(sum(copies[key].size_bytes for key in wanted))
     answers = together.ask("storing copies of many ledgers", _store, wanted)
     stored: dict[K, SmallCopy] = {}
     for key, copy in copies.items():

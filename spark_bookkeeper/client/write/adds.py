@@ -7,7 +7,7 @@ whose commands are carried out here: acknowledge, change the ensemble, give up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -45,13 +45,14 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
-    BookieToBeLeft,
+    BookiesLookedAt,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
     EnsembleChangeFailed,
     EnsembleStays,
     FailPending,
+    LookBegins,
     Send,
     Stored,
     Writer,
@@ -60,6 +61,7 @@ from spark_bookkeeper.protocol.writer import (
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.write.lane import Group, Lane
+    from spark_bookkeeper.metadata.store import Registration
     from spark_bookkeeper.runtime.runtime import Condition
 
 
@@ -274,15 +276,23 @@ class Adds:
             why entries could not be acknowledged, or ``None``.
         """
         with self._changed:
-            self._standing.is_closing = True
-            self._wake_missed()
+            self._begin_to_close()
             while self._standing.error is None and (
                 self._has_pending() or self._bulk is not None or self._is_any_behind()
             ):
                 self._changed.wait()
             self._end(is_to_be_closed=True)
             error = self._standing.error
-            return None if error is None else self._standing.told(error)
+        if not self._delivery.is_here():
+            self._delivery.deliver()  # where no thread could be started to tell it
+        return None if error is None else self._standing.told(error)
+
+    def _begin_to_close(self) -> None:
+        """Take no more entries. From now on no bookie is left, and nothing is held up for one."""
+        self._standing.is_closing = True
+        self._wake_missed()
+        self._carry_out(self.machine.step(BookiesLookedAt({}, {})))
+        self._delivery.deliver_beside()
 
     def close(self) -> None:
         """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.
@@ -369,9 +379,8 @@ class Adds:
 
     def wind_up(self, ended: Callable[[], None]) -> None:
         with self._changed:
-            self._standing.is_closing = True
             self._ended = ended
-            self._wake_missed()
+            self._begin_to_close()
             self._end_if_dropped()
 
     def _end_if_dropped(self) -> None:
@@ -466,12 +475,29 @@ class Adds:
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
-    def is_to_be_left(self, lane: Lane, *, is_gone: bool) -> None:
-        """A bookie has no agent, or is read-only, and another one takes data."""
-        if lane.is_active() and not self._standing.is_closing:
-            lane.left_because = "its agent was gone" if is_gone else "it became read-only"
-            event = BookieToBeLeft(lane.position, lane.bookie, may_hold=not is_gone)
-            self._carry_out(self.machine.step(event))
+    def unfit(self, alive: Mapping[BookieId, Registration]) -> Set[BookieId]:
+        """Bookies that cannot be sent the first entry that is not acknowledged."""
+        excluded = self._changes.excluded(EntryId(self.machine.last_add_confirmed + 1))
+        return self._context.bookies.ineligible(alive, 0, self.ledger, excluded).keys()
+
+    def look_begins(self) -> None:
+        """The metadata store is about to be asked which bookies are to be left."""
+        self._carry_out(self.machine.step(LookBegins()))
+
+    def looked(self, readonly: Sequence[Lane], gone: Sequence[Lane]) -> None:
+        """Bookies that are read-only, or have no agent, and are to be left; often none."""
+        event = BookiesLookedAt(
+            self._to_be_left(readonly, "it became read-only"),
+            self._to_be_left(gone, "its agent was gone"),
+        )
+        self._carry_out(self.machine.step(event))
+
+    def _to_be_left(self, lanes: Sequence[Lane], because: str) -> dict[int, BookieId]:
+        if self._standing.is_closing:
+            return {}
+        for lane in lanes:
+            lane.left_because = because
+        return {lane.position: lane.bookie for lane in lanes}
 
     # Carrying out commands; the lock is held
 

@@ -21,7 +21,7 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import Call
+from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.write import rows

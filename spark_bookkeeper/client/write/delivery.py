@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -54,10 +55,11 @@ class Delivery:
             self._error = error
             self._is_news = True
 
-    @property
-    def is_due(self) -> bool:
-        """Whether something was decided since the last delivery began. The lock is held."""
-        return self._is_news
+    def deliver_beside(self) -> None:
+        """Have it delivered beside this thread, which no callback may end. The lock is held."""
+        if self._is_news:
+            with suppress(RuntimeError):  # no more threads: who delivers next tells this, too
+                self._runtime.spawn("delivery", self.deliver)
 
     def deliver(self) -> None:
         """Resolve futures, and call who asked to be called. The lock is not held.

@@ -181,6 +181,13 @@ class EnsembleChanges:
             cause = "no thread could be started to change the ensemble"
             self._writer.fail(self.gave_up(cause, wanted.first))
 
+    def excluded(self, first: EntryId) -> dict[BookieId, str]:
+        """Bookies that cannot be sent entries from ``first`` on, with the reason. The lock is held.
+
+        They are lost to the writer, or it left them and cannot go back to them yet.
+        """
+        return self._writer.not_again(first) | self.lost
+
     def gave_up(self, cause: str, first: EntryId) -> AppendFailedError:
         """The error of a writer for which no ensemble is left.
 
@@ -200,7 +207,7 @@ class EnsembleChanges:
     def _change(self, wanted: ChangeEnsemble) -> None:
         writer = self._writer
         with self._lock:
-            excluded = self.lost | writer.not_again(wanted.first)
+            excluded = self.excluded(wanted.first)
         try:
             updated = change_ensemble(
                 self._context,

@@ -27,7 +27,8 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.runtime.bell import Bell
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.client.bookies.asking import Call, Door
+    from spark_bookkeeper.client.bookies.asking import Door
+    from spark_bookkeeper.client.bookies.call import Call
     from spark_bookkeeper.client.ledger import Ledger
     from spark_bookkeeper.client.write.pending import BulkBlock, Run
     from spark_bookkeeper.runtime.runtime import Runtime

@@ -6,6 +6,7 @@ reports what its bookie stored or why it failed; what follows from that is decid
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.bookie import messages
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.ledger import Ledger
     from spark_bookkeeper.client.write.delivery import Delivery
     from spark_bookkeeper.client.write.pending import PendingEntries
+    from spark_bookkeeper.metadata.store import Registration
     from spark_bookkeeper.runtime.runtime import Condition
 
 
@@ -54,8 +56,14 @@ class Reports(Protocol):
     def lose(self, lane: Lane, cause: str) -> None:
         """A lane's bookie is to be given up."""
 
-    def is_to_be_left(self, lane: Lane, *, is_gone: bool) -> None:
-        """A lane's bookie has no agent, or is read-only, and another one takes data."""
+    def unfit(self, alive: Mapping[BookieId, Registration]) -> Set[BookieId]:
+        """Bookies that this writer cannot send anything to now, though they may take data."""
+
+    def look_begins(self) -> None:
+        """The metadata store is about to be asked which bookies are to be left."""
+
+    def looked(self, readonly: Sequence[Lane], gone: Sequence[Lane]) -> None:
+        """Lanes whose bookies are read-only, or have no agent, if others can take their place."""
 
 
 class Lanes:

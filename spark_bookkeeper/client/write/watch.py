@@ -6,6 +6,7 @@ pauses, so that its bookies are to be told how far is confirmed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark_bookkeeper.errors import BookKeeperError
@@ -15,8 +16,10 @@ from spark_bookkeeper.runtime.bell import Bell
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.write.delivery import Delivery
+    from spark_bookkeeper.client.write.lane import Lane
     from spark_bookkeeper.client.write.lane_set import Lanes, Reports
     from spark_bookkeeper.client.write.pending import PendingEntries
+    from spark_bookkeeper.metadata.store import Registration
     from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import Condition
 
@@ -83,7 +86,6 @@ class Watch:
         look_pause = min(limit, AWAY_SECONDS) / 4
         next_look = looked_at + look_pause
         while True:
-            is_lost = False
             wait = min(limit / 4, max(next_look - self._runtime.now(), _SHORTEST_SECONDS))
             with self._lock:
                 if self._is_over:
@@ -97,13 +99,11 @@ class Watch:
                     if stood_still:
                         lane.sending_since = now
                     elif now - lane.sending_since > limit:
-                        is_lost = True
                         self._reports.lose(lane, f"no answer for {limit:g} seconds")
                         self._lock.notify_all()
                 if pause:
                     wait = min(wait, self.tell_if_idle())
-            if is_lost:
-                self._deliver_beside()
+                self._delivery.deliver_beside()
             self._over.wait(wait)
             if self._runtime.now() >= next_look:
                 next_look = self._runtime.now() + look_pause
@@ -131,10 +131,6 @@ class Watch:
         self._lanes.tell(confirmed)
         return self._pause
 
-    def _deliver_beside(self) -> None:
-        """Deliver beside the task that watches, which no callback may end."""
-        self._runtime.spawn("delivery", self._delivery.deliver)
-
     def look_at_registrations(self) -> None:
         """Report bookies that are to be left, if there is one that could take their place.
 
@@ -144,27 +140,32 @@ class Watch:
         a time that does not depend on ``add_timeout_ms``; nor does how often this is called.
 
         The metadata store is asked only after it told of a change. While it is slow to answer, no
-        bookie is given up: none could be replaced.
+        bookie is left: none could be replaced. Nor is any acknowledgement held up meanwhile.
         """
         with self._lock:
             if self._is_over:
                 return
+            self._reports.look_begins()
+            self._delivery.deliver_beside()
         try:
             alive = self._context.bookies.last_registrations()
         except BookKeeperError:
             return  # whoever needs the metadata store says so; here it is asked again soon
         with self._lock:
-            inside = {lane.bookie for lane in self._lanes.by_position.values()}
-            now, since = self._runtime.now(), self._away_since
-            self._away_since = {b: since.get(b, now) for b in inside if b not in alive}
-            if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
-                return
-            for lane in list(self._lanes.by_position.values()):
-                registration = alive.get(lane.bookie)
-                away_since = self._away_since.get(lane.bookie, now)
-                is_gone = registration is None and now - away_since >= AWAY_SECONDS
-                if is_gone or (registration is not None and registration.is_readonly):
-                    self._reports.is_to_be_left(lane, is_gone=is_gone)
-            is_due = self._delivery.is_due
-        if is_due:
-            self._deliver_beside()
+            if not self._is_over:
+                self._reports.looked(*self._to_be_left(alive))
+                self._delivery.deliver_beside()
+
+    def _to_be_left(self, alive: Mapping[BookieId, Registration]) -> tuple[list[Lane], list[Lane]]:
+        """The lanes of bookies that are read-only, and of those whose agents are gone."""
+        lanes = list(self._lanes.by_position.values())
+        inside = {lane.bookie for lane in lanes}
+        now, since = self._runtime.now(), self._away_since
+        self._away_since = {b: since.get(b, now) for b in inside if b not in alive}
+        unfit = inside | self._reports.unfit(alive)
+        if not any(not r.is_readonly for b, r in alive.items() if b not in unfit):
+            return [], []
+        readonly = [x for x in lanes if x.bookie in alive and alive[x.bookie].is_readonly]
+        away = self._away_since
+        gone = [x for x in lanes if now - away.get(x.bookie, now) >= AWAY_SECONDS]
+        return readonly, gone

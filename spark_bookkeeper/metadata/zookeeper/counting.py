@@ -94,7 +94,6 @@ class Asking:
         self._count = count
         self._name = name
         self._expected: int | None = None
-        self.is_given_up = False
 
     def add(self, operations: Operations) -> None:
         """It is sent."""
@@ -127,7 +126,8 @@ class Taking:
         """That it was sent with last."""
         self.made: Create | None = None
         """The node that it was to make then."""
-        self.is_given_up = False
+        self.is_uncertain = False
+        """The answer to it was lost."""
 
     def add(self, operations: Operations) -> None:
         """It is sent."""

@@ -10,6 +10,10 @@ A transaction is carried out as a whole or not at all. When one of its writes is
 has its answer, and the others are sent again, each alone. When the answer to a transaction is
 lost, each of its writes is in doubt, and is resolved by whoever asked for it (SLOT-LOG rule R14).
 
+Whoever waits no longer gives a write up: what was not sent by then is not sent any more. A request
+that waits for a connection is taken back for it, and the other writes in it are in doubt, as they
+are when a connection is lost.
+
 What a counter gives next is known to whoever knows which writes were sent before. So a write may
 wait with its operations until it is sent (``Numbered``).
 """
@@ -26,6 +30,7 @@ from typing import Any, Final, Protocol
 from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import KazooTimeoutError
 
+from spark_bookkeeper.metadata.zookeeper.client import Awaited
 from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
 
 WRITES_MAX: Final = 64
@@ -48,9 +53,6 @@ class Numbered(Protocol):
     Its methods are called in the order in which writes are sent and answered, with a lock held.
     """
 
-    is_given_up: bool
-    """It is not to be sent any more; see ``GroupedWrites.give_up``."""
-
     def add(self, operations: Operations) -> None:
         """It is sent now. Raises ``UnnumberedError``: it cannot be; its asker is told.
 
@@ -62,7 +64,7 @@ class Numbered(Protocol):
 
 
 class UnnumberedError(Exception):
-    """It is not known what a counter gives next, so nothing was sent."""
+    """It is not known what a counter gives next, so nothing was sent. Or nobody waits any more."""
 
 
 class Reply:
@@ -70,11 +72,15 @@ class Reply:
 
     A lock and no more: kazoo's promise has a condition of its own, which costs as much as the
     write that it is about.
+
+    Args:
+        give_up: sees to it that what was not sent yet is not sent any more.
     """
 
-    __slots__ = ("_is_there", "_result")
+    __slots__ = ("_is_there", "_result", "give_up")
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self.give_up = give_up
         self._result: Any = None
         self._is_there = threading.Lock()
         self._is_there.acquire()
@@ -97,12 +103,18 @@ class Reply:
         return self._result
 
 
+def _to_nobody(result: Any) -> None:
+    """Who waits is not there yet."""
+
+
 @dataclass(eq=False, slots=True)
 class _Write:
     operations: Operations
     size_bytes: int
     tell: Tell
     numbered: Numbered | None = None
+    is_given_up: bool = False
+    """It is not to be sent any more."""
 
 
 @dataclass(eq=False, slots=True)
@@ -110,6 +122,8 @@ class _Group:
     """The writes of one transaction."""
 
     writes: list[_Write] = field(default_factory=list)
+    request: Awaited | None = None
+    """What kazoo was asked for them."""
 
 
 class GroupedWrites:
@@ -133,35 +147,15 @@ class GroupedWrites:
         Of several operations the answer is the result of the first, or the error of the one
         refused.
         """
-        answer = Reply()
-        self._take(add, size_bytes, answer.tell)
-        self._go_on()
-        return answer
+        return self._replies([self._write(add, size_bytes)])[0]
 
     def ask_numbered(self, write: Numbered, size_bytes: int = 0) -> Reply:
         """The same for a write whose operations are not known before it is sent."""
-        answer = Reply()
-        with self._lock:
-            self._waiting.append(_Write(Operations(self._access), size_bytes, answer.tell, write))
-        self._go_on()
-        return answer
-
-    def give_up(self, write: Numbered) -> None:
-        """Whoever asked for it waits no longer: what was not sent yet is not sent any more.
-
-        What was sent is answered before whatever is asked for from now on, or its answer is lost.
-        """
-        with self._lock:
-            write.is_given_up = True
+        return self._replies([_Write(Operations(self._access), size_bytes, _to_nobody, write)])[0]
 
     def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Reply]:
         """Ask for many writes, each with its bytes."""
-        answers: list[Reply] = []
-        for add, size_bytes in wanted:
-            answers.append(Reply())
-            self._take(add, size_bytes, answers[-1].tell)
-        self._go_on()
-        return answers
+        return self._replies([self._write(add, size_bytes) for add, size_bytes in wanted])
 
     def ask_sometime(self, add: Add, tell: Tell) -> None:
         """Ask for a write that nobody waits for: it goes with the next one that is asked for.
@@ -169,18 +163,45 @@ class GroupedWrites:
         Args:
             tell: called by the thread that reads answers.
         """
-        self._take(add, 0, tell)
+        write = self._write(add, 0, tell)
+        with self._lock:
+            self._waiting.append(write)
 
     def ask_beside(self, add: Add, tell: Tell) -> None:
         """Ask for a write that nobody waits for, now or with the next ones; as ``ask_sometime``."""
-        self._take(add, 0, tell)
+        self.ask_sometime(add, tell)
         self._go_on()
 
-    def _take(self, add: Add, size_bytes: int, tell: Tell) -> None:
+    def _write(self, add: Add, size_bytes: int, tell: Tell = _to_nobody) -> _Write:
         operations = Operations(self._access)
         add(operations)
+        return _Write(operations, size_bytes, tell)
+
+    def _replies(self, writes: Sequence[_Write]) -> list[Reply]:
+        """Ask for writes that somebody waits for."""
+        try:
+            replies = [Reply(partial(self._give_up, write)) for write in writes]
+            for write, reply in zip(writes, replies, strict=True):
+                write.tell = reply.tell
+            with self._lock:
+                self._waiting.extend(writes)
+            self._go_on()
+        except BaseException:  # Ctrl-C: nobody will wait for them
+            for write in writes:
+                self._give_up(write)
+            raise
+        return replies
+
+    def _give_up(self, write: _Write) -> None:
+        """Whoever asked for it waits no longer: what was not sent yet is not sent any more.
+
+        What was sent is answered before whatever is asked for from now on, or its answer is lost.
+        """
         with self._lock:
-            self._waiting.append(_Write(operations, size_bytes, tell))
+            write.is_given_up = True
+            group = next((each for each in self._under_way if write in each.writes), None)
+        if group is not None and group.request is not None and group.request.give_up():
+            self._lose(group, ConnectionLoss())
 
     def _go_on(self) -> None:
         """Send what has gathered, unless something is under way."""
@@ -198,10 +219,12 @@ class GroupedWrites:
             self._send(group)
         except BaseException:
             # Ctrl-C in a notebook: it may have been sent or not, and others must go on.
+            if group.request is not None:
+                group.request.give_up()
             self._lose(group, ConnectionLoss())
             raise
         finally:
-            _tell_all([(write, UnnumberedError()) for write in unsent])
+            _tell_unsent(unsent)
 
     def _gather(self, group: _Group, unsent: list[_Write]) -> None:
         size = 0
@@ -216,10 +239,10 @@ class GroupedWrites:
 
     def _number(self, write: _Write) -> bool:
         """Have a write ready to be sent now; whether it is."""
+        if write.is_given_up:
+            return False
         if write.numbered is None:
             return True
-        if write.numbered.is_given_up:
-            return False
         write.operations = Operations(self._access)
         try:
             write.numbered.add(write.operations)
@@ -228,28 +251,33 @@ class GroupedWrites:
         return True
 
     def _send(self, group: _Group) -> None:
-        self._leave_out_those_given_up(group)
-        if not group.writes:
-            self._go_on()
-            return
         answer = self._client.handler.async_result()
-        answer.rawlink(partial(self._answered, group))
-        request = MultiWrite([write.operations for write in group.writes])
-        self._client._call(request, answer)  # noqa: SLF001  (as its own methods do)
+        with self._lock:
+            # The last look and the sending are one step: who gives up before it is not sent, and
+            # who gives up after it reads what became of it, as answers come in this order.
+            unsent = self._leave_out_those_given_up(group)
+            if group.writes:
+                request = MultiWrite([write.operations for write in group.writes])
+                group.request = answer
+                self._client._call(request, answer)  # noqa: SLF001  (as its own methods do)
+        _tell_unsent(unsent)
+        if group.writes:
+            answer.rawlink(partial(self._answered, group))  # at once where it was not sent
+        else:
+            self._go_on()
 
-    def _leave_out_those_given_up(self, group: _Group) -> None:
+    def _leave_out_those_given_up(self, group: _Group) -> Sequence[_Write]:
         """Who asked for a write may have given up since it was gathered, and been told that it was
         not made: it would be there all the same.
         """
-        with self._lock:
-            unsent = [w for w in group.writes if w.numbered is not None and w.numbered.is_given_up]
-            for write in unsent:
-                group.writes.remove(write)
-                assert write.numbered is not None
+        unsent = [write for write in group.writes if write.is_given_up]
+        for write in unsent:
+            group.writes.remove(write)
+            if write.numbered is not None:
                 write.numbered.told(UnnumberedError())
-            if not group.writes:
-                self._under_way.discard(group)
-        _tell_all([(write, UnnumberedError()) for write in unsent])
+        if not group.writes:
+            self._under_way.discard(group)
+        return unsent
 
     def _answered(self, group: _Group, request: Any) -> None:
         others: list[_Group] = []
@@ -268,10 +296,12 @@ class GroupedWrites:
                 others = self._those_again(ended, again)
                 self._under_way.remove(group)
                 self._under_way.update(others)
-            for other in others:
-                self._send(other)
-            self._go_on()
-            _tell_all(ended)
+            try:
+                for other in others:
+                    self._send(other)
+                self._go_on()
+            finally:  # whatever becomes of the next ones
+                _tell_all(ended)
         except BaseException:
             # Ctrl-C here as in ``_go_on``. Who is not told of an answer gives up after a while and
             # asks again; but a group that stayed under way would hold up everybody for ever.
@@ -331,6 +361,10 @@ def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Resu
         is_undone = len(writes) > 1 and isinstance(result, _OF_OTHERS)
         (again if is_undone else ended).append((write, result))
     return ended, again
+
+
+def _tell_unsent(writes: Sequence[_Write]) -> None:
+    _tell_all([(write, UnnumberedError()) for write in writes])
 
 
 def _tell_all(ended: _Results) -> None:

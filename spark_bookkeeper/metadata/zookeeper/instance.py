@@ -11,7 +11,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from spark_bookkeeper.metadata.zookeeper import paths
-from spark_bookkeeper.metadata.zookeeper.link import AbsentError, Changes
+from spark_bookkeeper.metadata.zookeeper.client import Changes
+from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 

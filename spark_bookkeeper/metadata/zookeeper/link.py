@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -27,7 +25,7 @@ from kazoo.exceptions import (
 )
 from kazoo.exceptions import ConnectionLoss as ConnectionLossError
 from kazoo.exceptions import SessionExpiredError as KazooSessionExpiredError
-from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -36,6 +34,7 @@ from spark_bookkeeper.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from spark_bookkeeper.metadata.zookeeper.client import Client, Handler
 from spark_bookkeeper.metadata.zookeeper.options import client_options
 from spark_bookkeeper.metrics import Metrics
 
@@ -52,11 +51,6 @@ UNCERTAIN: Final = (
 
 ACCESS_REFUSED: Final = (NoAuthError, InvalidACLError)
 """Causes of a ``MetadataError`` that are the same the next time: the node's access rules."""
-
-_GREETING_SECONDS: Final = 2.0
-"""How long a server may take to answer the first request of a connection, before it is asked over
-a new one; doubled each time. One that starts never answers who comes between its port and the
-server behind it, and kazoo alone would wait there for the whole timeout of the session."""
 
 _UNDECIDED: Final = "The change may or may not have been made: read, then decide"
 _UNCHANGED: Final = "Nothing was changed"
@@ -79,21 +73,6 @@ class ChangedError(Exception):
 
 class OccupiedError(Exception):
     """The node has children, so it was not deleted."""
-
-
-class Changes:
-    """Counts what a session is told of the nodes that it watches, and every loss of connection.
-
-    ZooKeeper tells a session of a change before it answers anything from after the change, and
-    the count goes up before that answer is handed out. So when the count is what it was at a
-    read, the read is as good as one made together with the last request that was answered.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, event: object) -> None:
-        self.count += 1  # only the thread that reads the answers calls
 
 
 class Link:
@@ -126,14 +105,17 @@ class Link:
         access = CREATOR_ALL_ACL if arguments.pop("acl", "open") == "creator" else OPEN_ACL_UNSAFE
         self.hosts = hosts
         self.patience = patience_ms / 1000
-        self._lost: list[Callable[[], None]] = []
+        self._lost: dict[object, Callable[[], None]] = {}
         self._connected: list[Callable[[], None]] = []
+        self._times_connected = 0
+        self._is_listening = False
+        """Whether something was asked for just to hear of the next answer."""
         self._is_closed = False
         self._owner = os.getpid()
-        self.client: Any = KazooClient(
+        self.client: Any = Client(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
-            handler=_Handler(),
+            handler=Handler(),
             logger=_log,
             connection_retry={"max_tries": -1, "max_delay": 1.0},
             command_retry={"max_tries": -1, "max_delay": 1.0, "deadline": self.patience},
@@ -166,19 +148,70 @@ class Link:
             self.client.stop()
             self.client.close()
 
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        """Call ``lost`` in a thread of its own after each end of a session."""
-        self._lost.append(lost)
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call ``lost`` in a thread of its own after each end of a session; returns how to stop."""
+        key = object()
+        self._lost[key] = lost
+
+        def stop() -> None:
+            self._lost.pop(key, None)
+
+        return stop
 
     def on_connected(self, connected: Callable[[], None]) -> None:
         """Call ``connected`` in a thread of its own each time the connection is there again.
 
-        In the same session or in a new one.
+        In the same session or in a new one. Also when there are answers again on a connection that
+        was there, and so slow that somebody has given up.
         """
         self._connected.append(connected)
 
+    def once_connected(self, attempt: Callable[[], bool]) -> None:
+        """Try something that ``on_connected`` tries as well.
+
+        It is tried again where it was not done, and the connection came back meanwhile: whoever
+        heard of that may have left it to this one.
+        """
+        before = -1
+        while before != self._times_connected:
+            before = self._times_connected
+            if attempt():
+                return
+
+    def surely(self, note: Callable[[], None], work: Callable[[], None]) -> None:
+        """Note what is to be done, and do it, although Ctrl-C may come at any moment.
+
+        Args:
+            note: is as good done twice.
+            work: is done in a thread of its own, where no Ctrl-C comes, and waited for.
+        """
+        try:
+            note()
+            self._in_a_thread(work).get()
+        except BaseException:  # within a lock of its own Python makes another error of Ctrl-C
+            note()
+            self._in_a_thread(work)
+            raise
+
+    def _in_a_thread(self, work: Callable[[], None]) -> Any:
+        ended = self.client.handler.async_result()
+
+        def run() -> None:
+            try:
+                work()
+                ended.set()
+            except Exception as error:  # noqa: BLE001  (handed to whoever waits)
+                ended.set_exception(error)
+
+        try:
+            self.client.handler.spawn(run)
+        except RuntimeError:  # no thread can be started any more: the interpreter ends
+            run()
+        return ended
+
     def wait(self, request: Any, convert: Callable[[Any], T]) -> T:
-        """The answer to one request. A late one is uncertain: it may still be carried out.
+        """The answer to one request. A late one is uncertain: what was sent may still be carried
+        out. What was not sent by then, or when Ctrl-C came, is not sent any more.
 
         Raises:
             AbsentError, PresentError, ChangedError, OccupiedError: what the answer says.
@@ -193,6 +226,11 @@ class Link:
             raise ChangedError from error
         except NotEmptyError as error:
             raise OccupiedError from error
+        except KazooException:
+            raise
+        except BaseException:  # nobody waits for it any more
+            request.give_up()
+            raise
 
     def insist(
         self,
@@ -241,6 +279,7 @@ class Link:
         try:
             return retry(counted)  # type: ignore[no-any-return]  # what `attempt` returns
         except (RetryFailedError, *UNCERTAIN) as error:
+            self._listen()
             certain = _UNDECIDED if may_have_changed() else _UNCHANGED
             raise MetadataUnavailableError(
                 f"ZooKeeper at {self.hosts} did not answer in {self.patience:g} s: {what}. "
@@ -253,81 +292,33 @@ class Link:
                 raise MetadataUnavailableError(f"{refused}. {_UNDECIDED}. {rules}") from error
             raise MetadataError(f"{refused}. {_UNCHANGED}. {rules}") from error
 
+    def _listen(self) -> None:
+        """Hear of the next answer: the connection may be there, and will not come again then."""
+        if self._is_listening or self._is_closed:
+            return
+        self._is_listening = True
+        before = self._times_connected
+
+        def heard(request: Any) -> None:
+            self._is_listening = False
+            if request.successful() and before == self._times_connected:
+                self._is_connected()
+
+        self.client.exists_async("/").rawlink(heard)
+
     def _state_changed(self, state: str) -> None:
         if self._is_closed:
             return
         if state == KazooState.LOST:
             self._metrics.zookeeper_sessions_lost.inc()
+            for told in list(self._lost.values()):
+                self.client.handler.spawn(told)
         elif state == KazooState.SUSPENDED:
             self._metrics.zookeeper_connections_lost.inc()
-        hear = {KazooState.LOST: self._lost, KazooState.CONNECTED: self._connected}
-        for told in list(hear.get(state, ())):
-            self.client.handler.spawn(told)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with less to do for each request, and no endless wait for a greeting."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._greeted_by: Any = None
-        self._greeting_seconds = _GREETING_SECONDS
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """A connection that nothing was heard on."""
-        self._greeted_by = super().create_connection(*args, **kwargs)
-        return self._greeted_by
-
-    def select(
-        self,
-        readable: Sequence[Any],
-        writable: Sequence[Any],
-        exceptional: Sequence[Any],
-        timeout: float | None = None,
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As kazoo's own, which makes and closes an epoll descriptor for each of many looks."""
-        awaits_greeting = self._greeted_by is not None and self._greeted_by in readable
-        if awaits_greeting and timeout is not None:
-            timeout = min(timeout, self._greeting_seconds)
-        poll = select.poll()
-        for each in readable:
-            poll.register(each, select.POLLIN)
-        for each in writable:
-            poll.register(each, select.POLLOUT)
-        ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        if awaits_greeting and ready:
-            self._greeted_by, self._greeting_seconds = None, _GREETING_SECONDS
-        elif awaits_greeting:
-            self._greeting_seconds *= 2  # or the server is busy
-        return (
-            [each for each in readable if each.fileno() in ready],
-            [each for each in writable if each.fileno() in ready],
-            [],
-        )
-
-    def async_result(self) -> _Answer:
-        return _Answer(self)
-
-    def dispatch_callback(self, callback: Any) -> None:
-        """Counting must not wait behind other callbacks, so that it is done before any answer."""
-        if isinstance(callback.func, Changes):
-            callback.func(*callback.args)
         else:
-            super().dispatch_callback(callback)
+            self._is_connected()
 
-
-class _Answer(AsyncResult):  # type: ignore[misc]  # kazoo has no types
-    """Calls who is linked in the thread that read the answer, without a detour over another."""
-
-    def set_exception(self, exception: Exception) -> None:
-        """Kazoo takes Ctrl-C while it asks for a closed connection; it is raised as what it is."""
-        interrupt = sys.exc_info()[1]
-        if isinstance(exception, ConnectionClosedError) and isinstance(
-            interrupt, KeyboardInterrupt
-        ):
-            raise interrupt
-        super().set_exception(exception)
-
-    def _do_callbacks(self) -> None:
-        for callback in self._callbacks:
-            callback(self)
+    def _is_connected(self) -> None:
+        self._times_connected += 1  # before anybody is told of it
+        for told in list(self._connected):
+            self.client.handler.spawn(told)

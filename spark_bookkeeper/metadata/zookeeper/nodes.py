@@ -11,12 +11,15 @@ again, behind a ``sync``, and compared with what was meant:
 * anything else: ``MetadataUnavailableError``, for it may have been written and overwritten.
 
 The comparison is exact when the bytes contain something random, as ledgers and cookies do.
+
+What nobody waits for any more, and was not sent by then, is never sent (``client.py``).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -29,13 +32,13 @@ from kazoo.exceptions import (
 )
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper.client import Changes
 from spark_bookkeeper.metadata.zookeeper.counting import Asking, Count, Taking
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
 from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
     ChangedError,
-    Changes,
     Link,
     OccupiedError,
     PresentError,
@@ -82,6 +85,8 @@ class Node(NamedTuple):
     """When it was written last, by ZooKeeper's clock, in milliseconds since the epoch."""
     children: int
     """How many there are now."""
+    created: int
+    """The number of the transaction that made it; one that went and came has another."""
 
 
 class Nodes:
@@ -118,6 +123,8 @@ class Nodes:
         self.watches = Watches(self._link)
         self._try = self._link.insist
         self._wait = self._link.wait
+        self.once_connected = self._link.once_connected
+        self.surely = self._link.surely
 
     @property
     def session_id(self) -> int:
@@ -128,9 +135,9 @@ class Nodes:
         """End the session, and with it its ephemeral nodes; idempotent."""
         self._link.close()
 
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        """Call ``lost`` in a thread of its own after each end of a session."""
-        self._link.on_session_lost(lost)
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call ``lost`` in a thread of its own after each end of a session; returns how to stop."""
+        return self._link.on_session_lost(lost)
 
     def on_connected(self, connected: Callable[[], None]) -> None:
         """Call ``connected`` in a thread of its own after the connection came back."""
@@ -172,6 +179,15 @@ class Nodes:
             f"list {path}",
             lambda: self._wait(self._client.get_children_async(path, changes), list),
         )
+
+    def children_settled(self, path: str) -> list[str]:
+        """The same after everything that any server had confirmed."""
+
+        def attempt() -> list[str]:
+            self._wait(self._client.sync_async(path), str)
+            return self._wait(self._client.get_children_async(path), list)
+
+        return self._try(f"list {path}", attempt)
 
     def get_many(
         self, paths: Iterable[str], changes: Watch | None = None
@@ -252,25 +268,29 @@ class Nodes:
         data: bytes,
         *,
         ephemeral: bool = False,
+        before: Sequence[Operation] = (),
         also: Sequence[Operation] = (),
         once: bool = False,
     ) -> None:
         """Create a node.
 
         Args:
-            also: operations after it in the same transaction: all are done or none.
+            before: operations before it in the same transaction: all are done or none.
+            also: operations after it in the same transaction.
             once: when the answer is lost and the node is not there, do not try again: it may
                 have been made, and deleted by somebody else.
 
         Raises:
-            PresentError: it is there already, and not made by this call; or one that ``also``
-                creates is. With ``once`` also when it cannot be tried again.
-            AbsentError: its parent is not there, or one that ``also`` needs.
+            PresentError: it is there already, and not made by this call; or one that ``before``
+                or ``also`` creates is. With ``once`` also when it cannot be tried again.
+            AbsentError: its parent is not there, or one that ``before`` or ``also`` needs.
         """
         check_size(path, len(data))
         uncertain = False
 
         def add(writes: Any) -> None:
+            for operation in before:
+                operation.add_to(writes)
             writes.create(path, data, ephemeral=ephemeral)
             for operation in also:
                 operation.add_to(writes)
@@ -336,11 +356,9 @@ class Nodes:
                 be made. Also when the answer is lost and the node is not there: it is not tried
                 again, as it may have been made, and deleted by somebody else.
         """
-        uncertain = False
 
         def attempt() -> int:
-            nonlocal uncertain
-            if uncertain:
+            if wanted.is_uncertain:
                 made = wanted.made
                 there = None if made is None else self._settled(made.path)
                 if there is None or made is None or there.data != made.data:
@@ -349,13 +367,14 @@ class Nodes:
                 try:
                     self._wait(self._writes.ask_numbered(wanted, size_bytes), str)
                 except UNCERTAIN:
-                    uncertain = True
-                    self._writes.give_up(wanted)
+                    wanted.is_uncertain = True
                     raise
             assert wanted.number is not None
             return wanted.number
 
-        return self._try("create the next node", attempt, may_have_changed=lambda: uncertain)
+        return self._try(
+            "create the next node", attempt, may_have_changed=lambda: wanted.is_uncertain
+        )
 
     def ensure(self, path: str) -> None:
         """Create a lasting empty node and its parents unless they are there.
@@ -363,21 +382,36 @@ class Nodes:
         Somebody else may delete them again at any time, also before this returns.
         """
 
+        # By requests of our own: kazoo's goes on with them by itself when nobody waits any more.
+        def make(each: str) -> None:
+            if self._wait(self._client.exists_async(each), lambda stat: stat is not None):
+                return
+            if parent := each.rpartition("/")[0]:
+                make(parent)
+            with suppress(PresentError):
+                self._wait(self._writes.ask(lambda writes: writes.create(each, b"")), str)
+
         def attempt() -> None:
             for _ in range(PARENTS_GONE_MAX):
                 try:
-                    self._wait(self._client.ensure_path_async(path), bool)
+                    return make(path)
                 except AbsentError:  # a parent went between being seen and being built upon
                     continue
-                return
             raise _parents_go(path)
 
         self._try(f"create {path}", attempt)
 
     def create_below_parents(
-        self, path: str, data: bytes, *, also: Sequence[Operation] = (), once: bool = False
+        self,
+        path: str,
+        data: bytes,
+        *,
+        before: Sequence[Operation] = (),
+        also: Sequence[Operation] = (),
+        once: bool = False,
     ) -> None:
         """``create``, and before it the parents of all that are created, where they are not there.
+        These come one by one, unless ``before`` creates them.
 
         Others may delete parents that are empty at any moment, so it is tried again and again.
 
@@ -385,14 +419,14 @@ class Nodes:
             PresentError: as ``create``.
             MetadataUnavailableError: also when the parents went away each time.
         """
-        made = [path, *(each.path for each in also if isinstance(each, Create))]
+        made = [path, *(each.path for each in (*before, *also) if isinstance(each, Create))]
         parents = dict.fromkeys(each.rpartition("/")[0] for each in made)
         for _ in range(PARENTS_GONE_MAX):
             try:
-                return self.create(path, data, also=also, once=once)
+                return self.create(path, data, before=before, also=also, once=once)
             except AbsentError:
                 for parent in parents:
-                    if parent != path:
+                    if parent not in made:
                         self.ensure(parent)
         raise _parents_go(path)
 
@@ -449,7 +483,12 @@ class Nodes:
 
         def attempt() -> Sequence[int | None]:
             asked = self._writes.ask_many((each.add_to, len(each.data)) for each in wanted)
-            return [self._version_or_none(request) for request in asked]
+            try:
+                return [self._version_or_none(request) for request in asked]
+            except BaseException:
+                for request in asked:
+                    request.give_up()
+                raise
 
         return self._try(f"write {len(wanted)} nodes", attempt)
 
@@ -459,15 +498,24 @@ class Nodes:
         except (AbsentError, PresentError, ChangedError, OccupiedError, KazooException, *UNCERTAIN):
             return None
 
-    def delete(self, path: str, version: int = -1, *, also: Sequence[Operation] = ()) -> None:
+    def delete(
+        self,
+        path: str,
+        version: int = -1,
+        *,
+        also: Sequence[Operation] = (),
+        unless: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Delete a node, whatever its version unless one is given.
 
         Args:
             also: operations before it in the same transaction: all are done or none.
+            unless: asked before each request, also before one that is sent again as the answer was
+                lost: the node may have gone by the first, and be another by now.
 
         Raises:
             AbsentError: there is none; never raised for what this call deleted.
-            ChangedError: it has another version, or ``also`` was refused.
+            ChangedError: it has another version, or ``also`` was refused, or ``unless`` said so.
             OccupiedError: it has children.
         """
         uncertain = False
@@ -479,6 +527,8 @@ class Nodes:
 
         def attempt() -> None:
             nonlocal uncertain
+            if unless():
+                raise ChangedError
             try:
                 self._wait(self._writes.ask(add), bool)
             except UNCERTAIN:
@@ -606,16 +656,20 @@ class Nodes:
                 except AbsentError:
                     return path, None
 
-        for path in paths:
-            if len(under_way) == window:
-                # Answers come in order, so one wait serves half of the window. A wait for each
-                # would hand over between threads at every answer, at a third of the speed.
-                under_way[window // 2][1].wait(timeout=self._link.patience * 0.4)
-                for _ in range(max(1, window // 2)):
-                    yield oldest()
-            under_way.append((path, send(path)))
-        while under_way:
-            yield oldest()
+        try:
+            for path in paths:
+                if len(under_way) == window:
+                    # Answers come in order, so one wait serves half of the window. A wait for each
+                    # would hand over between threads at every answer, at a third of the speed.
+                    under_way[window // 2][1].wait(timeout=self._link.patience * 0.4)
+                    for _ in range(max(1, window // 2)):
+                        yield oldest()
+                under_way.append((path, send(path)))
+            while under_way:
+                yield oldest()
+        finally:
+            for _, request in under_way:
+                request.give_up()
 
 
 def _node(answer: Any) -> Node:
@@ -624,7 +678,13 @@ def _node(answer: Any) -> Node:
     changes = stat.cversion + stat.numChildren
     made = (changes & 0xFFFFFFFF) >> 1
     return Node(
-        bytes(data or b""), stat.version, stat.ephemeralOwner, made, stat.mtime, stat.numChildren
+        bytes(data or b""),
+        stat.version,
+        stat.ephemeralOwner,
+        made,
+        stat.mtime,
+        stat.numChildren,
+        stat.czxid,
     )
 
 

@@ -17,10 +17,10 @@ from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.client import Changes
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
     ChangedError,
-    Changes,
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX
@@ -15,21 +14,19 @@ from spark_bookkeeper.metadata.underreplication import (
     LAYOUT,
     Changed,
     Check,
+    Holder,
     Task,
     check_layout,
     decode_delay,
-    decode_lock,
     decode_task,
     decode_time,
-    decode_vote,
     encode_delay,
-    encode_lock,
     encode_task,
     encode_time,
-    encode_vote,
     merged,
 )
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.auditor_votes import AuditorVotes
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
     ChangedError,
@@ -37,18 +34,11 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
-from spark_bookkeeper.metadata.zookeeper.operations import Delete
+from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete
+from spark_bookkeeper.metadata.zookeeper.task_locks import TaskLocks
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _GROUP: Final = re.compile(r"[0-9a-f]{4}", re.ASCII)
-_NAME: Final = re.compile(r"urL(\d{10,19})", re.ASCII)
-_VOTE: Final = re.compile(r"V_(\d+)", re.ASCII)
-
-
-class _Vote(NamedTuple):
-    number: int
-    path: str
-    node: Node
 
 
 class ZooKeeperUnderreplication:
@@ -62,33 +52,45 @@ class ZooKeeperUnderreplication:
         self._zk = zk
         self._place = root
         self._require_cluster = require_cluster
-        self._lock = threading.Lock()
-        self._held: dict[LedgerId, int] = {}
-        """Locks of this client, with the session that each goes with."""
-        self._doubtful: set[LedgerId] = set()
-        """Those of them of which nobody knows whether they were taken: the answer was lost."""
-        self._stop_watching: Callable[[], None] | None = None
+        self._locks = TaskLocks(zk, lambda: self._root)
+        self._votes = AuditorVotes(zk, lambda: self._root)
         self._has_tree = False
+        zk.on_connected(self._locks.discard)
+        zk.on_connected(self._votes.discard)
 
     # Tasks
 
-    def mark(self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int) -> bool:
+    def mark(
+        self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int, *, anew: bool = False
+    ) -> bool:
         self._make_tree()
         path = paths.task(self._root, ledger_id)
+        leaf, *_ = paths.task_parents(self._root, ledger_id)
+        has_leaf = False
         wanted = list(dict.fromkeys(missing))
         for _ in range(CONFLICTS_MAX):
+            new = Task(ledger_id, tuple(wanted), now_ms)
+            data = encode_task(new)
             try:
-                new = Task(ledger_id, tuple(wanted), now_ms)
-                self._zk.create_below_parents(path, encode_task(new))
+                if has_leaf:
+                    self._zk.create(path, data)
+                else:  # all or nothing: a leaf without its task would be taken for one for ever
+                    self._zk.create_below_parents(path, data, before=[Create(leaf)])
                 return True
             except PresentError:
-                pass
-            there = self.read(ledger_id)
+                has_leaf = True  # its task too, or somebody died between, as BookKeeper's may
+            except AbsentError:
+                has_leaf = False
+                continue
+            there = self._zk.get_settled(path)
             if there is None:
                 continue
-            new = merged(there.value, wanted, now_ms)
-            if new == there.value:
-                return False
+            # One that cannot be decoded names nobody that is missing, and gives way.
+            with suppress(MetadataFormatError):
+                before = _task(there, ledger_id, path).value
+                new = merged(before, wanted, now_ms)
+                if new == before and not anew:
+                    return False
             try:
                 self._zk.set(path, encode_task(new), there.version)
                 return True
@@ -144,9 +146,14 @@ class ZooKeeperUnderreplication:
         ledger_id = task.value.ledger_id
         path = paths.task(self._root, ledger_id)
         leaf, *above = paths.task_parents(self._root, ledger_id)
+
+        def is_another() -> bool:  # no request can ask for that: they compare versions
+            there = self._zk.get_settled(path)
+            return there is not None and there.created != task.created
+
         try:
             # All or nothing: a leaf that was left without its task would be taken for one for ever.
-            self._zk.delete(leaf, also=[Delete(path, task.version)])
+            self._zk.delete(leaf, also=[Delete(path, task.version)], unless=is_another)
         except AbsentError:
             return True
         except ChangedError:
@@ -155,7 +162,7 @@ class ZooKeeperUnderreplication:
             above.insert(0, leaf)  # left by whoever deleted the task and died
         except OccupiedError:  # by what is not ours
             try:
-                self._zk.delete(path, task.version)
+                self._zk.delete(path, task.version, unless=is_another)
             except AbsentError:
                 return True
             except ChangedError:
@@ -167,71 +174,15 @@ class ZooKeeperUnderreplication:
 
     # Locks
 
-    def lock(self, ledger_id: LedgerId, holder: str) -> bool:
+    def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
         self._make_tree()
-        path = paths.lock(self._root, ledger_id)
-        session = self._zk.session_id
-        with self._lock:
-            if self._held.get(ledger_id) == session and ledger_id not in self._doubtful:
-                return False  # by another thread of this client
-            self._held[ledger_id] = session
-            self._doubtful.discard(ledger_id)
-        try:
-            try:
-                self._zk.create(path, encode_lock(holder), ephemeral=True)
-                is_taken = True
-            except PresentError:
-                there = self._zk.get_settled(path)
-                # What was taken before by a call whose answer was lost is ours.
-                is_taken = there is not None and there.owner in (session, self._zk.session_id)
-        except BaseException:  # it may have been taken: whoever releases it looks first
-            with self._lock:
-                self._doubtful.add(ledger_id)
-            raise
-        with self._lock:
-            if not is_taken:
-                self._held.pop(ledger_id, None)
-            elif (now := self._zk.session_id) != session:
-                # The session ended meanwhile: whoever releases it looks first whose it is.
-                self._held[ledger_id] = now
-                self._doubtful.add(ledger_id)
-        return is_taken
+        return self._locks.take(ledger_id, holder)
 
-    def unlock(self, ledger_id: LedgerId) -> None:
-        with self._lock:
-            session = self._held.pop(ledger_id, None)
-            is_doubtful = ledger_id in self._doubtful
-            self._doubtful.discard(ledger_id)
-        if session is None or session != self._zk.session_id:
-            return  # it went with its session, and may be another's by now
-        path = paths.lock(self._root, ledger_id)
-        try:
-            with suppress(AbsentError):
-                if is_doubtful:
-                    there = self._zk.get_settled(path)
-                    if there is None or there.owner != session:
-                        return  # it was never taken, and may be another's
-                self._zk.delete(path)
-        except BaseException:  # it may be there still, and then only this session can release it
-            with self._lock:
-                self._held.setdefault(ledger_id, session)
-                if is_doubtful:
-                    self._doubtful.add(ledger_id)
-            raise
+    def unlock(self, holder: Holder) -> None:
+        self._locks.release(holder)
 
     def locks(self, changed: Changed | None = None) -> Mapping[LedgerId, str]:
-        try:
-            names = self._zk.children(paths.locks(self._root), _watch(changed))
-        except AbsentError:
-            return {}
-        found = [LedgerId(int(m[1])) for name in sorted(names) if (m := _NAME.fullmatch(name))]
-        asked = [paths.lock(self._root, ledger_id) for ledger_id in found]
-        nodes = self._zk.get_many(asked)
-        return {
-            i: decode_lock(node.data)
-            for i, (_, node) in zip(found, nodes, strict=True)
-            if node is not None
-        }
+        return self._locks.held(_watch(changed))
 
     # Settings
 
@@ -270,25 +221,8 @@ class ZooKeeperUnderreplication:
         return Versioned(decode_delay(node.data, path), node.version)
 
     def set_delay_seconds(self, seconds: int) -> None:
-        self._put("lostBookieRecoveryDelay", encode_delay(seconds))
-
-    def checked_at_ms(self, check: Check) -> int | None:
-        path = self._setting(check.value)
-        try:
-            return decode_time(self._zk.get(path).data, path)
-        except AbsentError:
-            return None
-
-    def set_checked_at_ms(self, check: Check, now_ms: int | None) -> None:
-        if now_ms is not None:
-            return self._put(check.value, encode_time(now_ms))
-        with suppress(AbsentError):
-            self._zk.delete(self._setting(check.value))
-        return None
-
-    def _put(self, name: str, data: bytes) -> None:
         self._make_tree()
-        path = self._setting(name)
+        path, data = self._setting("lostBookieRecoveryDelay"), encode_delay(seconds)
         for _ in range(CONFLICTS_MAX):
             try:
                 there = self._zk.get_settled(path)
@@ -301,6 +235,31 @@ class ZooKeeperUnderreplication:
                 continue
         raise MetadataUnavailableError(f"{path} kept changing; nothing was written. Try again")
 
+    def checked_at_ms(self, check: Check) -> Versioned[int] | None:
+        path = self._setting(check.value)
+        try:
+            node = self._zk.get(path)
+        except AbsentError:
+            return None
+        return Versioned(decode_time(node.data, path), node.version)
+
+    def set_checked_at_ms(
+        self, check: Check, now_ms: int, before: Versioned[int] | None
+    ) -> Versioned[int] | None:
+        self._make_tree()
+        path, data = self._setting(check.value), encode_time(now_ms)
+        try:
+            if before is not None:
+                return Versioned(now_ms, self._zk.set(path, data, before.version))
+            self._zk.create(path, data)
+        except (PresentError, ChangedError, AbsentError):
+            return None
+        return Versioned(now_ms, 0)
+
+    def forget_checked(self, check: Check) -> None:
+        with suppress(AbsentError):
+            self._zk.delete(self._setting(check.value))
+
     def _setting(self, name: str) -> str:
         return f"{paths.underreplication(self._root)}/{name}"
 
@@ -308,55 +267,16 @@ class ZooKeeperUnderreplication:
 
     def stand(self, name: str, changed: Changed) -> bool:
         self._make_tree()
-        parent = paths.auditor_election(self._root)
-        self._zk.ensure(parent)
-        session = self._zk.session_id
-        votes = self._votes()
-        if not any(vote.node.owner == session for vote in votes):
-            self._zk.create_sequential(parent, "V_", encode_vote(name))
-            votes = self._votes()
-        place = next((i for i, vote in enumerate(votes) if vote.node.owner == session), None)
-        if place is None:  # it went again: the session has just ended
-            changed()
-            return False
-        if self._stop_watching is not None:
-            self._stop_watching()
-        # The auditor watches its own vote, and everybody else the one before.
-        self._stop_watching = self._zk.watches.watch_gone(votes[max(0, place - 1)].path, changed)
-        if place:
-            return False
-        with suppress(AbsentError, ChangedError):  # it is there for people who look
-            self._zk.set(parent, encode_vote(name), -1)
-        return True
+        return self._votes.stand(name, changed)
 
     def stand_down(self) -> None:
-        stop, self._stop_watching = self._stop_watching, None
-        if stop is not None:
-            stop()
-        session = self._zk.session_id
-        for vote in self._votes():
-            if vote.node.owner == session:
-                with suppress(AbsentError):
-                    self._zk.delete(vote.path)
+        self._votes.stand_down()
 
     def auditor(self) -> str | None:
         return next(iter(self.candidates()), None)
 
     def candidates(self) -> Sequence[str]:
-        return [decode_vote(vote.node.data) for vote in self._votes()]
-
-    def _votes(self) -> Sequence[_Vote]:
-        parent = paths.auditor_election(self._root)
-        try:
-            names = self._zk.children(parent)
-        except AbsentError:
-            return []
-        numbers = {f"{parent}/{n}": int(m[1]) for n in names if (m := _VOTE.fullmatch(n))}
-        return sorted(
-            _Vote(numbers[path], path, node)
-            for path, node in self._zk.get_many(numbers)
-            if node is not None
-        )
+        return self._votes.names()
 
     # The tree
 
@@ -391,7 +311,8 @@ class ZooKeeperUnderreplication:
 
 
 def _task(node: Node, ledger_id: LedgerId, path: str) -> Versioned[Task]:
-    return Versioned(decode_task(node.data, ledger_id, path), node.version)
+    task = decode_task(node.data, ledger_id, path)
+    return Versioned(task, node.version, created=node.created)
 
 
 def _watch(changed: Changed | None) -> Watch | None:

@@ -27,13 +27,15 @@ class ZooKeeperBallots:
         self._node = node
         self._lock = threading.Lock()
         self._leaving: set[tuple[str, str]] = set()
-        """Votes that are to go, of which there is no answer yet: node and beginning of the name."""
-        zk.on_connected(self._discard)
+        """Votes that are to go, of which there is no answer yet: election and token. Not the node:
+        where it is may have to be asked for, and there is no answer now.
+        """
+        zk.on_connected(self.discard)
 
     def add(self, path: str, token: str, identity: bytes) -> None:
         node, prefix = self._node(path), vote_prefix(token)
         with self._lock:
-            self._leaving.discard((node, prefix))
+            self._leaving.discard((path, token))
         while True:
             try:
                 if not self._beginning(node, prefix):
@@ -60,29 +62,41 @@ class ZooKeeperBallots:
         return self._zk.watches.watch_gone(f"{self._node(path)}/{vote}", gone)
 
     def remove(self, path: str, token: str) -> None:
-        with self._lock:
-            self._leaving.add((self._node(path), vote_prefix(token)))
-        self._discard()
 
-    def _discard(self) -> None:
+        def note() -> None:
+            with self._lock:
+                self._leaving.add((path, token))
+
+        self._zk.surely(note, self.discard)
+
+    def discard(self) -> None:
         """Delete what is to go; what there is no answer for goes after the next connection."""
+        self._zk.once_connected(self._discard)
+
+    def _discard(self) -> bool:
+        """Whether there was an answer for all of them."""
         with self._lock:
             leaving = list(self._leaving)
-        for node, prefix in leaving:
+        are_gone = True
+        for path, token in leaving:
             try:
-                for name in self._beginning(node, prefix):
+                node = self._node(path)
+                for name in self._beginning(node, vote_prefix(token)):
                     self._delete(f"{node}/{name}")
             except AbsentError:
                 pass
             except MetadataError as error:
-                _log.info("a vote in %s goes later: %s", node, error.message)
+                _log.info("a vote in %s goes later: %s", path, error.message)
+                are_gone = False
                 continue
             with self._lock:
-                self._leaving.discard((node, prefix))
+                self._leaving.discard((path, token))
+        return are_gone
 
     def _beginning(self, node: str, prefix: str) -> list[str]:
         """The votes whose names begin so, in order. Raises ``AbsentError``."""
-        return [name for name in in_order(self._zk.children(node)) if name.startswith(prefix)]
+        names = in_order(self._zk.children_settled(node))
+        return [name for name in names if name.startswith(prefix)]
 
     def _delete(self, path: str) -> None:
         try:

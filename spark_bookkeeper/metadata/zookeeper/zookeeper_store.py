@@ -199,10 +199,14 @@ class ZooKeeperStore:
             is_over = True
         except (UnnumberedError, AbsentError, PresentError):
             # The counter was at another number, or nobody has made the parents yet.
-            is_over = not taking.is_given_up
+            is_over = not taking.is_uncertain
             return None
-        except MetadataUnavailableError:
-            raise
+        except MetadataUnavailableError as error:
+            if taking.number is None:
+                raise
+            raise MetadataUnavailableError(
+                f"ledger {taking.number}: {error.message}", ledger_id=LedgerId(taking.number)
+            ) from error
         except MetadataError as error:
             # Nothing was changed. Taking a number deletes a node, and access rules may keep that
             # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
@@ -606,8 +610,8 @@ class ZooKeeperStore:
         Clearing(self._zk, self._root).remove()
         self._has_cluster = False
 
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        self._zk.on_session_lost(lost)
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        return self._zk.on_session_lost(lost)
 
     def close(self) -> None:
         self._zk.close()

@@ -574,6 +574,21 @@ class MetadataStoreConformance:
 
         eventually(lambda: store.writers() == {(7, "ab12"), (8, "ab12")})
 
+    def test_who_asked_to_hear_of_lost_sessions_no_more_hears_nothing(self, stores: Stores) -> None:
+        session = stores.session()
+        heard: list[str] = []
+        lost = threading.Event()
+        stop = session.on_session_lost(lambda: heard.append("not any more"))
+        session.on_session_lost(lambda: heard.append("still"))
+        session.on_session_lost(lost.set)
+        stop()
+        stop()
+
+        stores.expire(session)
+        assert lost.wait(60)
+
+        eventually(lambda: heard == ["still"])
+
     def test_who_is_refused_a_ledger_does_not_write_it(
         self, stores: Stores, store: MetadataStore
     ) -> None:

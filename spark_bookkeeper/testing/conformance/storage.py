@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage
+from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
@@ -115,6 +116,21 @@ def race_for_names(storage: Storage, racer: int) -> list[bool]:
         assert len(seen) == RACE_BYTES, "nobody sees a piece"
         assert len(set(seen)) == 1, "nobody sees a mixture"
     return won
+
+
+def answers_of(storage: Storage, requests: Sequence[Request]) -> Sequence[Any]:
+    """The answers to all of them, also where there is one error for all."""
+    try:
+        return storage.ask_all(requests)
+    except BookieUnavailableError as error:
+        return [error] * len(requests)
+
+
+def as_value(answer: Any) -> Any:
+    """An answer as what it is equal to, whatever it is kept in."""
+    if isinstance(answer, pa.Buffer):
+        return answer.to_pybytes()
+    return list(answer) if isinstance(answer, (list, tuple)) else answer
 
 
 class StorageConformance:
@@ -233,6 +249,7 @@ class StorageConformance:
         assert storage.read("d/a") is None
         assert storage.read_range("d/a", 0, 10) is None
         assert storage.size("d/a") is None
+        assert not storage.exists("d/a")
         assert storage.modified_ms("d/a") is None
         assert list(storage.list("nowhere")) == []
 
@@ -246,6 +263,7 @@ class StorageConformance:
             lambda: storage.read_range("d/a", 0, 1),
             lambda: storage.read_through("d/a", 0, 1, lambda _: None),
             lambda: storage.size("d/a"),
+            lambda: storage.exists("d/a"),
             lambda: storage.modified_ms("d/a"),
             lambda: storage.put_if_absent("d/b", b"x"),
             lambda: storage.sync("d/a"),
@@ -254,6 +272,64 @@ class StorageConformance:
         for call in calls:
             with pytest.raises(BookieUnavailableError):
                 call()
+        answers = answers_of(storage, [Request("read", "d/a"), Request("exists", "d/b")])
+        assert [type(answer) for answer in answers] == [BookieUnavailableError] * 2
+
+    def test_many_requests_are_answered_as_each_by_itself(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"content")
+        storage.put_if_absent("d/empty", b"")
+        requests = [
+            Request("put_if_absent", "d/b", (b"b",)),
+            Request("put_if_absent", "d/a", (b"other",)),
+            Request("put_if_absent", "d/c", (Content([b"in ", b"pieces"]),)),
+            Request("sync", "d/gone"),
+            Request("sync", "d/a"),
+            Request("read", "d/a"),
+            Request("read", "d/empty"),
+            Request("read", "d/gone"),
+            Request("read_range", "d/a", (3, 2)),
+            Request("read_range", "d/gone", (3, 2)),
+            Request("size", "d/a"),
+            Request("size", "d/gone"),
+            Request("exists", "d/a"),
+            Request("exists", "d/empty"),
+            Request("exists", "d/gone"),
+            Request("modified_ms", "d/gone"),
+            Request("list", "nowhere"),
+        ]
+        came_back: list[None] = []
+
+        answers = list(storage.ask_all(requests, lambda: came_back.append(None)))
+
+        assert isinstance(answers.pop(3), BookieUnavailableError), "and keeps back no other"
+        assert answers[:3] == [True, False, True]
+        assert [as_value(answer) for answer in answers[3:]] == [
+            *(None, b"content", b"", None, b"te", None, 7, None, True, True, False, None, []),
+        ]
+        assert storage.ask_all([Request("list", "d")]) == [["a", "b", "c", "empty"]]
+        assert (storage.read("d/a"), storage.read("d/c")) == (b"content", b"in pieces")
+        assert len(came_back) >= len(requests)
+        assert list(storage.ask_all([])) == []
+
+    def test_many_requests_that_hang_come_back_unknown(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        runtime = ThreadRuntime()
+        hang = Hang.of(runtime, "put_if_absent")
+        patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
+        door = Door("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+
+        answers = answers_of(
+            hanging, [Request("put_if_absent", f"d/{n}", (b"late",)) for n in range(6)]
+        )
+
+        assert [type(answer) for answer in answers] == [BookieUnavailableError] * 6
+        hang.release()
+        while hang.stuck or hanging.door.calls:
+            runtime.sleep(0.01)
+        for number in range(6):
+            assert storage.read(f"d/{number}") in (None, b"late")
 
     def test_ranges_end_with_the_file(self, storages: Storages) -> None:
         storage = self.directory(storages)

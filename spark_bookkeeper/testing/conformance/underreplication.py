@@ -11,11 +11,12 @@ import pytest
 
 from spark_bookkeeper.errors import MetadataUnavailableError, NoClusterError
 from spark_bookkeeper.metadata.store import MetadataStore
-from spark_bookkeeper.metadata.underreplication import Check, Task
+from spark_bookkeeper.metadata.underreplication import Check, Holder, Task
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.testing.conformance.metadata import A, B, C, Stores, eventually
 
 SHORT, MIDDLE, LAST = LedgerId(7), LedgerId(2_147_483_653), LedgerId((1 << 63) - 1)
+ONE, TWO = Holder("worker 1"), Holder("worker 2")
 PATIENCE_SECONDS = 60.0
 
 
@@ -48,6 +49,26 @@ class UnderreplicationConformance:
         assert list(found) == [LAST, LedgerId(8), SHORT]
         assert found[LedgerId(8)] is None
 
+    def test_a_task_is_there_when_it_is_listed(self, stores: Stores, store: MetadataStore) -> None:
+        """Whoever publishes it may die at any moment, and nothing without a task counts as one."""
+        tree, other = store.underreplication, stores.session().underreplication
+        wanted = [LedgerId(number << 48) for number in range(1, 21)]  # with no parent in common
+
+        def publish() -> None:
+            for ledger_id in wanted:
+                other.mark(ledger_id, [A], 1)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        listed: list[LedgerId] = []
+        while publisher.is_alive() or listed != wanted:
+            was_alive = publisher.is_alive()
+            listed = list(tree.ledger_ids())
+            found = dict(tree.read_many(listed))
+            assert None not in found.values()
+            assert was_alive or listed == wanted
+        publisher.join()
+
     def test_a_second_mark_adds_what_is_new_and_nothing_twice(self, store: MetadataStore) -> None:
         tree = store.underreplication
         tree.mark(SHORT, [A], 1)
@@ -58,6 +79,39 @@ class UnderreplicationConformance:
         found = tree.read(SHORT)
         assert found is not None
         assert found.value == Task(SHORT, (A, C), 1), "it lacks replicas since the first mark"
+
+    def test_a_task_that_is_marked_anew_is_not_removed_by_who_read_it_before(
+        self, store: MetadataStore
+    ) -> None:
+        tree = store.underreplication
+        assert tree.mark(SHORT, [B, A], 1, anew=True)
+        before = tree.read(SHORT)
+        assert before is not None
+
+        assert tree.mark(SHORT, [A], 2, anew=True)
+
+        now = tree.read(SHORT)
+        assert now is not None
+        assert now.value == before.value
+        assert not tree.remove(before)
+        assert tree.remove(now)
+
+    def test_a_task_that_went_and_came_is_not_removed_by_who_read_it_before(
+        self, store: MetadataStore
+    ) -> None:
+        tree = store.underreplication
+        assert tree.mark(SHORT, [A], 1)
+        before = tree.read(SHORT)
+        assert before is not None
+        assert tree.remove(before)
+        assert tree.mark(SHORT, [A], 1)
+
+        now = tree.read(SHORT)
+        assert now is not None
+        assert (now.value, now.version) == (before.value, before.version)
+        assert not tree.remove(before)
+        assert [now] == [found for _, found in tree.read_many([SHORT])]
+        assert tree.remove(now)
 
     def test_a_task_may_name_no_bookie(self, store: MetadataStore) -> None:
         assert store.underreplication.mark(SHORT, [], 1)
@@ -121,55 +175,90 @@ class UnderreplicationConformance:
     def test_a_lock_is_held_by_one_session(self, stores: Stores, store: MetadataStore) -> None:
         tree, other = store.underreplication, stores.session().underreplication
 
-        assert tree.lock(SHORT, "worker 1")
-        assert not other.lock(SHORT, "worker 2")
-        assert not tree.lock(SHORT, "worker 1")
-        other.unlock(SHORT)
+        assert tree.lock(SHORT, ONE)
+        assert not other.lock(SHORT, TWO)
+        assert not tree.lock(SHORT, ONE)
+        other.unlock(TWO)
         assert other.locks() == {SHORT: "worker 1"}
-        tree.unlock(SHORT)
-        tree.unlock(SHORT)
+        tree.unlock(ONE)
+        tree.unlock(ONE)
         assert other.locks() == {}
-        assert other.lock(SHORT, "worker 2")
+        assert other.lock(SHORT, TWO)
 
     def test_a_lock_whose_answer_is_lost_can_be_released(
         self, stores: Stores, store: MetadataStore
     ) -> None:
         tree, other = store.underreplication, stores.session().underreplication
         with stores.answer_lost(store), suppress(MetadataUnavailableError):
-            tree.lock(SHORT, "worker 1")
+            tree.lock(SHORT, ONE)
 
-        tree.unlock(SHORT)
+        tree.unlock(ONE)
 
         assert other.locks() == {}
-        assert other.lock(SHORT, "worker 2")
+        assert other.lock(SHORT, TWO)
 
     def test_who_does_not_know_whether_he_took_a_lock_releases_no_other(
         self, stores: Stores, store: MetadataStore
     ) -> None:
         tree, other = store.underreplication, stores.session().underreplication
         with stores.request_lost(store), suppress(MetadataUnavailableError):
-            tree.lock(SHORT, "worker 1")
+            tree.lock(SHORT, ONE)
         if not tree.locks():
-            assert other.lock(SHORT, "worker 2")
-            tree.unlock(SHORT)
+            assert other.lock(SHORT, TWO)
+            tree.unlock(ONE)
             assert other.locks() == {SHORT: "worker 2"}
-            other.unlock(SHORT)
+            other.unlock(TWO)
         else:  # it was asked for once more
-            tree.unlock(SHORT)
+            tree.unlock(ONE)
 
-        assert tree.lock(SHORT, "worker 1"), "it can be taken as before"
+        assert tree.lock(SHORT, ONE), "it can be taken as before"
+
+    def test_a_lock_that_was_passed_on_is_not_released_by_who_does_not_know_that_he_took_it(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        """Two workers of one client, also of one name."""
+        tree, namesake = store.underreplication, Holder(ONE.name)
+        with stores.answer_lost(store), suppress(MetadataUnavailableError):
+            tree.lock(SHORT, ONE)
+        is_passed_on = tree.lock(SHORT, namesake)
+
+        tree.unlock(ONE)
+
+        assert len(tree.locks()) == is_passed_on
+        tree.unlock(namesake)
+        assert tree.locks() == {}
+
+    def test_what_cannot_be_given_back_now_is_as_soon_as_there_is_an_answer(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        """Nobody asks for it any more: whoever had it has stopped, and its session goes on."""
+        tree, other = store.underreplication, stores.session().underreplication
+        assert tree.lock(SHORT, ONE)
+        assert tree.lock(MIDDLE, TWO)
+        assert tree.stand("one", lambda: None)
+
+        with stores.request_lost(store):
+            tree.unlock(ONE)
+        with stores.request_lost(store):
+            tree.stand_down()
+        tree.is_enabled()
+
+        eventually(lambda: list(other.locks()) == [MIDDLE])
+        eventually(lambda: not other.candidates())
+        tree.unlock(TWO)
+        assert other.locks() == {}
 
     def test_a_lock_goes_with_its_session(self, stores: Stores, store: MetadataStore) -> None:
         tree, other = store.underreplication, stores.session().underreplication
-        assert tree.lock(SHORT, "worker 1")
+        assert tree.lock(SHORT, ONE)
         heard = threading.Event()
         assert other.locks(heard.set) == {SHORT: "worker 1"}
 
         stores.expire(store)
 
         assert heard.wait(PATIENCE_SECONDS)
-        eventually(lambda: other.lock(SHORT, "worker 2"))
-        tree.unlock(SHORT)  # it is another's by now
+        eventually(lambda: other.lock(SHORT, TWO))
+        tree.unlock(ONE)  # it is another's by now
         assert other.locks() == {SHORT: "worker 2"}
 
     def test_the_switch_is_seen_by_all(self, stores: Stores, store: MetadataStore) -> None:
@@ -212,13 +301,31 @@ class UnderreplicationConformance:
         tree, other = store.underreplication, stores.session().underreplication
         for number, check in enumerate(Check):
             assert tree.checked_at_ms(check) is None
-            tree.set_checked_at_ms(check, number)
-            tree.set_checked_at_ms(check, 1_700_000_000_000 + number)
+            first = tree.set_checked_at_ms(check, number, None)
+            assert tree.set_checked_at_ms(check, 1_700_000_000_000 + number, first)
 
         for number, check in enumerate(Check):
-            assert other.checked_at_ms(check) == 1_700_000_000_000 + number
-            other.set_checked_at_ms(check, None)
+            found = other.checked_at_ms(check)
+            assert found is not None
+            assert found.value == 1_700_000_000_000 + number
+            other.forget_checked(check)
             assert tree.checked_at_ms(check) is None
+
+    def test_a_check_that_is_asked_for_is_not_remembered_as_done_by_who_began_it_before(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        began = tree.set_checked_at_ms(Check.REPLICAS, 1, None)
+        assert began is not None
+        assert tree.set_checked_at_ms(Check.REPLICAS, 2, None) is None, "it is begun"
+        again = tree.set_checked_at_ms(Check.REPLICAS, 3, began)
+        assert again == tree.checked_at_ms(Check.REPLICAS)
+
+        assert tree.set_checked_at_ms(Check.REPLICAS, 4, began) is None
+        other.forget_checked(Check.REPLICAS)
+        assert tree.set_checked_at_ms(Check.REPLICAS, 5, again) is None
+
+        assert tree.checked_at_ms(Check.REPLICAS) is None
 
     def test_one_is_auditor_and_the_next_follows(
         self, stores: Stores, store: MetadataStore

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.underreplication import Changed
+from spark_bookkeeper.metadata.underreplication import Changed, Holder
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing import memory_storage, memory_store
@@ -60,8 +60,8 @@ class ProcessStore(MemoryStore):
         return super().watch_registrations(self.ground.told_to(self.actor, changed))
 
     @override
-    def on_session_lost(self, lost: Callable[[], None]) -> None:
-        super().on_session_lost(self.ground.told_to(self.actor, lost))
+    def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
+        return super().on_session_lost(self.ground.told_to(self.actor, lost))
 
     @override
     def expire(self) -> None:
@@ -92,27 +92,31 @@ class _ProcessTree(MemoryUnderreplication):
             cluster.number,
         )
         self._store = store
+        self._taken: dict[Holder, set[LedgerId]] = {}
 
     def _told(self, changed: Changed | None) -> Changed | None:
         return None if changed is None else self._store.ground.told_to(self._store.actor, changed)
 
     @override
-    def mark(self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int) -> bool:
+    def mark(
+        self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int, *, anew: bool = False
+    ) -> bool:
         named = tuple(missing)
-        self._store.ground.judge_mark(ledger_id, named)
-        return super().mark(ledger_id, named, now_ms)
+        self._store.ground.judge_mark(self._store, ledger_id, named)
+        return super().mark(ledger_id, named, now_ms, anew=anew)
 
     @override
-    def lock(self, ledger_id: LedgerId, holder: str) -> bool:
+    def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
         is_taken = super().lock(ledger_id, holder)
         if is_taken:
             self._store.excused.discard(ledger_id)
+            self._taken.setdefault(holder, set()).add(ledger_id)
         return is_taken
 
     @override
-    def unlock(self, ledger_id: LedgerId) -> None:
-        super().unlock(ledger_id)
-        self._store.excused.discard(ledger_id)
+    def unlock(self, holder: Holder) -> None:
+        super().unlock(holder)
+        self._store.excused -= self._taken.pop(holder, set())
 
     @override
     def ledger_ids(self, changed: Changed | None = None):  # type: ignore[no-untyped-def]
@@ -162,12 +166,18 @@ class AutorecoveryCluster(SimCluster):
         """The last fragment of each, and since when it is that one."""
         self._went: dict[BookieId, list[float]] = {}
         """When the registration of each went."""
+        self._came: dict[BookieId, float] = {}
+        """When each bookie came that was not there from the beginning."""
         self._markers: dict[BookieId, bytes] = {}
         """As each was formatted last."""
         self._grace_seconds = grace_seconds
         self._told: dict[tuple[str, Callable[[], None]], Callable[[], None]] = {}
-        self._landed: dict[tuple[bytes, BookieId], float] = {}
-        """When a file of each ledger landed last on each bookie."""
+        self._landed: dict[tuple[bytes, BookieId], tuple[float, frozenset[str]]] = {}
+        """When something of each ledger landed last on each bookie that it lacked until then, or
+        before it was to have anything; and which processes had asked it for something of that
+        ledger shortly before. What compaction writes is there already."""
+        self._asked: dict[tuple[str, BookieId, str], float] = {}
+        """When each process last asked each bookie for something in the directory of a ledger."""
         self.stores: dict[str, ProcessStore] = {}
         """The sessions of the processes that were started, by name."""
         self.acts = 0
@@ -197,6 +207,9 @@ class AutorecoveryCluster(SimCluster):
             return MemoryStorage(self.disks[bookie], hook)
 
         def judging(operation: str, path: str, moment: memory_storage.Moment) -> None:
+            if moment == "before" and path.startswith(f"{LEDGERS}/"):
+                directory = path.split("/")[1]
+                self._asked[store.actor.name, bookie, directory] = self._world.now
             if moment == "before" and operation in _WRITES and _is_copy(path):
                 ledger_id = LedgerId(int(path.split("/")[1].split("-")[0]))
                 self.judge_lock(store, ledger_id, f"writes {path} to {bookie}")
@@ -219,8 +232,10 @@ class AutorecoveryCluster(SimCluster):
                 f"{ledger_id} is {self.metadata.tasks.locks.get(ledger_id, 'free')}"
             )
 
-    def judge_mark(self, ledger_id: LedgerId, missing: tuple[str, ...]) -> None:
-        """healthy-replicas-are-not-marked: only for who was away, or does lack something."""
+    def judge_mark(
+        self, store: ProcessStore, ledger_id: LedgerId, missing: tuple[str, ...]
+    ) -> None:
+        """healthy-replicas-are-not-marked: only for who was away, or lacked something then."""
         self.acts += 1
         life = next((x for x in self.lives if self._ids.get(x.nonce) == ledger_id), None)
         if life is None or not life.evidence.versions:
@@ -230,10 +245,12 @@ class AutorecoveryCluster(SimCluster):
             named = life.evidence.named(bookie, life.evidence.metadata)
             if bookie in self._went or named in life.evidence.lost:
                 continue
-            if self._landed.get((life.nonce, bookie), -_RECENT_SECONDS) > (
-                self._world.now - _RECENT_SECONDS
-            ):
-                continue  # it may have lacked that when it was looked at
+            landed_at, asked_by = self._landed.get((life.nonce, bookie), (0.0, frozenset()))
+            now = self._world.now
+            if now - landed_at < _RECENT_SECONDS and store.actor.name in asked_by:
+                continue  # it may have lacked that when it was asked
+            if now - self._came.get(bookie, -_RECENT_SECONDS) < _RECENT_SECONDS:
+                continue  # it may not have been there when the bookies were listed
             if not self.lacking(life.evidence, bookie):
                 self._fail(
                     f"healthy-replicas-are-not-marked: {bookie} was never away, and has all that "
@@ -300,10 +317,22 @@ class AutorecoveryCluster(SimCluster):
 
     @override
     def _see_file(self, bookie: BookieId, path: str) -> None:
+        owners = [life for life in self.judged if life.owns(path) and life.evidence.versions]
+        before = [self.lacking(life.evidence, bookie) for life in owners]
         super()._see_file(bookie, path)
-        for life in self.judged:
-            if life.owns(path):
-                self._landed[life.nonce, bookie] = self._world.now
+        for life, lacked in zip(owners, before, strict=True):
+            is_new = bookie not in life.evidence.metadata.bookies()
+            if is_new or self.lacking(life.evidence, bookie) != lacked:
+                self._landed[life.nonce, bookie] = self._world.now, self._askers(life, bookie)
+
+    def _askers(self, life: Life, bookie: BookieId) -> frozenset[str]:
+        """The processes that asked a bookie for something of a ledger shortly before."""
+        since = self._world.now - _RECENT_SECONDS
+        return frozenset(
+            process
+            for (process, asked, directory), at in self._asked.items()
+            if asked == bookie and at > since and life.owns(f"{LEDGERS}/{directory}/")
+        )
 
     @override
     def _see_metadata(self) -> None:
@@ -385,6 +414,7 @@ class AutorecoveryCluster(SimCluster):
         self.disks[bookie] = disk
         self._agents[bookie] = self.metadata.session()
         self._outages[bookie] = 0
+        self._came[bookie] = self._world.now
         self._format(bookie)
         return bookie
 

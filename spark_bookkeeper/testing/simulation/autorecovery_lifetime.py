@@ -14,7 +14,6 @@ again when a last compactor and a last collector have been there.
 from __future__ import annotations
 
 import argparse
-import logging
 import random
 import sys
 import time
@@ -49,6 +48,7 @@ from spark_bookkeeper.testing.simulation.choices import Choices
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life
 from spark_bookkeeper.testing.simulation.history import History, Rows
+from spark_bookkeeper.testing.simulation.quiet import quiet
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
 from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper, Kind, Upkeep, drawn_keepers
 
@@ -603,13 +603,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("--lifetimes", type=int, default=1)
     wish = parser.parse_args(arguments)
-    logging.getLogger("spark_bookkeeper").setLevel(logging.CRITICAL)
     failures = published = replicated = 0
     happened: Counter[str] = Counter()
     began = time.perf_counter()
     for seed in range(wish.seed, wish.seed + wish.lifetimes):
         try:
-            outcome = run_autorecovery_lifetime(seed)
+            with quiet():
+                outcome = run_autorecovery_lifetime(seed)
         except SimulationError as error:
             failures += 1
             sys.stdout.write(f"FAILED {error}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
+from spark_bookkeeper.testing.simulation.quiet import quiet
 
 SEEDS_AT_ONCE: Final = 100
 """What a process is given at a time."""
@@ -89,7 +89,6 @@ def _pieces_done(seeds: range, jobs: int) -> Iterator[Campaign]:
 
 def run_seeds(seeds: range) -> Campaign:
     """Run some lifetimes in this process."""
-    logging.getLogger("spark_bookkeeper").setLevel(logging.CRITICAL)  # it warns of every fault
     gc.collect()
     gc.freeze()  # what was imported is no garbage
     began = time.process_time()
@@ -97,7 +96,8 @@ def run_seeds(seeds: range) -> Campaign:
     for seed in seeds:
         campaign.lifetimes += 1
         try:
-            outcome = run_lifetime(seed)
+            with quiet():
+                outcome = run_lifetime(seed)
         except LifetimeError as error:
             campaign.failures.append(str(error))
             continue

@@ -94,7 +94,8 @@ def confirmed_never_exceeds_last_entry(evidence: Evidence) -> None:
 def entries_in_write_order(evidence: Evidence) -> None:
     """The rows of the entries are the rows appended, in that order, and so are rows that are read.
 
-    Acknowledgements come in entry order, each payload in an entry of its own.
+    Acknowledgements come in entry order, each payload in an entry of its own. The slots of a bookie
+    ascend in entry ids.
     """
     history = evidence.history
     following = 0
@@ -131,6 +132,16 @@ def entries_in_write_order(evidence: Evidence) -> None:
             f"{returned.actor} read {returned.rows!r} as entry {returned.entry_id}, "
             f"which is {expected}",
         )
+    for bookie in sorted({b for v in evidence.versions for b in v.last_fragment.ensemble}):
+        last = -1
+        for slot, (kind, entries) in sorted(evidence.log(bookie).slots.items()):
+            if kind == "ADD" and entries:
+                _demand(
+                    min(entries) > last,
+                    "entries-in-write-order",
+                    f"slot {slot} of {bookie} holds {sorted(entries)}, behind entry {last}",
+                )
+                last = max(entries)
 
 
 def replicas_are_identical(evidence: Evidence) -> None:

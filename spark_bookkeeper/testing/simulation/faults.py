@@ -62,7 +62,8 @@ class Disaster:
 
     kind: Kind
     """A wiped bookie is formatted again later, a destroyed one is not; damage changes files. A
-    bookie that is down says so, one that hangs says nothing."""
+    bookie that is down says so, one that hangs says nothing. One whose session expires has no agent
+    until it is registered again, and its storage answers."""
     bookie: int
     """Which one, counted from 0 (modulo how many there are)."""
     at_operation: int

@@ -87,6 +87,8 @@ class Script:
     reader_at: int | None
     """The operation at which a reader begins to follow, if there is one."""
     plan: FaultPlan
+    rest_seconds: float = 0.0
+    """How long the writer rests before each append."""
     max_group_entries: int = 16_384
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
     """A table of more than twice as many bytes is appended in bulk."""
@@ -310,6 +312,8 @@ class _Lifetime:
             for number, payload in enumerate(payloads):
                 rows = payload if isinstance(payload, tuple) else (payload,)
                 data = payload if isinstance(payload, bytes) else pa.table({"payload": rows})
+                if self._script.rest_seconds:
+                    self._world.delay(self._script.rest_seconds)
                 life.history.note_appended(actor.name, *rows)
                 if number in self._script.waits:
                     self._acknowledged(actor, life, writer.append(data), rows)

@@ -65,8 +65,14 @@ class SimRuntime:
         """Nobody does: a process that dies tells nothing, and garbage is not a seed's business."""
         return lambda: None
 
-    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
-        return parallel_map(self, function, items, width)
+    def map(
+        self,
+        function: Callable[[Any], T],
+        items: list[Any],
+        width: int = 16,
+        on_interrupt: Callable[[], None] = lambda: None,
+    ) -> list[T]:
+        return parallel_map(self, function, items, width, on_interrupt)
 
 
 class SimCondition:

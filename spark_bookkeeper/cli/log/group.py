@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from itertools import islice
-from typing import Any, BinaryIO
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
-from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
-from spark_bookkeeper.cli.ledger.data import (
-    cell,
-    check_readable,
-    form_of,
-    rows_of,
-    schema_of_file,
-    unlike,
-)
+from spark_bookkeeper.cli.ledger.data import schema_of_file
+from spark_bookkeeper.cli.log.data import append, read
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
-from spark_bookkeeper.cli.shell.parameters import (
-    Time,
-    TimeType,
-    refuse_both,
-    shown_time,
-    time_of,
-    time_range_options,
-)
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
-from spark_bookkeeper.client.read.reader import Entry
-from spark_bookkeeper.client.write.columns import check_schema
-from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError, NoSuchLogError
+from spark_bookkeeper.cli.shell.parameters import Time, TimeType, WholeNumber, shown_time, time_of
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.logs import log_table
-from spark_bookkeeper.logs.writer import LogWriter
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.runtime.progress import Progress
 
-_SIZE = click.IntRange(min=1)
+_SIZE = WholeNumber(min=1)
 _NOT_OF_LOGS = ("name", "owner", "custom_metadata")
 
 
 @click.group(name="log", epilog="Example: spark-bookkeeper log list")
 def log() -> None:
     """Logs made of ledgers: create, list, show, append, read, consumers, truncate, delete."""
+
+
+log.add_command(append)
+log.add_command(read)
 
 
 @log.command(epilog="Example: spark-bookkeeper log create orders --ensemble-size 4")
@@ -159,110 +141,6 @@ def show(settings: Settings, access: Access, name: str) -> int:
         settings.output.table(names, [[row[column] for column in names] for row in rows])
 
     settings.output.result({"log": name, "ledgers": rows}, present)
-    return EXIT_DONE
-
-
-@log.command(epilog="Example: journalctl -f | spark-bookkeeper log append messages -")
-@click.argument("name")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@access_options
-@click.pass_obj
-def append(settings: Settings, access: Access, name: str, files: Sequence[str]) -> int:
-    """Become the writer of a log, and append every FILE to it. "-" is stdin.
-
-    Whoever wrote the log before is fenced, when all files were seen to fit. Lines become an entry
-    each; the rows of Parquet and Arrow files are appended as rows.
-    """
-    check_readable(files)
-    with connected(settings, access) as bk:
-        opened = bk.open_log(name)
-        for file in files:  # a wrong call deposes nobody
-            is_rows = form_of(file) == "rows"
-            check_schema(schema_of_file(file) if is_rows else PAYLOAD_SCHEMA, opened.schema)
-        writer = opened.become_writer()
-        last: Position | None = None
-        try:
-            with writer, begun():
-                settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
-                with settings.output.progress("appending entries", unit="entries") as progress:
-                    for file in files:
-                        last = _append_file(writer, file, progress) or last
-        except LogOwnershipLostError:
-            raise
-        except BaseException:
-            settings.output.note(
-                f"log {name} is acknowledged up to {writer.last_position}, and that ledger is not "
-                "closed; whoever appends to the log next closes it"
-            )
-            raise
-    settings.output.result(
-        {
-            "log": name,
-            "ledger_id": writer.ledger_id if last is None else last.ledger_id,
-            "last_position": None if last is None else str(last),
-        },
-        lambda: settings.output.say(
-            f"log {name}: nothing was appended"
-            if last is None
-            else f"log {name}: appended through {last}, every entry acknowledged. Read it: "
-            f"spark-bookkeeper log read {name}"
-        ),
-    )
-    return EXIT_DONE
-
-
-@log.command(epilog="Example: spark-bookkeeper log read orders --start 7:0 --follow")
-@click.argument("name")
-@click.option("--start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first]")
-@click.option("--end", metavar="LEDGER:ENTRY", help="Stop before it.  [default: after the last]")
-@time_range_options
-@click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
-@click.option("--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it.")
-@access_options
-@click.pass_obj
-def read(
-    settings: Settings,
-    access: Access,
-    name: str,
-    start: str | None,
-    end: str | None,
-    start_time: Time | None,
-    end_time: Time | None,
-    limit: int | None,
-    follow: bool,
-) -> int:
-    """Print rows of a log with their positions. Its writer is not disturbed.
-
-    Times are those of the appends, by the clocks of the writers.
-    """
-    if follow and (end is not None or end_time is not None or settings.output.is_json):
-        raise InvalidArgumentError("--follow has no end: leave out --end, --end-time and --json")
-    refuse_both(("--start", start), ("--start-time", start_time))
-    refuse_both(("--end", end), ("--end-time", end_time))
-    with connected(settings, access) as bk:
-        opened = bk.open_log(name)
-        now_ms = bk.context.runtime.wall_ms()
-        since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
-        if follow:
-            begin = start if since is None else opened.position_at(since)
-            with suppress(KeyboardInterrupt):
-                for row in islice(_rows(opened.tail(begin)), limit):
-                    settings.output.say("  ".join(str(value) for value in _shown(row)))
-            return EXIT_DONE
-        most = 20 if limit is None and not settings.output.is_json else limit
-        found = _rows(opened.entries(start, end, start_time=since, end_time=until))
-        rows = list(islice(found, most))
-        is_cut = most is not None and len(rows) == most and next(found, None) is not None
-    names = [unlike("position", opened.schema.names), *opened.schema.names]
-
-    def present() -> None:
-        settings.output.table(names, [_shown(row) for row in rows])
-        if is_cut:
-            settings.output.note(f"only {len(rows)} rows are shown; --limit N shows more")
-
-    settings.output.result(
-        {"log": name, "rows": [dict(zip(names, row, strict=True)) for row in rows]}, present
-    )
     return EXIT_DONE
 
 
@@ -386,39 +264,6 @@ def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
         lambda: settings.output.say(f"log {name} and {_counted(doomed)} are deleted"),
     )
     return EXIT_DONE
-
-
-def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position | None:
-    """The position of its last entry, which is acknowledged; ``None`` for an empty file."""
-    last: Position | None = None
-    if form_of(name) == "rows":
-        with rows_of(name) as (_, tables):
-            for count, table in enumerate(tables, 1):
-                last = writer.append(table)
-                progress.set(count)
-        return last
-    added: Future[Position] | None = None
-    with ExitStack() as stack:
-        stream: BinaryIO = (
-            sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
-        )
-        for count, line in enumerate(stream, 1):
-            added = writer.append_async(line.rstrip(b"\r\n"))
-            progress.set(count)
-    writer.flush()
-    return None if added is None else added.result()
-
-
-def _rows(entries: Iterator[Entry]) -> Iterator[list[Any]]:
-    for entry in entries:
-        for number, row in enumerate(entry.batch.to_pylist()):
-            position = Position(entry.ledger_id, EntryId(entry.entry_id), number)
-            yield [str(position), *row.values()]
-
-
-def _shown(row: Sequence[Any]) -> list[Any]:
-    """A row for people; programs get all of every value."""
-    return [cell(value) for value in row]
 
 
 def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:

@@ -1,0 +1,154 @@
+"""The tasks of one worker as jobs: each is done in the end, or has a note that says why not.
+
+A ledger that ends the process which does it takes a whole Spark job with it, and nothing tells
+which one it was. So what a job has lost is done in halves, until that ledger is alone: none of the
+others is to wait with it, or has its failure in a note.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from spark_bookkeeper.autorecovery.limit import limit_at_first
+from spark_bookkeeper.autorecovery.notes import Notes, as_marked
+from spark_bookkeeper.autorecovery.replication import TaskWork
+from spark_bookkeeper.autorecovery.together import TaskResult, task_step
+from spark_bookkeeper.autorecovery.waiting import writable_of
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Failure, NotDone, Progress, Runner
+
+_log = logging.getLogger(__name__)
+
+
+class TaskJobs:
+    """Those of one worker.
+
+    Args:
+        runner: carries them out.
+    """
+
+    def __init__(self, context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> None:
+        self._context = context
+        self._runner = runner
+        self._config = config
+        self._alone: set[LedgerId] = set()
+        """Ledgers that failed a job of their own: they are done alone, and behind all others."""
+
+    def rows(
+        self, works: Sequence[TaskWork], progress: Progress, is_stopping: Callable[[], bool]
+    ) -> list[Row]:
+        """Do these; what became of each share and each task.
+
+        Args:
+            works: whoever asks holds their locks.
+            is_stopping: asked before what a job has lost is done again. What is left then has no
+                row and no note.
+        """
+        job = Job(
+            "rereplicate", self._context, self._runner, progress, limit_at_first(self._context)
+        )
+        rows: list[Row] = []
+        failed: dict[LedgerId, str] = {}
+        lots: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
+        lots.append([work for work in works if work.ledger_id not in self._alone])
+        in_vain, most = 0, 2 * len(works).bit_length()
+        while lots and not (in_vain and is_stopping()):
+            since_ms = self._context.cluster_ms()
+            lot = lots.pop()
+            done, not_done = self._told(job.run(task_step(), lot), since_ms)
+            rows += done
+            lost = [each.work for each in not_done if each.failure.of_job is not None]
+            in_vain = in_vain + 1 if lost else 0
+            if len(lot) == 1:
+                change = self._alone.add if lost else self._alone.discard
+                change(lot[0].ledger_id)
+            # With one such ledger a job fails as often in a row as they can be halved. Where it
+            # fails on as often again, it is not for the ledgers: each lot is tried once more.
+            if len(lost) > 1 and in_vain < most:
+                half = len(lost) // 2
+                lots += [lost[half:], lost[:half]]
+                not_done = [each for each in not_done if each.failure.of_job is None]
+            for each in not_done:
+                failed[each.work.ledger_id] = reason = _reason(each.failure)
+                rows.append(Row(each.work.ledger_id, "task", Outcome.LEFT, reason))
+        try:
+            self._note(failed)
+        except BookKeeperError as error:
+            _log.warning("%d failed tasks have no note: %s", len(failed), error.message)
+        return rows
+
+    def _told(
+        self, results: Iterable[TaskResult], since_ms: int
+    ) -> tuple[list[Row], list[NotDone[TaskWork]]]:
+        """What was told, and what ended before it could leave a note. The others of a job that was
+        lost say in their notes what became of them.
+
+        Args:
+            since_ms: when the job began.
+        """
+        rows: list[Row] = []
+        not_done: dict[LedgerId, NotDone[TaskWork]] = {}
+        for result in results:
+            if isinstance(result, Row):
+                rows.append(result)
+            else:
+                not_done[result.work.ledger_id] = result
+        if not not_done:
+            return rows, []
+        notes: Mapping[LedgerId, TaskNote] = {}
+        try:
+            notes = dict(Notes(self._context.store.registers).read_many(not_done))
+        except BookKeeperError as error:
+            _log.warning("%d failed tasks may have notes: %s", len(not_done), error.message)
+        now_ms = self._context.cluster_ms()
+        for ledger_id, note in notes.items():
+            # A time to come is another clock's: it would be after the beginning of every job.
+            if since_ms <= note.tried_at_ms <= now_ms:
+                failure = not_done.pop(ledger_id).failure
+                reason = note.last_error or _reason(failure)
+                rows.append(Row(ledger_id, "task", Outcome.LEFT, reason))
+        return rows, list(not_done.values())
+
+    def _note(self, failed: Mapping[LedgerId, str]) -> None:
+        """What left no note has one now: its task would be taken again at once, and for ever.
+
+        Args:
+            failed: of each ledger the reason.
+        """
+        if not failed:
+            return
+        store, config, now_ms = self._context.store, self._config, self._context.cluster_ms()
+        writable = len(writable_of(self._context.bookies.registrations()))
+
+        def failed_again(old: TaskNote, ledger_id: LedgerId, marked: Marked | None) -> TaskNote:
+            return old.failed(
+                failed[ledger_id],
+                None,
+                now_ms,
+                marked,
+                waits_for=(),
+                writable=writable,
+                first_ms=config.retry_first_ms,
+                most_ms=config.retry_most_ms,
+            )
+
+        for ledger_id, task in store.underreplication.read_many(failed):
+            if task is None:
+                continue  # somebody has done it
+            step = partial(failed_again, ledger_id=ledger_id, marked=as_marked(task))
+            Notes(store.registers).change(ledger_id, step)
+
+
+def _reason(failure: Failure) -> str:
+    """Why a task was not done. Whoever runs the job need do nothing: it is a worker's."""
+    if failure.of_job is None:
+        return failure.reason
+    return f"{failure.of_job}; it is tried again by itself"

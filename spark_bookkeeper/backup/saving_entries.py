@@ -1,0 +1,140 @@
+"""Entries into a backup, from the bookies of their ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.errors import BookieFullError
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.under_way import name_of
+
+FILE_BYTES: Final = 32 << 20
+"""About how large the files of a backup get."""
+
+PIECE_BYTES: Final = 512 << 20
+"""About how much one task copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveWork:
+    """Copy what a backup lacks of a range of one ledger."""
+
+    ledger: Ledger
+    uri: str
+    incarnation: str
+    first_entry_id: EntryId
+    last_entry_id: EntryId
+    verify: bool
+    size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is."""
+        return self.ledger.ledger_id
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first_entry_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of it."""
+
+    ledger_id: LedgerId
+    entries: int
+    bytes: int
+    length_after: int = 0
+    """Bytes in the ledger up to the last entry of the range."""
+    reason: str | None = None
+
+
+def cut(last: EntryId, size_bytes: int) -> Iterator[tuple[EntryId, EntryId, int]]:
+    """Entries 0 to ``last`` in ranges of about ``PIECE_BYTES``: first, last, bytes of each."""
+    if last == NO_ENTRY:
+        return
+    count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size_bytes))
+    for first in range(0, last + 1, count):
+        end = min(last, first + count - 1)
+        yield EntryId(first), EntryId(end), size_bytes * (end - first + 1) // (last + 1)
+
+
+def pieces_of(
+    ledger: Ledger, last: EntryId, uri: str, incarnation: str, *, verify: bool
+) -> Iterator[SaveWork]:
+    """All of a ledger up to its entry ``last``.
+
+    Args:
+        uri: of the backup's directory.
+        verify: read again also what is there.
+    """
+    for first, end, size_bytes in cut(last, ledger.metadata.length_bytes or 0):
+        yield SaveWork(ledger, uri, incarnation, first, end, verify, size_bytes)
+
+
+def _not_saved(work: SaveWork, failure: Failure) -> Saved:
+    return Saved(work.ledger_id, 0, 0, reason=failure.reason)
+
+
+def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
+    """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
+    ledger_id = work.ledger_id
+    folder = BackupFolder(context, work.uri)
+    target = folder.replica(work.ledger, work.incarnation)
+    ids = range(work.first_entry_id, work.last_entry_id + 1)
+    held = target.holdings(work.first_entry_id, work.last_entry_id)
+    lacking = held.lacking(ids)
+    if work.verify:
+        there = sorted(set(ids).difference(lacking))
+        lacking = sorted({*lacking, *(target.verify(there).refused if there else ())})
+    size = 0
+    for first, last in _runs(lacking):
+        for entries in _groups(Fetcher(context, work.ledger).fetch(first, last)):
+            try:
+                target.write_copies(entries)
+            except BookieFullError as error:
+                return [Saved(ledger_id, 0, size, reason=folder.without_room(error))]
+            size += sum(entry.size_bytes for entry in entries)
+    now = target.holdings(work.first_entry_id, work.last_entry_id)
+    if missing := now.lacking(ids):
+        return [Saved(ledger_id, 0, size, reason=f"entry {missing[0]} is not found in the backup")]
+    return [Saved(ledger_id, len(lacking), size, now.length_after(work.last_entry_id) or 0)]
+
+
+def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
+    """Ascending ids as ranges."""
+    start = end = None
+    for entry_id in entry_ids:
+        if end is not None and entry_id == end + 1:
+            end = entry_id
+            continue
+        if start is not None and end is not None:
+            yield EntryId(start), EntryId(end)
+        start = end = entry_id
+    if start is not None and end is not None:
+        yield EntryId(start), EntryId(end)
+
+
+def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:
+    """So many as one file holds."""
+    group: list[StoredEntry] = []
+    size = 0
+    for entry in entries:
+        if group and size + entry.size_bytes > FILE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size_bytes
+    if group:
+        yield group
+
+
+SAVING: Final = Step("copying ledgers", _save, _not_saved)

@@ -1,0 +1,1 @@
+"""``spark-bookkeeper log``: its verbs, by what they are about."""

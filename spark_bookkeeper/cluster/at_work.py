@@ -1,0 +1,65 @@
+"""Whether autorecovery makes the copies that lost bookies had, so that no person needs to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl, AutorecoveryStatus
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE
+from spark_bookkeeper.autorecovery.table import without_worker
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.runner import LocalRunner
+
+_WHERE: Final = "`spark-bookkeeper autorecovery underreplicated` shows what is left, and why"
+
+
+@dataclass(frozen=True)
+class AutorecoverySeen:
+    """What is known of autorecovery, at one time."""
+
+    status: AutorecoveryStatus
+    unfit: str | None
+    """Why nobody does the work, or somebody unfit, and what to do."""
+    published: Set[LedgerId]
+    """Ledgers with a task."""
+    looked_at: int = 0
+    """Of how many of them it was asked whether a worker that runs can repair them: of
+    ``LEDGERS_AT_ONCE`` at the most, evenly from all of them."""
+    without_worker: tuple[tuple[LedgerId, str], ...] = ()
+    """Those of which none can, and why."""
+
+    @staticmethod
+    def of(context: ClientContext) -> AutorecoverySeen:
+        """Raises ``MetadataUnavailableError``."""
+        control = AutorecoveryControl(context, lambda _: LocalRunner(context))
+        status, unfit = control.status(), control.warning()
+        tree = context.store.underreplication
+        published = frozenset(tree.ledger_ids() if status.underreplicated else ())
+        if not published or status.auditor is None or unfit is not None:
+            return AutorecoverySeen(status, unfit, published)
+        some = sorted(published)[:: -(-len(published) // LEDGERS_AT_ONCE)]
+        return AutorecoverySeen(
+            status, unfit, published, len(some), tuple(without_worker(context, some))
+        )
+
+    def instead_of_recover(self, lacking: Collection[LedgerId]) -> str | None:
+        """What to do about ledgers that lost bookies, instead of making their copies by hand.
+
+        Returns:
+            ``None`` where nobody else makes them.
+        """
+        status = self.status
+        if status.auditor is None or self.unfit is not None or self.without_worker:
+            return None
+        if self.published >= set(lacking):
+            return f"autorecovery is at work on it: {_WHERE}"
+        when = "when its auditor looks next"
+        if status.lost_bookie_recovery_delay:
+            when = f"once a bookie was away for {status.lost_bookie_recovery_delay:,} s"
+        return (
+            f"autorecovery takes it up {when} (at once: `spark-bookkeeper autorecovery "
+            f"trigger-audit`); {_WHERE}"
+        )

@@ -1,0 +1,64 @@
+"""Clusters of tests that are guests of one ZooKeeper, each below a node of its own.
+
+What a test does to its cluster takes less time than a server of its own to start. Who stops, kills
+or freezes ZooKeeper, or starts a cluster again, has a server of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typing_extensions import override
+
+from spark_bookkeeper.cluster import local
+from spark_bookkeeper.cluster.running_cluster import RunningCluster
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.metadata.uri import MetadataUri
+from spark_bookkeeper.runtime.runtime import Runtime
+
+_numbers: Final = itertools.count()
+
+
+class _Room(EmbeddedZooKeeper):
+    """The server of all, which runs before a guest comes and after it has gone."""
+
+    @override
+    def start(self) -> None:
+        """It has started."""
+
+    @override
+    def stop(self) -> None:
+        """The others are still there."""
+
+    @property
+    @override
+    def is_running(self) -> bool:
+        return True
+
+
+@contextmanager
+def guests_of(host: EmbeddedZooKeeper) -> Iterator[None]:
+    """Every ``LocalCluster`` that is started meanwhile is a guest of this server."""
+
+    class Guest(RunningCluster):
+        def __init__(
+            self, given: Path | None, wanted: int, config: BookieConfig, runtime: Runtime
+        ) -> None:
+            super().__init__(given, wanted, config, runtime)
+            self.zookeeper = _Room(host.directory, host.port)
+            self._root = f"/guest-{next(_numbers)}/ledgers"
+
+        @property
+        @override
+        def metadata_uri(self) -> str:
+            return str(MetadataUri((self.zookeeper.address,), self._root))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "RunningCluster", Guest)
+        yield

@@ -1,0 +1,275 @@
+"""Locks and votes that are given back go, whatever comes in between."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import GetChildren, Sync
+
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata.election import Election
+from spark_bookkeeper.metadata.underreplication import Holder
+from spark_bookkeeper.metadata.zookeeper.link import Link
+from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.conformance.metadata import eventually
+from spark_bookkeeper.testing.znodes import ZNodes
+
+ONE = Holder("one")
+
+
+@pytest.fixture
+def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
+    made = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    made.initialize_cluster()
+    made.underreplication.set_delay_seconds(0)
+    yield made
+    made.close()
+
+
+@dataclass
+class Kept:
+    """What somebody has, and others see."""
+
+    take: Callable[[], object]
+    give_back: Callable[[], None]
+    seen: Callable[[], object]
+
+
+def a_lock(store: ZooKeeperStore) -> Kept:
+    tree = store.underreplication
+    return Kept(lambda: tree.lock(LedgerId(7), ONE), lambda: tree.unlock(ONE), tree.locks)
+
+
+def a_vote(store: ZooKeeperStore) -> Kept:
+    store.ballots.add("somewhere", "b1", b"another")
+    store.ballots.remove("somewhere", "b1")
+    votes = itertools.count()
+
+    def add() -> None:
+        store.ballots.add("somewhere", f"a{next(votes)}", b"me")
+
+    def remove() -> None:
+        store.ballots.remove("somewhere", f"a{next(votes) - 1}")
+
+    return Kept(add, remove, lambda: store.ballots.votes("somewhere"))
+
+
+def an_auditor(store: ZooKeeperStore) -> Kept:
+    tree = store.underreplication
+    tree.stand("one", lambda: None)
+    tree.stand_down()
+    return Kept(lambda: tree.stand("one", lambda: None), tree.stand_down, tree.candidates)
+
+
+KINDS = pytest.mark.parametrize("kind", [a_lock, a_vote, an_auditor])
+
+
+_COUNTED = ("spark_bookkeeper", "kazoo")
+
+
+def interrupted_at(step: int, call: Callable[[], None]) -> bool:
+    """Ctrl-C at that step of giving something back; whether it came to it.
+
+    A step is where Python looks for it: where a function begins, and where one in C has ended. They
+    are counted from the beginning of ``surely``, those of this library and of kazoo: within its own
+    Python drops some.
+    """
+    steps = -1
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        if steps >= 0:
+            is_step = event in ("call", "c_return")
+            steps += is_step and any(name in frame.f_code.co_filename for name in _COUNTED)
+        elif frame.f_code is Link.surely.__code__:
+            steps = 0
+        if steps == step:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@KINDS
+def test_ctrl_c_in_the_middle_leaves_it_to_another_thread(
+    store: ZooKeeperStore, kind: Callable[[ZooKeeperStore], Kept]
+) -> None:
+    kept = kind(store)
+    step = 1
+    while True:
+        assert kept.take() is not False
+        assert kept.seen()
+        if not interrupted_at(step, kept.give_back):
+            break
+        eventually(lambda: not kept.seen())
+        step += 1
+    assert not kept.seen()
+    assert step > 5
+
+
+@KINDS
+def test_at_the_end_of_the_interpreter_it_is_done_without_another_thread(
+    store: ZooKeeperStore,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[[ZooKeeperStore], Kept],
+) -> None:
+    kept = kind(store)
+    assert kept.take() is not False
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(store._zk._link.client.handler, "spawn", refuse)
+    kept.give_back()
+
+    assert not kept.seen()
+
+
+@KINDS
+def test_what_could_not_be_given_back_is_tried_again_when_there_are_answers(
+    store: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[[ZooKeeperStore], Kept],
+) -> None:
+    """On the connection that was there all the time: nobody hears of another one."""
+    kept = kind(store)
+    assert kept.take() is not False
+    carry_out = znodes.carry_out
+
+    def away(request: Any, session: int) -> Any:
+        raise ConnectionLoss
+
+    store._zk._link.patience = 0.1
+    with monkeypatch.context() as patch:
+        patch.setattr(znodes, "carry_out", away)
+        kept.give_back()
+    store._zk._link._listen()
+    eventually(lambda: not kept.seen())
+    assert znodes.carry_out == carry_out
+
+
+def test_a_connection_that_comes_back_while_a_lock_is_being_released_is_not_missed(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hears of it leaves the lock to the call that is at it, and has no answer yet."""
+    tree = store.underreplication
+    assert tree.lock(LedgerId(7), ONE)
+    delete, link = store._zk.delete, store._zk._link
+    spawn, threads = link.client.handler.spawn, list[threading.Thread]()
+
+    def lost(*_: object, **__: object) -> None:
+        monkeypatch.setattr(store._zk, "delete", delete)
+        with monkeypatch.context() as patch:
+            patch.setattr(link.client.handler, "spawn", lambda f: threads.append(spawn(f)))
+            link._is_connected()
+        for thread in threads:
+            thread.join()
+        assert tree.locks(), "it was left to this call"
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(store._zk, "delete", lost)
+    tree.unlock(ONE)
+
+    assert not tree.locks()
+
+
+@pytest.mark.parametrize("kind", [a_vote, an_auditor])
+def test_a_vote_that_was_made_without_an_answer_is_found_behind_a_server_that_lags(
+    store: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[[ZooKeeperStore], Kept],
+) -> None:
+    kept = kind(store)
+    carry_out = znodes.carry_out
+    server = SimpleNamespace(answers_writes=False, lags=False)
+    old: dict[str, Any] = {}
+
+    def lagging(request: Any, session: int) -> Any:
+        if isinstance(request, MultiWrite) and not server.answers_writes:
+            if not server.lags:
+                carry_out(request, session)
+            server.lags = True
+            raise ConnectionLoss
+        if isinstance(request, Sync):
+            server.lags = False
+        if not isinstance(request, GetChildren):
+            return carry_out(request, session)
+        if not server.lags:
+            old[request.path] = carry_out(request, session)
+        return old[request.path]
+
+    monkeypatch.setattr(znodes, "carry_out", lagging)
+    assert not kept.seen()
+    store._zk._link.patience = 0.1
+    with pytest.raises(MetadataUnavailableError):
+        kept.take()
+    assert server.lags
+    assert not kept.seen()
+    server.answers_writes = True
+
+    kept.give_back()
+
+    assert not server.lags, "it was made to catch up"
+    assert not kept.seen()
+
+
+@pytest.mark.parametrize("kind", [a_vote, an_auditor])
+def test_a_vote_whose_answer_was_lost_is_there_once(
+    store: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[[ZooKeeperStore], Kept],
+) -> None:
+    kept = kind(store)
+    carry_out = znodes.carry_out
+
+    def lost(request: Any, session: int) -> Any:
+        answer = carry_out(request, session)
+        if isinstance(request, MultiWrite):
+            monkeypatch.setattr(znodes, "carry_out", carry_out)
+            raise ConnectionLoss
+        return answer
+
+    monkeypatch.setattr(znodes, "carry_out", lost)
+    kept.take()
+
+    assert znodes.carry_out == carry_out, "the answer was lost"
+    seen = kept.seen()
+    assert isinstance(seen, list)
+    assert len(seen) == 1
+
+
+def test_a_candidate_that_is_interrupted_as_it_leaves_has_left(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = Election(store.ballots, "somewhere", ThreadRuntime())
+    vote = election.join(b"me")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vote._bell, "ring", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        vote.leave()
+
+    assert election.leader() is None
