@@ -207,6 +207,8 @@ class Compacted:
     """That were moved."""
     size_bytes: int = 0
     """Of them."""
+    is_partial: bool = False
+    """Whether ``Compaction.bytes_most`` was reached before all entries were moved."""
     reason: str | None = None
     """Why it was left as it is, where it should not have been."""
 

@@ -182,8 +182,10 @@ class Compactor:
         written: set[str] = set()
         moved: list[int] = []
         size_bytes = 0
+        is_partial = False
         for group in survey.moved:
             if size_bytes >= self._wanted.bytes_most:
+                is_partial = True
                 break
             delivery = Retrieval(self._log, group, survey.index).read()
             if delivery.refused:
@@ -202,7 +204,7 @@ class Compactor:
         self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile
         self._log.storage.delete(*removed)
         self._log.look_again()
-        return Compacted(len(removed), len(written), len(moved), size_bytes)
+        return Compacted(len(removed), len(written), len(moved), size_bytes, is_partial)
 
     def _kept(self, survey: _Survey, written: set[str]) -> EntryIndex:
         """An index of the files that stay: the full ones, and those that this run has written."""

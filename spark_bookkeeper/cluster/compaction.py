@@ -131,14 +131,16 @@ class _OneBookie:
             )
             if done.reason is not None:
                 return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
-            if not done.removed:
-                break
             removed, written = removed + done.removed, written + done.written
             entries, size_bytes = entries + done.entries, size_bytes + done.size_bytes
             self._moved_bytes += done.size_bytes
             if self._wish.dry_run:
                 break
             self._throttle(done.size_bytes)
+            # After a whole step, small files that are there are copies that others made who compact
+            # the same ledger. Who took them would make a copy that these take, and so on.
+            if not done.is_partial or not done.removed:
+                break
         if not removed:
             return None
         status = Outcome.PLANNED if self._wish.dry_run else Outcome.COMPACTED

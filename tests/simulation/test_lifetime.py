@@ -27,6 +27,7 @@ from spark_bookkeeper.testing.simulation.lifetime import (
     Script,
     run_lifetime,
 )
+from spark_bookkeeper.testing.simulation.upkeep import Keeper
 
 PACKAGE = "spark_bookkeeper.testing.simulation"
 BLOCKS, MORE_BLOCKS = 5, 50
@@ -181,6 +182,22 @@ def test_every_moment_at_which_a_bookie_begins_to_hang_for_ever(bookie: int) -> 
         plan = FaultPlan(disasters=(Disaster("hang", bookie, at_operation, math.inf),))
         outcome = run_lifetime(0, small(plan))
         assert outcome.closed is not None
+
+
+def test_compactors_that_meet_at_a_ledger_do_not_chase_each_other() -> None:
+    for seed in range(40):
+        script = replace(
+            small(),
+            recoverers=(),
+            ending="close",
+            keepers=tuple(Keeper("compactor", 60) for _ in range(4)),
+        )
+        events = run_lifetime(seed, script).history.events
+        put = Counter(actor for actor, what, *_ in events if what == "put")
+        compactors = [f"compactor-{number}" for number in range(4)]
+        a_fence_and_a_copy = 2
+        assert max(put[name] for name in compactors) <= a_fence_and_a_copy * script.bookies, seed
+        assert any(put[name] for name in compactors)
 
 
 @pytest.mark.parametrize("recoverer_at", [10, 20, 30])
