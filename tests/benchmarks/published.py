@@ -114,7 +114,7 @@ def short(files: Sequence[Path]) -> str:
         cells = [shown(figure.ours, figure.unit)]
         cells += [_cell(figure, contender) for contender in (chosen.raw, chosen.peer)]
         lines.append(f"| {chosen.words} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(told(run) for run in read(files))])
+    return "\n".join([*lines, "", *told(read(files))])
 
 
 def _cell(figure: Figure, contender: tuple[str, str] | None) -> str:

@@ -78,7 +78,7 @@ def markdown(files: Sequence[Path]) -> str:
     several = "medians of the runs (lowest to highest median)"
     one = "medians of the rounds (lowest to highest)"
     lines.append(f"Ratios are here / there, within the rounds; {several if runs[1:] else one}.")
-    lines += [told(run) for run in runs]
+    lines += told(runs)
     return "\n".join(lines) + "\n"
 
 
@@ -87,19 +87,34 @@ def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def told(run: Mapping[str, Any]) -> str:
-    """When and where a run was made, as a line of a list."""
-    machine = run.get("machine", {})
-    words = [
-        f"{machine.get('cores', '?')} cores ({machine.get('cpu', '?')})",
-        f"{machine.get('memory_gib', '?')} GiB",
-        str(machine.get("file_system", "?")),
-        str(machine.get("system", "?")),
-        f"Python {machine.get('python', '?')}",
-        f"load {machine.get('load_before', '?')} when it began",
+def told(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """When and where runs were made, as a list: those of one day on one machine are one line."""
+    loads: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        machine = run["machine"]
+        words = [
+            f"{machine['cores']} cores ({machine['cpu']})",
+            f"{machine['memory_gib']} GiB",
+            machine["file_system"],
+            machine["system"],
+            f"Python {machine['python']}",
+        ]
+        size = "small sizes, which measure little" if run.get("quick") else "full sizes"
+        where = f"{', '.join(words)}; {size}"
+        loads.setdefault((run["date"], where), []).append(machine["load_before"])
+    return [
+        f"* {date}, {_runs(len(some))} that began at a load of {_between(some)}: {where}."
+        for (date, where), some in loads.items()
     ]
-    size = "small sizes, which measure little" if run.get("quick") else "full sizes"
-    return f"* {run.get('date', 'no date')}: {', '.join(words)}; {size}."
+
+
+def _runs(count: int) -> str:
+    return "a run" if count == 1 else f"{count} runs"
+
+
+def _between(numbers: Sequence[float]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 @dataclass
