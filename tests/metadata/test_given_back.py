@@ -411,3 +411,24 @@ def test_a_candidate_that_is_interrupted_as_it_leaves_has_left(
         vote.leave()
 
     assert election.leader() is None
+
+
+def test_a_vote_that_is_made_again_without_an_answer_as_its_candidate_leaves_goes(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread waits to lead. What it asked for comes when all that was there has gone."""
+    election = Election(store.ballots, "somewhere", ThreadRuntime())
+    vote = election.join(b"me")
+    next_session(store, znodes)
+    create = store._zk.create_sequential
+
+    def late(*arguments: Any) -> None:
+        vote.leave()
+        create(*arguments)
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(store._zk, "create_sequential", late)
+    with pytest.raises(MetadataUnavailableError):
+        vote.wait(0)
+
+    assert election.leader() is None
