@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.security import make_digest_acl
 
@@ -1488,10 +1488,17 @@ def cut_off(zookeeper: ZooKeeperStores, store: ZooKeeperStore, *, never_greeted:
     """The connection breaks, and so many next ones are taken and never answered; the session lives
     on.
     """
-    proxy = zookeeper.sessions[store]
+    proxy, is_away = zookeeper.sessions[store], threading.Event()
+
+    def hear(state: str) -> bool:
+        if state == KazooState.SUSPENDED:
+            is_away.set()
+        return is_away.is_set()  # then it hears no more
+
+    store._zk._link.client.add_listener(hear)
     proxy.never_greeted = never_greeted
     proxy.cut()
-    eventually(lambda: store._zk.session_id == 0)
+    assert is_away.wait(60)  # whoever looks now and then may miss it
 
 
 def test_a_lock_is_released_although_the_connection_was_away(zookeeper: ZooKeeperStores) -> None:
