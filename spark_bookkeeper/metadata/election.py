@@ -195,9 +195,11 @@ class Vote:
         self.leave()
 
     def _add_again(self) -> None:
-        self._ballots.add(self.path, self._token, self.identity)
-        if self._is_left:  # meanwhile, by another thread
-            self._ballots.remove(self.path, self._token)
+        try:
+            self._ballots.add(self.path, self._token, self.identity)
+        finally:  # also where there is no answer: it may have been made
+            if self._is_left:  # meanwhile, by another thread
+                self._ballots.remove(self.path, self._token)
 
     def _wait_for(self, votes: Sequence[str], seconds: float | None) -> None:
         """Wait until one of these is gone, the one before this vote or this one itself."""

@@ -19,13 +19,14 @@ from spark_bookkeeper.metadata.election import Election
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper.link import Link
 from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.nodes import Node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import eventually
 from spark_bookkeeper.testing.znodes import ZNodes
 
-ONE = Holder("one")
+ONE, ANOTHER = Holder("one"), Holder("another thread")
 
 
 @pytest.fixture
@@ -35,6 +36,21 @@ def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
     made.underreplication.set_delay_seconds(0)
     yield made
     made.close()
+
+
+@pytest.fixture
+def other(store: ZooKeeperStore) -> Iterator[ZooKeeperStore]:
+    """Of another process."""
+    made = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "1" * 32)
+    yield made
+    made.close()
+
+
+def next_session(store: ZooKeeperStore, znodes: ZNodes) -> None:
+    """Its session has ended, and it has another."""
+    client = store._zk._link.client
+    znodes.end(client._session)
+    client._session = next(znodes.sessions)
 
 
 @dataclass
@@ -192,6 +208,128 @@ def test_a_connection_that_comes_back_while_a_lock_is_being_released_is_not_miss
     assert not tree.locks()
 
 
+def test_a_lock_that_comes_late_goes_although_another_thread_is_releasing_that_ledger(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session ended while it was asked for, and somebody else had the ledger in the next."""
+    tree = store.underreplication
+    create, delete = store._zk.create, store._zk.delete
+    is_deleted, is_settled = threading.Event(), threading.Event()
+    others = threading.Thread(target=tree.unlock, args=(ANOTHER,))
+
+    def then_wait(*arguments: Any, **options: Any) -> None:
+        delete(*arguments, **options)
+        is_deleted.set()
+        is_settled.wait()
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(store._zk, "create", create)
+        monkeypatch.setattr(store._zk, "delete", then_wait)
+        next_session(store, znodes)
+        assert tree.lock(LedgerId(7), ANOTHER)
+        others.start()
+        is_deleted.wait()
+        create(*arguments, **options)
+
+    monkeypatch.setattr(store._zk, "create", late)
+    assert not tree.lock(LedgerId(7), ONE), "it was another's meanwhile"
+    tree.unlock(ONE)
+    is_settled.set()
+    others.join()
+
+    assert not tree.locks()
+
+
+def test_a_lock_that_comes_late_goes_with_the_one_that_another_caller_had_in_a_session_before(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, create = store.underreplication, store._zk.create
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(store._zk, "create", create)
+        next_session(store, znodes)
+        assert tree.lock(LedgerId(7), ANOTHER)
+        next_session(store, znodes)
+        create(*arguments, **options)
+
+    monkeypatch.setattr(store._zk, "create", late)
+    assert not tree.lock(LedgerId(7), ONE), "it is another's, as far as he knows"
+    tree.unlock(ONE)
+    tree.unlock(ANOTHER)
+
+    assert not tree.locks()
+
+
+def test_a_lock_that_comes_too_late_for_two_callers_goes(
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second has seen that another process has it, which gives it back before it comes."""
+    tree, others, third = store.underreplication, other.underreplication, Holder("far away")
+    create, get_settled = store._zk.create, store._zk.get_settled
+    is_seen, is_settled = threading.Event(), threading.Event()
+    had: list[bool] = []
+    second = threading.Thread(target=lambda: had.append(tree.lock(LedgerId(7), ANOTHER)))
+
+    def then_wait(path: str) -> Node | None:
+        there = get_settled(path)
+        is_seen.set()
+        is_settled.wait()
+        return there
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(store._zk, "create", create)
+        next_session(store, znodes)
+        assert others.lock(LedgerId(7), third)
+        with monkeypatch.context() as patch:
+            patch.setattr(store._zk, "get_settled", then_wait)
+            second.start()
+            is_seen.wait()
+        others.unlock(third)
+        create(*arguments, **options)
+
+    monkeypatch.setattr(store._zk, "create", late)
+    had.append(tree.lock(LedgerId(7), ONE))
+    is_settled.set()
+    second.join()
+
+    assert had == [False, False]
+    assert not tree.locks()
+
+
+def test_who_looks_whether_a_lock_is_his_keeps_that_of_who_took_it_after_his_session_had_ended(
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, others = store.underreplication, other.underreplication
+    create, get_settled = store._zk.create, store._zk.get_settled
+
+    def lost(*arguments: Any, **options: Any) -> None:
+        create(*arguments, **options)
+        raise MetadataUnavailableError("no answer")
+
+    def then_ended(path: str) -> Node | None:
+        monkeypatch.setattr(store._zk, "get_settled", get_settled)
+        there = get_settled(path)
+        next_session(store, znodes)
+        assert others.lock(LedgerId(7), ANOTHER)
+        return there
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._zk, "create", lost)
+        with pytest.raises(MetadataUnavailableError):
+            tree.lock(LedgerId(7), ONE)
+    monkeypatch.setattr(store._zk, "get_settled", then_ended)
+    tree.unlock(ONE)
+
+    assert store._zk.get_settled == get_settled, "it was looked at"
+    assert list(tree.locks().values()) == [ANOTHER.name]
+
+
 @pytest.mark.parametrize("kind", [a_vote, an_auditor])
 def test_a_vote_that_was_made_without_an_answer_is_found_behind_a_server_that_lags(
     store: ZooKeeperStore,
@@ -271,5 +409,26 @@ def test_a_candidate_that_is_interrupted_as_it_leaves_has_left(
     monkeypatch.setattr(vote._bell, "ring", interrupted)
     with pytest.raises(KeyboardInterrupt):
         vote.leave()
+
+    assert election.leader() is None
+
+
+def test_a_vote_that_is_made_again_without_an_answer_as_its_candidate_leaves_goes(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread waits to lead. What it asked for comes when all that was there has gone."""
+    election = Election(store.ballots, "somewhere", ThreadRuntime())
+    vote = election.join(b"me")
+    next_session(store, znodes)
+    create = store._zk.create_sequential
+
+    def late(*arguments: Any) -> None:
+        vote.leave()
+        create(*arguments)
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(store._zk, "create_sequential", late)
+    with pytest.raises(MetadataUnavailableError):
+        vote.wait(0)
 
     assert election.leader() is None

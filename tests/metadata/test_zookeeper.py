@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.security import make_digest_acl
 
@@ -1484,12 +1484,21 @@ def test_a_lock_that_is_taken_by_the_next_session_is_released(
     assert dict(other.underreplication.locks()) == {}
 
 
-def cut_off(zookeeper: ZooKeeperStores, store: ZooKeeperStore) -> None:
-    """The connection breaks, and the next one is taken late; the session lives on."""
-    proxy = zookeeper.sessions[store]
-    proxy.never_greeted = 1
+def cut_off(zookeeper: ZooKeeperStores, store: ZooKeeperStore, *, never_greeted: int = 1) -> None:
+    """The connection breaks, and so many next ones are taken and never answered; the session lives
+    on.
+    """
+    proxy, is_away = zookeeper.sessions[store], threading.Event()
+
+    def hear(state: str) -> bool:
+        if state == KazooState.SUSPENDED:
+            is_away.set()
+        return is_away.is_set()  # then it hears no more
+
+    store._zk._link.client.add_listener(hear)
+    proxy.never_greeted = never_greeted
     proxy.cut()
-    eventually(lambda: store._zk.session_id == 0)
+    assert is_away.wait(60)  # whoever looks now and then may miss it
 
 
 def test_a_lock_is_released_although_the_connection_was_away(zookeeper: ZooKeeperStores) -> None:
@@ -1721,6 +1730,19 @@ def cut_before(
     monkeypatch.setattr(client, "_call", late)
 
 
+def patient_until_cut(store: ZooKeeperStore) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """What is asked before the connection breaks has an answer, however late that comes."""
+    wait = store._zk._wait
+
+    def patiently(request: Any, convert: Callable[[Any], Any]) -> Any:
+        if store._zk.session_id != 0:
+            with suppress(Exception):  # told by the other
+                request.get(timeout=60)
+        return wait(request, convert)
+
+    return patiently
+
+
 def let_come_back(zookeeper: ZooKeeperStores, store: ZooKeeperStore) -> None:
     """The next connection is answered."""
     proxy = zookeeper.sessions[store]
@@ -1769,14 +1791,14 @@ def test_what_nobody_waits_for_any_more_is_not_sent_when_the_connection_is_back(
         cut_before(zookeeper, store, monkeypatch)
         if ends == "Ctrl-C":
             interrupted(call, lambda store=store: store._zk.session_id == 0)  # type: ignore[misc]
-            continue
-        patience, link.patience = link.patience, 0.2
-        with pytest.raises(MetadataUnavailableError):
-            call()
-        link.patience = patience
-
-    for zookeeper, store in stores.values():
-        let_come_back(zookeeper, store)
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(store._zk, "_wait", patient_until_cut(store))
+                patch.setattr(link, "patience", 0.2)
+                with pytest.raises(MetadataUnavailableError):
+                    call()
+        assert store._zk.session_id == 0, "it came to the change"
+        let_come_back(zookeeper, store)  # its session ends if that takes long
 
     for _, store in stores.values():
         eventually(lambda store=store: store._zk.session_id != 0)  # type: ignore[misc]
@@ -1870,8 +1892,7 @@ def test_a_vote_is_given_back_although_it_must_be_asked_where_it_is(
     store, other = zookeeper.session(LONG_SESSION_MS), zookeeper.session()
     store.initialize_cluster()
     store.ballots.add("somewhere", "a0", b"me")
-    cut_off(zookeeper, store)
-    zookeeper.sessions[store].never_greeted = 1_000_000
+    cut_off(zookeeper, store, never_greeted=1_000_000)
     patience, link = store._zk._link.patience, store._zk._link
 
     link.patience = 0.2

@@ -76,7 +76,7 @@ class TaskLocks:
         if now is not None and self._zk.session_id != session:
             now = mine._replace(session=None)  # it may have ended before the node was made
         is_mine = self._settle(ledger_id, mine, now)
-        if is_taken and not is_mine:
+        if self._leaving and not (is_taken and is_mine):
             self._zk.surely(_as_noted, self.discard)
         return is_taken and is_mine
 
@@ -88,14 +88,21 @@ class TaskLocks:
         """
         with self._lock:
             held = self._held.get(ledger_id)
-            if held is mine:
-                if now is None:
-                    del self._held[ledger_id]
-                else:
-                    self._held[ledger_id] = now
-            elif held is None and now is not None:
-                self._leaving[ledger_id] = _Held(mine.holder, None, is_taken=False)
-            return held is mine
+            is_mine = held is not None and held.holder is mine.holder
+            of_nobody = mine._replace(session=None, is_taken=False)
+            if held is None:
+                if now is not None:
+                    self._leaving[ledger_id] = of_nobody
+            elif not is_mine:
+                if now is not None:  # that one's may have gone, or never come, and this be there
+                    self._held[ledger_id] = held._replace(session=None)
+            elif now is not None:
+                self._held[ledger_id] = now
+            else:
+                del self._held[ledger_id]
+                if held.session is None:  # what another call made came too late for both
+                    self._leaving[ledger_id] = of_nobody
+            return is_mine
 
     def release(self, holder: Holder) -> None:
         """``Underreplication.unlock``."""
@@ -139,7 +146,9 @@ class TaskLocks:
         finally:
             with self._lock:
                 self._going -= going.keys()
-        return True
+                # What came to be one of these meanwhile was left to this call.
+                has_come = any(self._leaving.get(i, held) is not held for i, held in going.items())
+        return self._discard() if has_come else True
 
     def _delete(self, ledger_id: LedgerId, taken_in: int | None) -> None:
         session = session_now = self._session()
@@ -153,14 +162,11 @@ class TaskLocks:
             deleted it, and another process have taken it since.
             """
             nonlocal is_known, session_now
-            session_now = self._session()
-            if session_now != session:
-                return True
-            if is_known:
-                is_known = False
-                return False
-            there = self._zk.get_settled(path)
-            return there is None or there.owner != session
+            there = None if is_known else self._zk.get_settled(path)
+            is_mine = is_known or (there is not None and there.owner == session)
+            is_known = False
+            session_now = self._session()  # after the look: what was seen may have gone with it
+            return session_now != session or not is_mine
 
         try:
             self._zk.delete(path, unless=is_anothers)
