@@ -26,6 +26,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
@@ -405,6 +406,21 @@ def test_a_foreign_auditor_is_recognised_and_said(
     status = control(ground).status()
     assert status.auditor == "10.0.0.7:3181"
     assert "marks every replica" in (status.warning or "")
+
+
+def test_a_lock_counts_as_long_as_its_ledger_is_to_be_repaired(ground: Ground) -> None:
+    """A worker releases those of several ledgers together."""
+    tree, holder = ground.client().store.underreplication, Holder("a")
+    for ledger_id in (LedgerId(1), LedgerId(2)):
+        assert tree.mark(ledger_id, ["10.0.0.1:3181"], 1)
+        assert tree.lock(ledger_id, holder)
+    assert (control(ground).status().underreplicated, control(ground).status().locked) == (2, 2)
+
+    done = tree.read(LedgerId(1))
+    assert done is not None
+    assert tree.remove(done)
+
+    assert (control(ground).status().underreplicated, control(ground).status().locked) == (1, 1)
 
 
 def test_a_bookie_that_only_takes_no_data_is_not_lost(ground: Ground) -> None:

@@ -60,9 +60,15 @@ def row_of(ground: Ground) -> dict[str, object]:
     return dict(row)
 
 
-def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
+def as_doctor_tells(ground: Ground, check: str) -> Diagnosis | None:
     found = cluster_diagnoses(ground.context, metadata_only=True)
-    return next(each for each in found if each.check == "autorecovery")
+    return next((each for each in found if each.check == check), None)
+
+
+def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
+    told = as_doctor_tells(ground, "autorecovery")
+    assert told is not None
+    return told
 
 
 @pytest.mark.parametrize("quorum", [SINGLE, ON_ALL])
@@ -535,3 +541,40 @@ def test_doctor_says_of_how_many_it_looked_whether_a_worker_can_repair_them(
 
     assert "10 ledgers published" in told.detail
     assert "and of 4 of 4 that were looked at no worker" in told.detail
+
+
+def test_doctor_names_what_is_not_repaired_now_and_why_though_every_bookie_is_there(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    ledger_id = LedgerId(writer.ledger_id)
+    ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
+    process = Process(ground)
+    process.audit()
+    assert as_doctor_tells(ground, "under-replicated ledgers") is None, "it is somebody's turn"
+
+    def junk(place: str, operation: str, path: str) -> None:
+        if operation == "read_task":
+            raise MetadataFormatError("it cannot be decoded", path=path)
+
+    ground.before.append(junk)
+    process.work()
+
+    told = as_doctor_tells(ground, "under-replicated ledgers")
+    assert told is not None
+    assert told.verdict == "warning"
+    assert f"1 of 1 that were looked at cannot be repaired now: {ledger_id};" in told.detail
+    assert "after 1 attempt: it cannot be decoded; tried again in" in told.detail
+    assert told.remedy is not None
+    assert "`spark-bookkeeper autorecovery underreplicated`" in told.remedy
+
+
+def test_doctor_names_a_ledger_once_that_no_worker_can_take(ground: Ground) -> None:
+    writer = written(ground)
+    lost, second, _ = writer.metadata.last_fragment.ensemble
+    worker = Process(ground, second, local=second)
+    ground.stop(lost, destroy=True)
+    worker.audit()
+
+    assert autorecovery_as_doctor_tells(ground).verdict == "warning"
+    assert as_doctor_tells(ground, "under-replicated ledgers") is None

@@ -361,6 +361,36 @@ def test_a_task_that_comes_before_a_removal_is_sent_again_stays(
     auditor.close()
 
 
+def test_a_lock_that_goes_with_no_session_is_nobodys_and_is_taken(znodes: ZNodes) -> None:
+    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    worker.initialize_cluster()
+    ledger_id, holder = LedgerId(7), Holder("a")
+    assert worker.underreplication.mark(ledger_id, ["a:1"], 1)
+    path = paths.lock("/ledgers", ledger_id)
+    znodes.put(path, encode_lock("of a tree that was copied"))
+
+    assert worker.underreplication.locks() == {}
+    assert worker.underreplication.lock(ledger_id, holder)
+    assert worker.underreplication.locks() == {ledger_id: "a"}
+    assert not worker.underreplication.lock(ledger_id, Holder("b"))
+    worker.underreplication.unlock(holder)
+    assert path not in znodes.nodes
+    worker.close()
+
+
+def test_a_vote_that_goes_with_no_session_elects_nobody(znodes: ZNodes) -> None:
+    candidate = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    candidate.initialize_cluster()
+    election = paths.auditor_election("/ledgers")
+    znodes.put(election, b"")
+    znodes.put(f"{election}/V_000", encode_vote("of a tree that was copied"))
+
+    assert candidate.underreplication.auditor() is None
+    assert candidate.underreplication.stand("a", lambda: None)
+    assert candidate.underreplication.candidates() == ["a"]
+    candidate.close()
+
+
 @pytest.mark.parametrize("data", [b"\xff", b"replica", b'other: "x"', b'replica: "\\377"'])
 def test_junk_is_no_task_and_says_what_to_do(data: bytes) -> None:
     with pytest.raises(MetadataFormatError, match=r"urL0000000002.*audit"):
