@@ -128,6 +128,24 @@ def test_who_dies_while_a_task_comes_or_goes_leaves_no_node_that_is_taken_for_on
     store.close()
 
 
+def test_a_leaf_that_was_left_is_swept_and_one_with_a_task_is_not(znodes: ZNodes) -> None:
+    """By a process of BookKeeper that died; or somebody deleted a task in ZooKeeper's shell."""
+    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    store.initialize_cluster()
+    tree, there, gone, absent = store.underreplication, LedgerId(5), LedgerId(7), LedgerId(9)
+    for ledger_id in (there, gone):
+        assert tree.mark(ledger_id, ["a:1"], 1)
+    znodes.remove(paths.task("/ledgers", gone))
+    assert list(tree.ledger_ids()) == [there, gone]
+
+    for ledger_id in (there, gone, absent):
+        tree.sweep(ledger_id)
+
+    assert list(tree.ledger_ids()) == [there]
+    assert tree.read(there) is not None
+    store.close()
+
+
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_leaf_that_goes_while_a_task_is_published_comes_again_with_it(
     znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_empty: bool
