@@ -459,6 +459,33 @@ def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None
     assert told
 
 
+def test_what_a_bookie_cannot_read_that_is_there_is_for_a_person_to_mend(ground: Ground) -> None:
+    """Nobody publishes it, as nobody knows whether it is damaged. Who is gone, or was formatted
+    again, is found by the check of bookies."""
+    writer = written(ground)
+    unreadable, gone, formatted = writer.metadata.last_fragment.ensemble
+    file = ground.files(unreadable, "slots")[0]
+    file.unlink()
+    file.mkdir()
+    ground.stop(gone, destroy=True)
+    ground.format(formatted)
+    process = Process(ground)
+
+    process.audit()
+
+    (kept,) = (each for each in control(ground).checks() if each.check == "all_ledgers")
+    assert kept.found == {Outcome.UNREADABLE.value: 1, Outcome.UNAVAILABLE.value: 1}
+    (told,) = (d for d in cluster_diagnoses(ground.context) if d.check == "checks of the auditor")
+    assert (told.verdict, f": {writer.ledger_id}" in told.detail) == ("warning", True)
+    (row,) = (
+        each
+        for each in check_all_ledgers(ground.context, LocalRunner(ground.context)).rows
+        if each.source == unreadable
+    )
+    remedy = f"`spark-bookkeeper bookie recover {unreadable} --even-if-alive --ledger "
+    assert f"{remedy}{writer.ledger_id}`" in str(row.reason)
+
+
 def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) -> None:
     """A look at the ends of the replica, as without that finding, would see nothing."""
     writer = written(ground, count=40)
