@@ -291,10 +291,12 @@ class _Replication:
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
             local = self._work.local
+            # Where a writer is waited for, no bookie is in the way, and no other worker is better.
+            refused = not self._has_writer and is_refused(absent, unfinished)
             event = awaited_event(ledger, absent, unfinished, self._alive)
             if event is not None:
                 self.defer(reason, event, absent, waits_for_event=True)
-            elif local is not None and (for_others or is_refused(absent, unfinished)):
+            elif local is not None and (for_others or refused):
                 self._leave_to_others(local, reason)
             else:
                 needed = blocker_of(
