@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.autorecovery import replication
 from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.replication import TaskWork
@@ -86,6 +87,28 @@ def test_what_only_an_event_can_help_is_tried_once_a_day(ground: Ground, quorum:
     assert rounds >= 7 * DAY // 300, "it goes on looking"
     assert note_of(ground, writer).attempts == 8
     assert row_of(ground)["attempts"] == 8
+
+
+def test_a_bookie_that_comes_back_in_the_middle_of_an_attempt_is_waited_for_no_longer(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = written(ground, ON_ALL)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    settle = replication._Replication._settle
+
+    def come_before(attempt: replication._Replication, nonce: bytes | None) -> None:
+        ground.start(lost)
+        settle(attempt, nonce)
+
+    monkeypatch.setattr(replication._Replication, "_settle", come_before)
+    process.work()
+    assert note_of(ground, writer).attempts == 1, "nobody could take its copies before it came"
+    process.work()
+
+    assert_replicated(ground, writer)
 
 
 def came_back(ground: Ground, writer: LedgerWriter, lost: BookieId) -> None:
