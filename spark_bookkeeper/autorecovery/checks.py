@@ -12,6 +12,7 @@ Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacemen
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -34,9 +35,12 @@ from spark_bookkeeper.autorecovery.publishing import (
     report_of_scan,
 )
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import (
     BookKeeperError,
+    MetadataFormatError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX
 from spark_bookkeeper.metadata.store import Versioned
@@ -107,7 +111,7 @@ def check_all_ledgers(
                     continue
                 if finding.status is Outcome.LEFT:
                     left.add(finding.ledger_id)
-                kind = finding.status.value, finding.ledger_id
+                kind = _as_kept(context, finding).value, finding.ledger_id
                 if kind not in told:  # shares of one ledger may be looked at here and there
                     told.add(kind)
                     found.add(*kind)
@@ -123,6 +127,21 @@ def check_all_ledgers(
         found.ledgers += len(chunk) - len(left)
 
     return report_of_check(context, Check.ALL_LEDGERS, check, heed, lots)
+
+
+def _as_kept(context: ClientContext, finding: Finding) -> Outcome:
+    """Of a bookie that could not be asked and is there all the same, what is to be read: a file
+    with a bad sector, say, that tells where entries are. The check of bookies finds the others, and
+    of this one nobody but a person makes the copies again.
+    """
+    registered = registered_incarnations(context.bookies.last_registrations())
+    if finding.status is not Outcome.UNAVAILABLE or finding.source not in registered:
+        return finding.status
+    with suppress(NoSuchLedgerError, MetadataFormatError):
+        _, found = context.ledger(finding.ledger_id)
+        if finding.source in live_members(found.value, registered):
+            return Outcome.UNREADABLE
+    return finding.status
 
 
 def _not_checked(what: NotDone[CheckWork]) -> Finding:

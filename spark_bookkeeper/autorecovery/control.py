@@ -77,13 +77,16 @@ class AutorecoveryControl:
         BookKeeper's own auditor holds the office.
         """
         tree = self._tree
-        tasks = sum(1 for _ in tree.ledger_ids())
+        locks, tasks, locked = tree.locks(), 0, 0
+        for ledger_id in tree.ledger_ids():
+            tasks += 1
+            locked += ledger_id in locks  # of one that is done its worker may keep the lock a while
         is_enabled, auditor, delay = tree.is_enabled(), tree.auditor(), read_delay(tree)
         return AutorecoveryStatus(
             is_enabled=is_enabled,
             auditor=auditor,
             underreplicated=tasks,
-            locked=len(tree.locks()),
+            locked=locked,
             lost_bookie_recovery_delay=0 if delay.seconds is None else delay.seconds.value,
             bytes_per_second=self.bytes_per_second,
             warning=_warning(auditor, is_enabled=is_enabled) or delay.warning,

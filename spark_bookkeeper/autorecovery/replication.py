@@ -9,7 +9,7 @@ Source: Bookie Ledger Recovery, "ReplicationWorker" and "The Rereplication proce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -129,6 +129,8 @@ class _Replication:
         """Of the ledger, once it is known."""
         self._has_writer = False
         """Whether what is left has to wait until a writer that lives closes its ledger."""
+        self._were_absent: set[BookieId] = set()
+        """When copies were tried to be made for them."""
         self.rows: list[Row] = []
 
     def run_if_there(self) -> None:
@@ -178,6 +180,7 @@ class _Replication:
     def _rereplicate(self, ledger: Ledger, absent: Sequence[BookieId]) -> None:
         """Every fragment that has an end and lacks a replica."""
         metadata, local = ledger.metadata, self._work.local
+        self._were_absent.update(absent)
         for fragment in metadata.fragment_ranges():
             lost = [bookie for bookie in fragment.ensemble if bookie in absent]
             if not lost or fragment.last_entry_id is None:
@@ -291,16 +294,20 @@ class _Replication:
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
             local = self._work.local
+            # Where a writer is waited for, no bookie is in the way, and no other worker is better.
+            refused = not self._has_writer and is_refused(absent, unfinished)
             event = awaited_event(ledger, absent, unfinished, self._alive)
             if event is not None:
                 self.defer(reason, event, absent, waits_for_event=True)
-            elif local is not None and (for_others or is_refused(absent, unfinished)):
+            elif local is not None and (for_others or refused):
                 self._leave_to_others(local, reason)
             else:
                 needed = blocker_of(
                     ledger.metadata, absent, unfinished, self._alive, has_writer=self._has_writer
                 )
-                self.defer(reason, needed, absent)
+                # Who came back meanwhile ends the wait as who comes from now on.
+                came = self._were_absent.difference(absent)
+                self.defer(reason, needed, absent, came=came)
 
     # How it ends
 
@@ -351,11 +358,12 @@ class _Replication:
         absent: Sequence[BookieId],
         *,
         waits_for_event: bool = False,
+        came: Collection[BookieId] = (),
     ) -> None:
         """The task stays, with a note for whoever comes next."""
         config = self._work.config
         now_ms = self._context.cluster_ms()
-        away, writable = self._away(absent), self._writable()
+        away, writable = [*self._away(absent), *came], self._writable()
 
         def failed(old: TaskNote) -> TaskNote:
             return self._replicas.noted(old).failed(

@@ -67,13 +67,17 @@ def underreplicated_table(context: ClientContext) -> pa.Table:
     return pa.concat_tables([UNDERREPLICATED.empty_table(), *tables])
 
 
-def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
+def _rows(
+    context: ClientContext, ledger_ids: Sequence[LedgerId] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Of these ledgers, as far as they have a task; of all that have one where none are given."""
     tree, notes = context.store.underreplication, Notes(context.store.registers)
     locks = tree.locks()
     registered = context.bookies.registrations()
     workers = Workers.seen(context)
     at_ms = context.cluster_ms()
-    for chunk in chunks(tree.ledger_ids(), LEDGERS_AT_ONCE):
+    asked = tree.ledger_ids() if ledger_ids is None else ledger_ids
+    for chunk in chunks(asked, LEDGERS_AT_ONCE):
         tasks = dict(tree.read_many(chunk))
         noted = dict(notes.read_many(chunk))
         for ledger_id, found in context.store.read_ledgers(chunk):
@@ -204,6 +208,16 @@ def without_worker(
         why = workers.lacking(found.value, live_members(found.value, incarnations), writable)
         if why is not None:
             yield ledger_id, why
+
+
+def not_repaired_now(
+    context: ClientContext, ledger_ids: Sequence[LedgerId]
+) -> Iterator[tuple[LedgerId, str]]:
+    """Of ledgers with a task those that wait for more than their turn, and why."""
+    at_ms = context.cluster_ms()
+    for row in _rows(context, ledger_ids):
+        if row["locked_by"] is None and (row["blocker"] or row["last_error"]):
+            yield LedgerId(row["ledger_id"]), why_waiting(row, at_ms)
 
 
 def _time(ms: int | None) -> datetime | None:

@@ -101,6 +101,8 @@ class Tasks:
         self._is_told = False
         """Whether tasks came or went since then, as far as anybody told."""
         self._changed: Callable[[], None] | None = None
+        self._without: list[LedgerId] = []
+        """What was listed, and had no task when it was read."""
 
     @property
     def next_due_at_ms(self) -> int | None:
@@ -154,6 +156,13 @@ class Tasks:
         """
         while more := self._backlog.take(TASKS_PLANNED):
             yield from more
+
+    def take_those_without(self) -> Sequence[LedgerId]:
+        """The ledgers that were listed and had no task when it was read; none of them comes again,
+        unless it is listed again: it was done just then, or something is left of its task.
+        """
+        without, self._without = self._without, []
+        return without
 
     def put_back(self, tasks: Sequence[FreeTask]) -> None:
         """They were not worked on after all."""
@@ -243,6 +252,7 @@ class Tasks:
         is_noted = is_among(np.array(ledger_ids, np.int64), noted).tolist()
         asked = [i for i, has_note in zip(ledger_ids, is_noted, strict=True) if has_note]
         read = self._read(ledger_ids, asked)
+        self._without += [i for i in ledger_ids if i not in read.tasks]
         left, waiting = sorter.by_notes(read)
         wanted = [ledger_id for ledger_id in read.tasks if ledger_id not in left]
         free: list[FreeTask] = []

@@ -128,6 +128,8 @@ class ReplicationWorker:
             DisabledError: somebody disabled autorecovery; what is under way was finished.
         """
         check_enabled(self._context)
+        for ledger_id in self._tasks.take_those_without():
+            self._context.store.underreplication.sweep(ledger_id)
         found = self._tasks.next(changed)
         progress("replicating", 0, len(found), 0)
         done = size = 0

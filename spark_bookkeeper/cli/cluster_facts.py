@@ -93,7 +93,7 @@ def look(bk: BookKeeper) -> Facts:
         _lacking(registered, ledgers, limbo, tasks, at_ms),
         key=lambda each: (each.live_copies is None, each.live_copies or 0, each.ledger_id),
     )
-    found_wrong = [*cluster_diagnoses(bk.context), *_of_tasks(tasks), *_of_jobs(jobs, at_ms)]
+    found_wrong = [*cluster_diagnoses(bk.context), *_of_jobs(jobs, at_ms)]
     return Facts(
         bk.metadata_uri,
         at_ms,
@@ -162,19 +162,6 @@ def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
         yield (
             f"in limbo on {bookie}, which was formatted again: spark-bookkeeper bookie refill "
             f"{bookie} copies its share back"
-        )
-
-
-def _of_tasks(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Diagnosis]:
-    stuck = [row for row in tasks if row["blocker"] or row["last_error"]]
-    if stuck:
-        row = stuck[0]
-        yield Diagnosis(
-            "under-replicated ledgers",
-            "warning",
-            f"{len(stuck):,} of {len(tasks):,} cannot be repaired now; ledger {row['ledger_id']}: "
-            f"{row['blocker'] or row['last_error']}",
-            "the table below has all of them, and spark-bookkeeper autorecovery underreplicated",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl, AutorecoveryStatus
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE
-from spark_bookkeeper.autorecovery.table import without_worker
+from spark_bookkeeper.autorecovery.table import not_repaired_now, without_worker
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -30,6 +30,8 @@ class AutorecoverySeen:
     ``LEDGERS_AT_ONCE`` at the most, evenly from all of them."""
     without_worker: tuple[tuple[LedgerId, str], ...] = ()
     """Those of which none can, and why."""
+    waiting: tuple[tuple[LedgerId, str], ...] = ()
+    """The others that are not repaired now, and why."""
 
     @staticmethod
     def of(context: ClientContext) -> AutorecoverySeen:
@@ -41,9 +43,10 @@ class AutorecoverySeen:
         if not published or status.auditor is None or unfit is not None:
             return AutorecoverySeen(status, unfit, published)
         some = sorted(published)[:: -(-len(published) // LEDGERS_AT_ONCE)]
-        return AutorecoverySeen(
-            status, unfit, published, len(some), tuple(without_worker(context, some))
-        )
+        without = tuple(without_worker(context, some))
+        others = sorted(set(some).difference(ledger_id for ledger_id, _ in without))
+        waiting = tuple(not_repaired_now(context, others))
+        return AutorecoverySeen(status, unfit, published, len(some), without, waiting)
 
     def instead_of_recover(self, lacking: Collection[LedgerId]) -> str | None:
         """What to do about ledgers that lost bookies, instead of making their copies by hand.

@@ -102,6 +102,7 @@ def cluster_diagnoses(
         yield from table_diagnoses(context, ledgers.readable)
     lost = set(known) - alive.keys()
     yield _autorecovery(autorecovery, ledgers, lost)
+    yield from _waiting(autorecovery)
     yield from _delay(context)
     yield from _checked(context)
     yield from restore_diagnoses(context)
@@ -186,6 +187,20 @@ def _autorecovery(
             f"of ledger {ledger_id}, {why}",
         )
     return Diagnosis("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
+
+
+def _waiting(autorecovery: AutorecoverySeen) -> Iterator[Diagnosis]:
+    """Ledgers that autorecovery knows of, and cannot repair now."""
+    waiting = autorecovery.waiting
+    if waiting:
+        ledger_id, why = waiting[0]
+        yield Diagnosis(
+            "under-replicated ledgers",
+            "warning",
+            f"{len(waiting):,} of {autorecovery.looked_at:,} that were looked at cannot be "
+            f"repaired now: {some_of([each for each, _ in waiting])}; ledger {ledger_id}: {why}",
+            "`spark-bookkeeper autorecovery underreplicated` shows what each of them waits for",
+        )
 
 
 def _delay(context: ClientContext) -> Iterator[Diagnosis]:

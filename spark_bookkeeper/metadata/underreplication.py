@@ -100,6 +100,12 @@ class Underreplication(Protocol):
         it had gone in between, and its version began anew.
         """
 
+    def sweep(self, ledger_id: LedgerId) -> None:
+        """Remove what a task has left that went without it, as a process of BookKeeper leaves it
+        that dies, and who deletes a task by hand: ``ledger_ids`` would name it for ever. A task
+        that is there stays.
+        """
+
     # Locks
 
     def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:

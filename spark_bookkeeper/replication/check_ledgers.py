@@ -304,8 +304,12 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
             "bookies keep copies again, as far as any are left"
         )
     if status is Outcome.UNAVAILABLE:
-        lost = f"`spark-bookkeeper bookie recover {bookie}`"
-        return f"Bring the bookie back with its storage; if that is lost, {lost}"
+        recover = f"`spark-bookkeeper bookie recover {bookie}`"
+        return (
+            f"Bring the bookie back with its storage; if that is lost, {recover}. If the bookie is "
+            f"there and a file of this ledger cannot be read, {recover[:-1]} --even-if-alive "
+            f"--ledger {ledger_id}` copies its share to another one"
+        )
     repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
     if status is Outcome.PENDING:
         recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"

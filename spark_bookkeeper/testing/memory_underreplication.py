@@ -155,6 +155,9 @@ class MemoryUnderreplication:
         self._state.tell("tasks")
         return is_gone
 
+    def sweep(self, ledger_id: LedgerId) -> None:
+        """Here a task leaves nothing."""
+
     def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
         def effect() -> bool:
             if ledger_id in self._state.locks:

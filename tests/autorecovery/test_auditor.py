@@ -26,6 +26,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
@@ -407,6 +408,21 @@ def test_a_foreign_auditor_is_recognised_and_said(
     assert "marks every replica" in (status.warning or "")
 
 
+def test_a_lock_counts_as_long_as_its_ledger_is_to_be_repaired(ground: Ground) -> None:
+    """A worker releases those of several ledgers together."""
+    tree, holder = ground.client().store.underreplication, Holder("a")
+    for ledger_id in (LedgerId(1), LedgerId(2)):
+        assert tree.mark(ledger_id, ["10.0.0.1:3181"], 1)
+        assert tree.lock(ledger_id, holder)
+    assert (control(ground).status().underreplicated, control(ground).status().locked) == (2, 2)
+
+    done = tree.read(LedgerId(1))
+    assert done is not None
+    assert tree.remove(done)
+
+    assert (control(ground).status().underreplicated, control(ground).status().locked) == (1, 1)
+
+
 def test_a_bookie_that_only_takes_no_data_is_not_lost(ground: Ground) -> None:
     writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
@@ -441,6 +457,33 @@ def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None
     told = {row.status for row in report.rows if row.source == silent}
     assert told <= {Outcome.UNAVAILABLE, Outcome.UNREADABLE}
     assert told
+
+
+def test_what_a_bookie_cannot_read_that_is_there_is_for_a_person_to_mend(ground: Ground) -> None:
+    """Nobody publishes it, as nobody knows whether it is damaged. Who is gone, or was formatted
+    again, is found by the check of bookies."""
+    writer = written(ground)
+    unreadable, gone, formatted = writer.metadata.last_fragment.ensemble
+    file = ground.files(unreadable, "slots")[0]
+    file.unlink()
+    file.mkdir()
+    ground.stop(gone, destroy=True)
+    ground.format(formatted)
+    process = Process(ground)
+
+    process.audit()
+
+    (kept,) = (each for each in control(ground).checks() if each.check == "all_ledgers")
+    assert kept.found == {Outcome.UNREADABLE.value: 1, Outcome.UNAVAILABLE.value: 1}
+    (told,) = (d for d in cluster_diagnoses(ground.context) if d.check == "checks of the auditor")
+    assert (told.verdict, f": {writer.ledger_id}" in told.detail) == ("warning", True)
+    (row,) = (
+        each
+        for each in check_all_ledgers(ground.context, LocalRunner(ground.context)).rows
+        if each.source == unreadable
+    )
+    remedy = f"`spark-bookkeeper bookie recover {unreadable} --even-if-alive --ledger "
+    assert f"{remedy}{writer.ledger_id}`" in str(row.reason)
 
 
 def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) -> None:

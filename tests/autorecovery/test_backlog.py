@@ -780,3 +780,18 @@ def test_a_plan_has_all_tasks_that_the_run_would_take(
     assert plan.counts == {"planned": 12}
     taken = {row.ledger_id for row in done.rows}
     assert {row.ledger_id for row in plan.rows} == taken
+
+
+def test_what_is_left_of_a_task_that_went_is_swept_by_a_round_and_by_no_plan(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(ground)
+    tree = process.context.store.underreplication
+    named, swept = tree.ledger_ids, list[LedgerId]()
+    monkeypatch.setattr(tree, "ledger_ids", lambda told=None: iter([*named(told), LedgerId(7)]))
+    monkeypatch.setattr(tree, "sweep", swept.append)
+
+    assert process.worker.plan() == []
+    assert process.work() == process.work() == []
+
+    assert swept == [7]

@@ -198,6 +198,28 @@ def test_a_writer_that_has_nowhere_to_go_keeps_its_ledger(ground: Ground, lives:
     assert task_ids(ground) == []
 
 
+def test_a_writer_that_has_nowhere_to_go_is_waited_for_beside_every_bookie(ground: Ground) -> None:
+    """No bookie has refused anything, and no worker tries it before it is time for all."""
+    writer = written(ground, close=False)
+    (spare,) = set(ground.bookie_ids) - writer.metadata.bookies()
+    lost = victim_of(writer)
+    workers = [Process(ground, b, local=b) for b in sorted(writer.metadata.bookies() - {lost})]
+    ground.stop(spare)
+    ground.end_agent(lost)
+    for process in workers:
+        process.audit()
+
+    for process in workers:
+        process.work()
+
+    note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
+    assert (note.attempts, note.refusals) == (1, ())
+    row = row_of(ground, writer.ledger_id)
+    assert row["blocker"] == "a writable bookie outside its ensemble"
+    assert row["next_try_at"] is not None
+    writer.close()
+
+
 def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
     writer = written(ground, close=False)
     lost = victim_of(writer)

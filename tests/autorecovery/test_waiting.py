@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.autorecovery import replication
 from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.replication import TaskWork
@@ -60,9 +61,15 @@ def row_of(ground: Ground) -> dict[str, object]:
     return dict(row)
 
 
-def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
+def as_doctor_tells(ground: Ground, check: str) -> Diagnosis | None:
     found = cluster_diagnoses(ground.context, metadata_only=True)
-    return next(each for each in found if each.check == "autorecovery")
+    return next((each for each in found if each.check == check), None)
+
+
+def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
+    told = as_doctor_tells(ground, "autorecovery")
+    assert told is not None
+    return told
 
 
 @pytest.mark.parametrize("quorum", [SINGLE, ON_ALL])
@@ -80,6 +87,28 @@ def test_what_only_an_event_can_help_is_tried_once_a_day(ground: Ground, quorum:
     assert rounds >= 7 * DAY // 300, "it goes on looking"
     assert note_of(ground, writer).attempts == 8
     assert row_of(ground)["attempts"] == 8
+
+
+def test_a_bookie_that_comes_back_in_the_middle_of_an_attempt_is_waited_for_no_longer(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = written(ground, ON_ALL)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    settle = replication._Replication._settle
+
+    def come_before(attempt: replication._Replication, nonce: bytes | None) -> None:
+        ground.start(lost)
+        settle(attempt, nonce)
+
+    monkeypatch.setattr(replication._Replication, "_settle", come_before)
+    process.work()
+    assert note_of(ground, writer).attempts == 1, "nobody could take its copies before it came"
+    process.work()
+
+    assert_replicated(ground, writer)
 
 
 def came_back(ground: Ground, writer: LedgerWriter, lost: BookieId) -> None:
@@ -535,3 +564,40 @@ def test_doctor_says_of_how_many_it_looked_whether_a_worker_can_repair_them(
 
     assert "10 ledgers published" in told.detail
     assert "and of 4 of 4 that were looked at no worker" in told.detail
+
+
+def test_doctor_names_what_is_not_repaired_now_and_why_though_every_bookie_is_there(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    ledger_id = LedgerId(writer.ledger_id)
+    ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
+    process = Process(ground)
+    process.audit()
+    assert as_doctor_tells(ground, "under-replicated ledgers") is None, "it is somebody's turn"
+
+    def junk(place: str, operation: str, path: str) -> None:
+        if operation == "read_task":
+            raise MetadataFormatError("it cannot be decoded", path=path)
+
+    ground.before.append(junk)
+    process.work()
+
+    told = as_doctor_tells(ground, "under-replicated ledgers")
+    assert told is not None
+    assert told.verdict == "warning"
+    assert f"1 of 1 that were looked at cannot be repaired now: {ledger_id};" in told.detail
+    assert "after 1 attempt: it cannot be decoded; tried again in" in told.detail
+    assert told.remedy is not None
+    assert "`spark-bookkeeper autorecovery underreplicated`" in told.remedy
+
+
+def test_doctor_names_a_ledger_once_that_no_worker_can_take(ground: Ground) -> None:
+    writer = written(ground)
+    lost, second, _ = writer.metadata.last_fragment.ensemble
+    worker = Process(ground, second, local=second)
+    ground.stop(lost, destroy=True)
+    worker.audit()
+
+    assert autorecovery_as_doctor_tells(ground).verdict == "warning"
+    assert as_doctor_tells(ground, "under-replicated ledgers") is None

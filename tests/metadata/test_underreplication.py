@@ -128,6 +128,24 @@ def test_who_dies_while_a_task_comes_or_goes_leaves_no_node_that_is_taken_for_on
     store.close()
 
 
+def test_a_leaf_that_was_left_is_swept_and_one_with_a_task_is_not(znodes: ZNodes) -> None:
+    """By a process of BookKeeper that died; or somebody deleted a task in ZooKeeper's shell."""
+    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    store.initialize_cluster()
+    tree, there, gone, absent = store.underreplication, LedgerId(5), LedgerId(7), LedgerId(9)
+    for ledger_id in (there, gone):
+        assert tree.mark(ledger_id, ["a:1"], 1)
+    znodes.remove(paths.task("/ledgers", gone))
+    assert list(tree.ledger_ids()) == [there, gone]
+
+    for ledger_id in (there, gone, absent):
+        tree.sweep(ledger_id)
+
+    assert list(tree.ledger_ids()) == [there]
+    assert tree.read(there) is not None
+    store.close()
+
+
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_leaf_that_goes_while_a_task_is_published_comes_again_with_it(
     znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_empty: bool
@@ -359,6 +377,36 @@ def test_a_task_that_comes_before_a_removal_is_sent_again_stays(
     assert now.version == task.version
     worker.close()
     auditor.close()
+
+
+def test_a_lock_that_goes_with_no_session_is_nobodys_and_is_taken(znodes: ZNodes) -> None:
+    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    worker.initialize_cluster()
+    ledger_id, holder = LedgerId(7), Holder("a")
+    assert worker.underreplication.mark(ledger_id, ["a:1"], 1)
+    path = paths.lock("/ledgers", ledger_id)
+    znodes.put(path, encode_lock("of a tree that was copied"))
+
+    assert worker.underreplication.locks() == {}
+    assert worker.underreplication.lock(ledger_id, holder)
+    assert worker.underreplication.locks() == {ledger_id: "a"}
+    assert not worker.underreplication.lock(ledger_id, Holder("b"))
+    worker.underreplication.unlock(holder)
+    assert path not in znodes.nodes
+    worker.close()
+
+
+def test_a_vote_that_goes_with_no_session_elects_nobody(znodes: ZNodes) -> None:
+    candidate = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    candidate.initialize_cluster()
+    election = paths.auditor_election("/ledgers")
+    znodes.put(election, b"")
+    znodes.put(f"{election}/V_000", encode_vote("of a tree that was copied"))
+
+    assert candidate.underreplication.auditor() is None
+    assert candidate.underreplication.stand("a", lambda: None)
+    assert candidate.underreplication.candidates() == ["a"]
+    candidate.close()
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"replica", b'other: "x"', b'replica: "\\377"'])

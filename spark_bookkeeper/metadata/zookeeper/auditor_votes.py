@@ -110,6 +110,10 @@ class AuditorVotes:
         return [decode_vote(vote.node.data) for vote in self._votes()]
 
     def _votes(self, children: Callable[[str], Sequence[str]] | None = None) -> Sequence[_Vote]:
+        """All that count, the auditor's first. One that goes with no session, as a copy of
+        ZooKeeper's tree has it, is nobody's and would never go: who waited for it would wait for
+        ever.
+        """
         parent = paths.auditor_election(self._root())
         try:
             names = (children or self._zk.children)(parent)
@@ -119,5 +123,5 @@ class AuditorVotes:
         return sorted(
             _Vote(numbers[path], path, node)
             for path, node in self._zk.get_many(numbers)
-            if node is not None
+            if node is not None and node.owner
         )

@@ -12,7 +12,8 @@ from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
 from spark_bookkeeper.metadata.underreplication import Holder, decode_lock, encode_lock
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError, ChangedError, PresentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Nodes, Watch
+from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
+from spark_bookkeeper.metadata.zookeeper.operations import Delete
 from spark_bookkeeper.metadata.zookeeper.own_session import own_session
 from spark_bookkeeper.protocol.ids import LedgerId
 
@@ -68,7 +69,10 @@ class TaskLocks:
             except PresentError:
                 there = self._zk.get_settled(path)
                 # What a call took whose answer was lost is this caller's now, whoever made it.
-                is_taken = there is not None and there.owner in (session, self._session())
+                is_taken = there is not None and (
+                    there.owner in (session, self._session())
+                    or self._take_nobodys(path, there, holder)
+                )
         except BaseException:
             self._settle(ledger_id, mine, _Held(holder, None, is_taken=False))
             raise
@@ -79,6 +83,19 @@ class TaskLocks:
         if self._leaving and not (is_taken and is_mine):
             self._zk.surely(_as_noted, self.discard)
         return is_taken and is_mine
+
+    def _take_nobodys(self, path: str, there: Node, holder: Holder) -> bool:
+        """Take a lock that goes with no session, as a copy of ZooKeeper's tree has it: nobody would
+        ever release it.
+        """
+        if there.owner:
+            return False
+        first, data = [Delete(path, there.version)], encode_lock(holder.name)
+        try:
+            self._zk.create(path, data, ephemeral=True, before=first)
+        except (AbsentError, ChangedError, PresentError):
+            return False
+        return True
 
     def _settle(self, ledger_id: LedgerId, mine: _Held, now: _Held | None) -> bool:
         """What a call knows at its end of the lock that it asked for; whether that was still its.
@@ -191,7 +208,7 @@ class TaskLocks:
         return {
             i: decode_lock(node.data)
             for i, (_, node) in zip(found, nodes, strict=True)
-            if node is not None
+            if node is not None and node.owner  # else nobody's, and taken by who wants it
         }
 
     def _session(self) -> int:

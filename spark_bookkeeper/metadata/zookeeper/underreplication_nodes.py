@@ -167,10 +167,16 @@ class ZooKeeperUnderreplication:
                 return True
             except ChangedError:
                 return False
-        with suppress(AbsentError, OccupiedError):  # a parent still leads to other tasks
-            for parent in above:
-                self._zk.delete(parent)
+        self._delete_empty(above)
         return True
+
+    def sweep(self, ledger_id: LedgerId) -> None:
+        self._delete_empty(paths.task_parents(self._root, ledger_id))
+
+    def _delete_empty(self, parents: Iterable[str]) -> None:
+        with suppress(AbsentError, OccupiedError):  # a parent still leads to other tasks
+            for parent in parents:
+                self._zk.delete(parent)
 
     # Locks
 
