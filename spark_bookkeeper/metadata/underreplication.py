@@ -37,7 +37,7 @@ class Task:
     missing: tuple[str, ...]
     """The bookies whose replicas it lacks. Empty where its racks are wrong and nothing is lost."""
     marked_at_ms: int | None
-    """When that was published; ``None`` where BookKeeper was told not to say."""
+    """When that was published; ``None`` where nobody says, as BookKeeper can be told."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -203,9 +203,9 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(data: bytes, ledger_id: LedgerId, path: str) -> Task:
-    """Raises ``MetadataFormatError``."""
+    """Raises ``MetadataFormatError``. A time before 1970 says nothing."""
     found = _parsed(data, UnderreplicatedLedgerFormat(), path)
-    return Task(ledger_id, tuple(found.replica), found.ctime if found.HasField("ctime") else None)
+    return Task(ledger_id, tuple(found.replica), found.ctime if found.ctime > 0 else None)
 
 
 def merged(task: Task, missing: Iterable[str], now_ms: int) -> Task:

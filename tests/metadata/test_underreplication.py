@@ -415,6 +415,11 @@ def test_junk_is_no_task_and_says_what_to_do(data: bytes) -> None:
         decode_task(data, LedgerId(2), paths.task("/ledgers", LedgerId(2)))
 
 
+@pytest.mark.parametrize("ctime", ["", " ctime: 0", " ctime: -5"])
+def test_of_a_task_without_a_time_that_can_be_nobody_knows_since_when(ctime: str) -> None:
+    assert decode_task(f'replica: "a"{ctime}'.encode(), LedgerId(2), "p").marked_at_ms is None
+
+
 @pytest.mark.parametrize("data", [b"", b"-1", b"1.5", b"99999999999", "²".encode()])
 def test_junk_is_no_delay(data: bytes) -> None:
     with pytest.raises(MetadataFormatError, match="lostBookieRecoveryDelay"):
