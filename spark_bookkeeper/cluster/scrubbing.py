@@ -24,6 +24,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
+    CookieMismatchError,
     MetadataFormatError,
     NoSuchLedgerError,
 )
@@ -131,6 +132,7 @@ def scrub(
     """Scrub one bookie to the end of its round.
 
     Raises:
+        CookieMismatchError: nothing says which partition is the bookie's.
         BookKeeperError: the bookie or the metadata store gives no answer; it goes on from there.
     """
     wish = wish or Scrubbing()
@@ -182,9 +184,7 @@ class _Scrub:
         return self._rows
 
     def _begin(self) -> ScrubMark:
-        registration = self._context.bookies.registrations().get(self._bookie)
-        incarnation = registration.incarnation if registration else ""
-        self._incarnation = incarnation
+        incarnation = self._incarnation = self._read_incarnation()
         now_ms = self._context.runtime.wall_ms()
 
         def begin(old: ScrubMark) -> ScrubMark:
@@ -195,6 +195,21 @@ class _Scrub:
             return old
 
         return self._change(begin)
+
+    def _read_incarnation(self) -> str:
+        """Of the partition that is meant; a bookie that is not registered now has a cookie."""
+        registration = self._context.bookies.registrations().get(self._bookie)
+        if registration is not None:
+            return registration.incarnation
+        cookie = self._context.store.read_cookie(self._bookie)
+        if cookie is None:
+            raise CookieMismatchError(
+                f"bookie {self._bookie} has neither a registration nor a cookie, so nothing says "
+                "which partition is meant; nothing was read. `spark-bookkeeper bookie cookie "
+                "create` writes it again",
+                bookie_id=self._bookie,
+            )
+        return cookie.value.incarnation
 
     def _scrub(self, ledger_ids: Sequence[LedgerId]) -> int:
         """The id from which to go on."""

@@ -27,7 +27,7 @@ from spark_bookkeeper.cluster.scrubbing import (
 )
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -237,6 +237,42 @@ def test_a_bookie_that_does_not_answer_is_not_published(ground: Ground) -> None:
 def _silent(place: str, operation: str, path: str) -> None:
     if place != "metadata":
         raise BookieUnavailableError("no answer", bookie_id=place)
+
+
+def test_a_bookie_whose_agent_is_away_is_scrubbed_and_its_mark_stays(ground: Ground) -> None:
+    sound, bad = written(ground), written(ground)
+    bookie = ground.bookie_ids[0]
+    spoil(ground, bookie, bad.ledger_id)
+    scrub(ground.context, bookie)
+    problems = scrub_problems(ground.context, [bookie])
+    assert problems != []
+
+    ground.end_agent(bookie)
+    report = scrub(ground.client(), bookie)
+
+    assert [row.ledger_id for row in report.rows] == [bad.ledger_id]
+    assert report.totals()["ledgers"] == 2
+    assert scrub_problems(ground.context, [bookie]) == problems
+    assert read_mark(ground.context.store.registers, bookie).rounds == 2
+    assert ground.context.store.underreplication.read(sound.ledger_id) is None
+
+
+def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
+    ground: Ground,
+) -> None:
+    written(ground)
+    bookie = ground.bookie_ids[0]
+    scrub(ground.context, bookie)
+    mark = read_mark(ground.context.store.registers, bookie)
+    ground.end_agent(bookie)
+    version = ground.context.store.cookie_version(bookie)
+    assert version is not None
+    ground.context.store.delete_cookie(bookie, version)
+
+    with pytest.raises(CookieMismatchError):
+        scrub(ground.client(), bookie)
+
+    assert read_mark(ground.context.store.registers, bookie) == mark
 
 
 def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
