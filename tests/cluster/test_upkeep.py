@@ -275,6 +275,23 @@ def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
     assert read_mark(ground.context.store.registers, bookie) == mark
 
 
+def test_a_disk_that_is_not_mounted_has_not_nothing_to_do(ground: Ground) -> None:
+    written(ground)
+    bookie = ground.bookie_ids[0]
+    scrub(ground.context, bookie)
+    mark = read_mark(ground.context.store.registers, bookie)
+    ground.root(bookie).rename(ground.directory / "elsewhere")
+
+    with pytest.raises(BookieUnavailableError, match="not mounted, or wiped"):
+        scrub(ground.context, bookie)
+
+    assert read_mark(ground.context.store.registers, bookie).rounds == mark.rounds
+    assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
+        Outcome.LEFT
+    ]
+    assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
+
+
 def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     ids = [written(ground, 2).ledger_id for _ in range(5)]
     bookie = ground.bookie_ids[0]
