@@ -449,7 +449,7 @@ class Bookie(Protocol):
     # For those who look after the bookie
 
     def ledgers(self) -> Sequence[LedgerKey]:
-        """Which ledgers it has anything of."""
+        """Which ledgers it has anything of; no answer where its storage is not there."""
 
     def space_of(self, key: LedgerKey) -> int:
         """Bytes that a ledger takes here."""

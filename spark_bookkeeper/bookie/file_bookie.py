@@ -58,7 +58,12 @@ from spark_bookkeeper.bookie.together import (
     write_together,
 )
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookieUnavailableError,
+    BookKeeperError,
+    CorruptEntryError,
+)
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Share
@@ -416,7 +421,14 @@ class FileBookie(Bookie):
 
     @override
     def ledgers(self) -> Sequence[LedgerKey]:
-        found = map(ledger_of, ledger_directories(self.storage))
+        found = [ledger_of(name) for name in ledger_directories(self.storage)]
+        if not found and read_marker(self.storage) is None:
+            # An empty mount point looks like a bookie without ledgers.
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id}: the storage holds no BOOKIE marker: not mounted, or "
+                "wiped; which ledgers it has is not known",
+                bookie_id=self.bookie_id,
+            )
         return [key for key in found if key is not None]
 
     @override

@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Judgement, claims_of, judge, mismatch, moved
 from spark_bookkeeper.cluster.cookies import check_whole, cookie_of
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
-from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 
 OpenRoot = Callable[[str], Storage]
@@ -42,7 +42,8 @@ def claim_partition(
             acknowledged since.
 
     Raises:
-        CookieMismatchError: it may not be served; nothing was changed.
+        CookieMismatchError: it may not be served, or is said to be moved while an agent serves it
+            elsewhere; nothing was changed.
         UnsuitableStorageError: a new partition on a file system that cannot fence.
         BookieUnavailableError, MetadataUnavailableError: somebody gave no answer; repeat it.
     """
@@ -61,12 +62,13 @@ def claim_partition(
         if verdict is Judgement.FORMAT:
             marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
         assert marker is not None
-        if verdict is Judgement.MOVE:
-            assert known is not None
-            assert moved_from is not None
-            _retire_old_root(known.value.root_uri, moved_from, storage, marker)
         try:
-            store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+            if verdict is Judgement.MOVE:
+                assert known is not None
+                assert moved_from is not None
+                _move(store, known, moved_from, storage, marker)
+            else:
+                store.write_cookie(cookie_of(marker, storage), known.version if known else None)
         except VersionConflictError:
             continue  # somebody else was here: look again, and judge what is there now
 
@@ -87,6 +89,28 @@ def check_claim(
             "the bookie was given up, or formatted by somebody else, while its agent ran",
             "stop this agent; start it again to have the bookie checked from the beginning",
         )
+
+
+def _move(
+    store: MetadataStore,
+    known: Versioned[Cookie],
+    open_root: OpenRoot,
+    storage: Storage,
+    marker: Marker,
+) -> None:
+    """Make the cookie name the root that a bookie has moved to.
+
+    While an agent serves the bookie from the old root, what is here can only be a copy, and lacks
+    what is stored there from now on. So the registration is held meanwhile: that waits for the
+    session of an agent that was killed, and is refused while one lives.
+    """
+    bookie_id = BookieId(marker.bookie_id)
+    store.register(Registration(bookie_id, storage.uri, marker.incarnation, is_readonly=True))
+    try:
+        _retire_old_root(known.value.root_uri, open_root, storage, marker)
+        store.write_cookie(cookie_of(marker, storage), known.version)
+    finally:
+        store.unregister(bookie_id)
 
 
 def _retire_old_root(old_uri: str, open_root: OpenRoot, storage: Storage, marker: Marker) -> None:

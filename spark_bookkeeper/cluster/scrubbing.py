@@ -21,7 +21,13 @@ from spark_bookkeeper.autorecovery.checks import publish_finding
 from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import BookieError, BookKeeperError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    CookieMismatchError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -34,6 +40,9 @@ from spark_bookkeeper.runtime.throttle import Throttle
 
 LEDGERS_AT_ONCE: Final = 100
 """Whose metadata are read together; then it is remembered how far one came."""
+
+REMEMBERED_AFTER_S: Final = 10
+"""And between two of them, where a hundred ledgers take hours: who is killed reads little again."""
 
 MOST_NAMED: Final = 100
 """Ledgers that a mark names."""
@@ -123,6 +132,7 @@ def scrub(
     """Scrub one bookie to the end of its round.
 
     Raises:
+        CookieMismatchError: nothing says which partition is the bookie's.
         BookKeeperError: the bookie or the metadata store gives no answer; it goes on from there.
     """
     wish = wish or Scrubbing()
@@ -151,6 +161,10 @@ class _Scrub:
         self._is_cut = False
         """Whether a ledger was left in its middle; it is looked at from its beginning again."""
         self.looked_at = LookedAt()
+        self._bytes_read = 0
+        self._done = self._held = 0
+        """Ledgers on the bookie, for the progress."""
+        self._remembered_at = context.runtime.now()
         self._rows: list[Row] = []
         self._corrupt: list[int] = []
 
@@ -160,21 +174,17 @@ class _Scrub:
             {key.ledger_id for key in self._context.bookies.bookie(self._bookie).ledgers()}
         )
         left = [LedgerId(ledger_id) for ledger_id in held if ledger_id >= mark.next_ledger_id]
-        done = len(held) - len(left)
+        self._done, self._held = len(held) - len(left), len(held)
         while left and not self._wish.is_stopping():
             some, left = left[:LEDGERS_AT_ONCE], left[LEDGERS_AT_ONCE:]
             upto = self._scrub(some)
-            done += len(some)
-            self._progress("scrubbing", done, len(held), 0)
             self._remember(upto, is_end=not left and upto > some[-1])
         if not held or (not left and mark.next_ledger_id > held[-1]):
             self._remember(0, is_end=True)
         return self._rows
 
     def _begin(self) -> ScrubMark:
-        registration = self._context.bookies.registrations().get(self._bookie)
-        incarnation = registration.incarnation if registration else ""
-        self._incarnation = incarnation
+        incarnation = self._incarnation = self._read_incarnation()
         now_ms = self._context.runtime.wall_ms()
 
         def begin(old: ScrubMark) -> ScrubMark:
@@ -186,40 +196,77 @@ class _Scrub:
 
         return self._change(begin)
 
+    def _read_incarnation(self) -> str:
+        """Of the partition that is meant; a bookie that is not registered now has a cookie."""
+        registration = self._context.bookies.registrations().get(self._bookie)
+        if registration is not None:
+            return registration.incarnation
+        cookie = self._context.store.read_cookie(self._bookie)
+        if cookie is None:
+            raise CookieMismatchError(
+                f"bookie {self._bookie} has neither a registration nor a cookie, so nothing says "
+                "which partition is meant; nothing was read. `spark-bookkeeper bookie cookie "
+                "create` writes it again",
+                bookie_id=self._bookie,
+            )
+        return cookie.value.incarnation
+
     def _scrub(self, ledger_ids: Sequence[LedgerId]) -> int:
         """The id from which to go on."""
         for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
             if self._wish.is_stopping():
                 return ledger_id
+            if self._context.runtime.now() - self._remembered_at >= REMEMBERED_AFTER_S:
+                self._remember(ledger_id, is_end=False)
+            self._tell()
             if isinstance(found, Versioned):
                 self._look_at(ledger_id, found.value)
             if self._is_cut:
                 return ledger_id
+            self._done += 1
+        self._tell()
         return ledger_ids[-1] + 1
 
     def _look_at(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         """All shares of one ledger; what is bad is published."""
+        before, rows = self.looked_at, self._shares(ledger_id, metadata)
+        if any(row.status is Outcome.PUBLISHED for row in rows):
+            now = self._read_again(ledger_id)
+            if now != metadata:
+                # It was read with the metadata of many, perhaps hours ago. What was deleted or
+                # moved to others since may be collected here, and is none of this bookie's.
+                self.looked_at = before
+                if now is not None:
+                    self._look_at(ledger_id, now)
+                return
+            publish_finding(self._context, ledger_id, [self._bookie], 100)
+            self._corrupt.append(ledger_id)
+        self._rows += rows
+
+    def _read_again(self, ledger_id: LedgerId) -> LedgerMetadata | None:
+        """As they are now; ``None`` where it was deleted."""
+        try:
+            return self._context.store.read_ledger_settled(ledger_id).value
+        except NoSuchLedgerError:
+            return None
+
+    def _shares(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Sequence[Row]:
+        """A row for each share of a ledger that is not whole."""
         try:
             ledger = Ledger.of(ledger_id, metadata)
         except MetadataFormatError:
-            return  # it is not ours
+            return ()  # it is not ours
         if ledger.incarnations.get(self._bookie) != self._incarnation:
-            return  # what it held before it was formatted again
-        is_bad = is_here = False
-        for fragment in metadata.fragment_ranges():
-            for position, bookie in enumerate(fragment.ensemble):
-                if bookie != self._bookie:
-                    continue
-                is_here = True
-                row = self._share(ledger, fragment, position)
-                if row is not None:
-                    is_bad |= row.status is Outcome.PUBLISHED
-                    self._rows.append(row)
-        if is_here:
+            return ()  # what it held before it was formatted again
+        here = [
+            self._share(ledger, fragment, position)
+            for fragment in metadata.fragment_ranges()
+            for position, bookie in enumerate(fragment.ensemble)
+            if bookie == self._bookie
+        ]
+        if here:
             self.looked_at = replace(self.looked_at, ledgers=self.looked_at.ledgers + 1)
-        if is_bad:
-            publish_finding(self._context, ledger_id, [self._bookie], 100)
-            self._corrupt.append(ledger_id)
+        return [row for row in here if row is not None]
 
     def _share(self, ledger: Ledger, fragment: FragmentRange, position: int) -> Row | None:
         """One share, in pieces; a row where it is not whole. Of a fragment that is written now only
@@ -245,6 +292,8 @@ class _Scrub:
                 verdict = replica.verify(some, held)
                 read = sum(entry.size_bytes for entry in verdict.good.values())
                 size_bytes += read
+                self._bytes_read += read
+                self._tell()
                 for entry_id, refusal in verdict.refused.items():
                     is_unread = refusal.kind is RefusalKind.UNREADABLE
                     (unread if is_unread else bad)[entry_id] = refusal.reason
@@ -269,7 +318,11 @@ class _Scrub:
             return replace(row, status=Outcome.UNREADABLE, reason=reason)
         return None
 
+    def _tell(self) -> None:
+        self._progress("scrubbing", self._done, self._held, self._bytes_read)
+
     def _remember(self, upto: int, *, is_end: bool) -> None:
+        self._remembered_at = self._context.runtime.now()
         found, self._corrupt = self._corrupt, []
         now_ms = self._context.runtime.wall_ms()
 

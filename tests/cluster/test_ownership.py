@@ -214,6 +214,29 @@ def test_a_moved_partition_needs_to_be_called_moved(
     assert cookie.value.root_uri == moved.uri
 
 
+def test_a_partition_that_an_agent_still_serves_is_not_called_moved(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    """What is elsewhere is a copy then, and lacks what is stored where the agent is."""
+    store, of_the_agent = metadata.session(), metadata.session()
+    served = make_storage(tmp_path / "b")
+    before = claim_partition(of_the_agent, served, BOOKIE, token=token)
+    of_the_agent.register(Registration(BOOKIE, served.uri, before.incarnation))
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    copied = make_storage(tmp_path / "c")
+
+    with pytest.raises(CookieMismatchError, match="alive; nothing was changed"):
+        claim_partition(store, copied, BOOKIE, token=token, moved_from=open_storage)
+
+    assert read_marker(served) == before
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    assert cookie.value.root_uri == served.uri
+    of_the_agent.unregister(BOOKIE)
+    claim_partition(store, copied, BOOKIE, token=token, moved_from=open_storage)
+    assert store.registrations() == []  # whoever claims it registers it when it was looked at
+
+
 def test_what_is_left_at_the_old_root_of_a_moved_partition_answers_nothing_any_more(
     metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
 ) -> None:

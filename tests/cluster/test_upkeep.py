@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.collection import collect_garbage
 from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.cluster.duties import Turn
 from spark_bookkeeper.cluster.scrubbing import (
     Scrubbing,
+    ScrubReport,
     is_due,
     read_mark,
     scrub,
@@ -24,14 +27,14 @@ from spark_bookkeeper.cluster.scrubbing import (
 )
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
@@ -236,6 +239,59 @@ def _silent(place: str, operation: str, path: str) -> None:
         raise BookieUnavailableError("no answer", bookie_id=place)
 
 
+def test_a_bookie_whose_agent_is_away_is_scrubbed_and_its_mark_stays(ground: Ground) -> None:
+    sound, bad = written(ground), written(ground)
+    bookie = ground.bookie_ids[0]
+    spoil(ground, bookie, bad.ledger_id)
+    scrub(ground.context, bookie)
+    problems = scrub_problems(ground.context, [bookie])
+    assert problems != []
+
+    ground.end_agent(bookie)
+    report = scrub(ground.client(), bookie)
+
+    assert [row.ledger_id for row in report.rows] == [bad.ledger_id]
+    assert report.totals()["ledgers"] == 2
+    assert scrub_problems(ground.context, [bookie]) == problems
+    assert read_mark(ground.context.store.registers, bookie).rounds == 2
+    assert ground.context.store.underreplication.read(sound.ledger_id) is None
+
+
+def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
+    ground: Ground,
+) -> None:
+    written(ground)
+    bookie = ground.bookie_ids[0]
+    scrub(ground.context, bookie)
+    mark = read_mark(ground.context.store.registers, bookie)
+    ground.end_agent(bookie)
+    version = ground.context.store.cookie_version(bookie)
+    assert version is not None
+    ground.context.store.delete_cookie(bookie, version)
+
+    with pytest.raises(CookieMismatchError):
+        scrub(ground.client(), bookie)
+
+    assert read_mark(ground.context.store.registers, bookie) == mark
+
+
+def test_a_disk_that_is_not_mounted_has_not_nothing_to_do(ground: Ground) -> None:
+    written(ground)
+    bookie = ground.bookie_ids[0]
+    scrub(ground.context, bookie)
+    mark = read_mark(ground.context.store.registers, bookie)
+    ground.root(bookie).rename(ground.directory / "elsewhere")
+
+    with pytest.raises(BookieUnavailableError, match="not mounted, or wiped"):
+        scrub(ground.context, bookie)
+
+    assert read_mark(ground.context.store.registers, bookie).rounds == mark.rounds
+    assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
+        Outcome.LEFT
+    ]
+    assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
+
+
 def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     ids = [written(ground, 2).ledger_id for _ in range(5)]
     bookie = ground.bookie_ids[0]
@@ -259,6 +315,98 @@ def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     assert (mark.next_ledger_id, mark.rounds) == (0, 1)
     assert not is_due(mark, mark.began_at_ms + 1, 1000)
     assert is_due(mark, mark.began_at_ms + 1000, 1000)
+
+
+def test_killed_in_a_long_round_it_goes_on_near_where_it_was(ground: Ground) -> None:
+    ids = [written(ground).ledger_id for _ in range(5)]
+    bookie = ground.bookie_ids[0]
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if place == bookie and f"/{ids[3]}-" in path:
+            raise Killed
+
+    with pytest.raises(Killed):
+        scrub(ground.client(None, kill), bookie, Scrubbing(bytes_per_second=1))
+
+    mark = read_mark(ground.context.store.registers, bookie)
+    assert (mark.next_ledger_id, mark.rounds) == (ids[3], 0)
+
+
+def test_it_tells_how_far_it_is_after_each_ledger(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground)
+    told: list[tuple[str, int, int, int]] = []
+
+    scrub(ground.context, ground.bookie_ids[0], progress=lambda *so_far: told.append(so_far))
+
+    size = sum(len(b"%d" % number) for number in range(20))
+    assert {each[:3] for each in told} == {("scrubbing", done, 3) for done in range(4)}
+    assert {each[3] for each in told} == {0, size, 2 * size, 3 * size}
+
+
+def scrubbed_while(ground: Ground, ledger_id: int, happens: Callable[[], object]) -> ScrubReport:
+    """A scrub of the first bookie; something happens when it begins to look at a ledger there."""
+    bookie = ground.bookie_ids[0]
+    left = [happens]
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if left and place == bookie and f"/{ledger_id}-" in path:
+            left.pop()()
+
+    return scrub(ground.client(None, meet), bookie)
+
+
+def test_a_ledger_that_is_deleted_and_collected_meanwhile_is_not_damaged(ground: Ground) -> None:
+    sound, gone = written(ground), LedgerId(written(ground).ledger_id)
+
+    def delete() -> None:
+        delete_ledger(ground.context, gone)
+        collect_garbage(ground.context)
+
+    report = scrubbed_while(ground, gone, delete)
+
+    assert report.rows == ()
+    assert report.totals()["ledgers"] == 1
+    assert ground.context.store.underreplication.read(gone) is None
+    assert scrub_problems(ground.context, ground.bookie_ids) == []
+    assert payloads(ground, sound.ledger_id) == [b"%d" % number for number in range(20)]
+
+
+def test_a_share_that_is_moved_and_collected_meanwhile_is_not_damaged(ground: Ground) -> None:
+    ledger_id = LedgerId(written(ground).ledger_id)
+    bookie = ground.bookie_ids[0]
+    ground.add_bookie()
+
+    def move() -> None:
+        wish = BookieRecovery((bookie,), even_if_alive=True)
+        recover_bookie(ground.context, LocalRunner(ground.context), wish)
+        collect_garbage(ground.context)
+
+    report = scrubbed_while(ground, ledger_id, move)
+
+    assert len(ground.files(bookie)) == 1  # its fence stays
+    assert report.rows == ()
+    assert ground.context.store.underreplication.read(ledger_id) is None
+    assert scrub_problems(ground.context, ground.bookie_ids) == []
+
+
+def test_what_is_damaged_is_published_also_where_the_ledger_changes_meanwhile(
+    ground: Ground,
+) -> None:
+    ledger_id = LedgerId(written(ground).ledger_id)
+    bookie, other, _ = ground.bookie_ids
+    ground.add_bookie()
+    spoil(ground, bookie, ledger_id)
+
+    def move_another() -> None:
+        wish = BookieRecovery((other,), even_if_alive=True)
+        recover_bookie(ground.context, LocalRunner(ground.context), wish)
+
+    report = scrubbed_while(ground, ledger_id, move_another)
+
+    assert [(row.ledger_id, row.status) for row in report.rows] == [(ledger_id, Outcome.PUBLISHED)]
+    assert report.totals()["ledgers"] == 1
+    assert ground.context.store.underreplication.read(ledger_id) is not None
 
 
 def test_scrubbing_keeps_its_limit(ground: Ground) -> None:

@@ -90,13 +90,17 @@ class Registrations:
     def register(self, registration: Registration) -> None:
         """Make or replace the registration that this session holds."""
         bookie_id, readonly = registration.bookie_id, registration.is_readonly
+        here = paths.registration(self._root, bookie_id, readonly=readonly)
+        other = paths.registration(self._root, bookie_id, readonly=not readonly)
+        there = self._zk.get_settled(other)
+        if there is not None and there.owner != self._zk.session_id:
+            self._outlive(other, bookie_id)
         # First the new place and then the old one: seen twice for a moment, but never gone.
-        self._hold(
-            paths.registration(self._root, bookie_id, readonly=readonly),
-            encode_registration(registration),
-            bookie_id,
-        )
-        self._release(paths.registration(self._root, bookie_id, readonly=not readonly))
+        self._hold(here, encode_registration(registration), bookie_id)
+        if not self._release(other):
+            # Two began at the same moment, each in its place. Whoever came second sees it.
+            self._release(here)
+            raise refusals.held_elsewhere(bookie_id)
 
     def unregister(self, bookie_id: BookieId) -> None:
         """Remove the registration that this session holds, if it does."""
@@ -115,24 +119,30 @@ class Registrations:
                     return None
             except (AbsentError, ChangedError):
                 continue
-            # The session of a predecessor that died is still there for a while.
-            patience_ms = self._session_timeout_ms * 3 // 2
-            _log.info(
-                "bookie %s is registered by another session; waiting up to %.0f s for that to "
-                "end, as it does when its agent was killed",
-                bookie_id,
-                patience_ms / 1000,
-            )
-            if not self._zk.watches.wait_gone(path, patience_ms):
-                raise refusals.held_elsewhere(bookie_id)
+            self._outlive(path, bookie_id)
         raise MetadataUnavailableError(
             f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "
             "second agent of this bookie runs"
         )
 
-    def _release(self, path: str) -> None:
+    def _outlive(self, path: str, bookie_id: BookieId) -> None:
+        """The session of a predecessor that died is still there for a while."""
+        patience_ms = self._session_timeout_ms * 3 // 2
+        _log.info(
+            "bookie %s is registered by another session; waiting up to %.0f s for that to end, as "
+            "it does when its agent was killed",
+            bookie_id,
+            patience_ms / 1000,
+        )
+        if not self._zk.watches.wait_gone(path, patience_ms):
+            raise refusals.held_elsewhere(bookie_id)
+
+    def _release(self, path: str) -> bool:
+        """Whether nobody is registered there now."""
         try:
-            if self._zk.get(path).owner == self._zk.session_id:
-                self._zk.delete(path)
+            if self._zk.get(path).owner != self._zk.session_id:
+                return False
+            self._zk.delete(path)
         except AbsentError:
-            return
+            pass
+        return True

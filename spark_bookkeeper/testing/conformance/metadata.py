@@ -888,18 +888,21 @@ class MetadataStoreConformance:
 
         assert store.registrations() == []
 
+    @pytest.mark.parametrize("is_readonly", [False, True])
+    @pytest.mark.parametrize("is_other_readonly", [False, True])
     def test_a_registration_is_held_by_one_session(
-        self, stores: Stores, store: MetadataStore
+        self, stores: Stores, store: MetadataStore, is_readonly: bool, is_other_readonly: bool
     ) -> None:
-        store.register(registration(A))
+        held = registration(A, is_readonly=is_readonly)
+        store.register(held)
         other = stores.session()
         stores.hurry(other)
 
         with pytest.raises(CookieMismatchError) as caught:
-            other.register(registration(A, incarnation="other"))
+            other.register(registration(A, incarnation="other", is_readonly=is_other_readonly))
 
         assert caught.value.bookie_id == A
-        assert store.registrations() == [registration(A)]
+        assert store.registrations() == [held]
 
     def test_a_registration_goes_when_its_session_closes(
         self, stores: Stores, store: MetadataStore
