@@ -74,13 +74,17 @@ class ZNodes:
 
     # For tests: what no client of this library would do
 
-    def put(self, path: str, data: bytes) -> None:
-        """Make a lasting node hold these bytes, and its parents if need be."""
+    def put(self, path: str, data: bytes, owner: int = 0) -> None:
+        """Make a node hold these bytes, and its parents if need be.
+
+        Args:
+            owner: the session that it goes with where it is new; 0 for a lasting one.
+        """
         parent, _, _ = path.rpartition("/")
         if parent and parent not in self.nodes:
             self.put(parent, b"")
         with self.lock:
-            node = self.nodes.setdefault(path, _ZNode(b""))
+            node = self.nodes.setdefault(path, _ZNode(b"", owner=owner))
             node.data, node.version = data, node.version + 1
         self._tell([("data", path), ("children", parent or "/")])
 

@@ -39,6 +39,9 @@ from spark_bookkeeper.testing.znodes import ZNodes, client_class
 T = TypeVar("T")
 
 ROUNDS: Final = 24
+SOMEBODY: Final = 1 << 40
+"""A session of another program."""
+
 URI: Final = "zk://nowhere:2181/ledgers"
 
 STATUSES: Final = {
@@ -172,7 +175,8 @@ def plant(world: World, dice: random.Random) -> dict[str, bytes]:
     ids = [*world.healthy[:2], world.is_open]
     planted = junk.nodes(dice, node, ids, world.alive, world.lost)
     for path, data in planted.items():
-        world.znodes.put(path, data)
+        is_of_bookie = path.startswith(paths.available(junk.ROOT))
+        world.znodes.put(path, data, owner=SOMEBODY if is_of_bookie else 0)
     return planted
 
 

@@ -53,7 +53,8 @@ def test_junk_in_a_real_zookeeper_stops_nothing_but_itself(tmp_path: Path) -> No
                     if client.exists(path):
                         client.set(path, data)
                     else:
-                        client.create(path, data, makepath=True)
+                        is_of_bookie = path.startswith(paths.available(junk.ROOT))
+                        client.create(path, data, makepath=True, ephemeral=is_of_bookie)
                 with bk.create_ledger() as writer:
                     writer.append(b"new")
                 assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 1

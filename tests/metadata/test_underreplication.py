@@ -396,6 +396,30 @@ def test_a_lock_that_goes_with_no_session_is_nobodys_and_is_taken(znodes: ZNodes
     worker.close()
 
 
+def test_who_takes_a_lock_of_nobody_has_it_although_the_answer_was_lost(
+    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
+    worker.initialize_cluster()
+    ledger_id = LedgerId(7)
+    path = paths.lock("/ledgers", ledger_id)
+    znodes.put(path, encode_lock("of a tree that was copied"))
+    carry_out = znodes.carry_out
+
+    def lose(request: Any, session: int) -> Any:
+        answer = carry_out(request, session)
+        if not znodes.nodes[path].owner:
+            return answer
+        monkeypatch.setattr(znodes, "carry_out", carry_out)
+        raise ConnectionLoss
+
+    monkeypatch.setattr(znodes, "carry_out", lose)
+
+    assert worker.underreplication.lock(ledger_id, Holder("a"))
+    assert znodes.carry_out is carry_out, "the answer was lost"
+    worker.close()
+
+
 def test_a_vote_that_goes_with_no_session_elects_nobody(znodes: ZNodes) -> None:
     candidate = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
     candidate.initialize_cluster()

@@ -1107,6 +1107,31 @@ def test_a_bookie_waits_for_the_session_of_its_predecessor_to_end_and_says_so(
     assert after.registrations() == [registration(A, incarnation="new")]
 
 
+@pytest.mark.parametrize("is_readonly", [False, True])
+def test_a_bookie_waits_for_its_predecessor_although_the_connection_breaks_meanwhile(
+    zookeeper: ZooKeeperStores, caplog: pytest.LogCaptureFixture, is_readonly: bool
+) -> None:
+    caplog.set_level("INFO", logger="spark_bookkeeper")
+    before, after = zookeeper.session(LONG_SESSION_MS), zookeeper.session(LONG_SESSION_MS)
+    before.initialize_cluster()
+    before.register(registration(A))
+    wanted = registration(A, incarnation="new", is_readonly=is_readonly)
+
+    with ThreadPoolExecutor() as threads:
+        done = threads.submit(after.register, wanted)
+        eventually(lambda: "waiting up to" in caplog.text)
+        was_there = threading.Event()
+        after._zk.on_connected(was_there.set)
+        zookeeper.sessions[after].cut()
+        assert was_there.wait(60)
+        before.register(registration(A, free_bytes=1))
+        assert not done.done()
+        before.close()
+        done.result(60)
+
+    assert after.registrations() == [wanted]
+
+
 def test_a_frozen_zookeeper_is_given_up_in_bounded_time(zookeeper: ZooKeeperStores) -> None:
     zookeeper.session().initialize_cluster()
     proxy = Proxy(zookeeper.address)

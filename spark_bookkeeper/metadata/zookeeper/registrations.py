@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
@@ -23,7 +24,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     ChangedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
+from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes
 from spark_bookkeeper.metadata.zookeeper.shared import SharedRead
 from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
 
@@ -75,6 +76,8 @@ class Registrations:
             except InvalidArgumentError as error:
                 _log.warning("%s is left out of the bookies: %s", path, error.message)
                 continue
+            if not node.owner:  # as a copy of ZooKeeper's tree has it: it says nothing of today
+                continue
             try:
                 found[bookie_id] = decode_registration(
                     bookie_id, node.data, path, readonly=readonly
@@ -94,7 +97,7 @@ class Registrations:
         other = paths.registration(self._root, bookie_id, readonly=not readonly)
         there = self._zk.get_settled(other)
         if there is not None and there.owner != self._zk.session_id:
-            self._outlive(other, bookie_id)
+            self._outlive(other, there, bookie_id)
         # First the new place and then the old one: seen twice for a moment, but never gone.
         self._hold(here, encode_registration(registration), bookie_id)
         if not self._release(other):
@@ -119,14 +122,19 @@ class Registrations:
                     return None
             except (AbsentError, ChangedError):
                 continue
-            self._outlive(path, bookie_id)
+            if there is not None:
+                self._outlive(path, there, bookie_id)
         raise MetadataUnavailableError(
             f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "
             "second agent of this bookie runs"
         )
 
-    def _outlive(self, path: str, bookie_id: BookieId) -> None:
+    def _outlive(self, path: str, there: Node, bookie_id: BookieId) -> None:
         """The session of a predecessor that died is still there for a while."""
+        if not there.owner:  # nobody's: nothing would ever end it
+            with suppress(AbsentError, ChangedError):
+                self._zk.delete(path, there.version)
+            return
         patience_ms = self._session_timeout_ms * 3 // 2
         _log.info(
             "bookie %s is registered by another session; waiting up to %.0f s for that to end, as "
@@ -139,10 +147,20 @@ class Registrations:
 
     def _release(self, path: str) -> bool:
         """Whether nobody is registered there now."""
+
+        def is_anothers() -> bool:
+            """Looked at before each request: one without an answer may have deleted it, and a
+            successor have registered since.
+            """
+            there = self._zk.get_settled(path)
+            if there is None:
+                raise AbsentError
+            return there.owner != self._zk.session_id
+
         try:
-            if self._zk.get(path).owner != self._zk.session_id:
-                return False
-            self._zk.delete(path)
+            self._zk.delete(path, unless=is_anothers)
         except AbsentError:
             pass
+        except ChangedError:
+            return False
         return True

@@ -93,8 +93,9 @@ class TaskLocks:
         first, data = [Delete(path, there.version)], encode_lock(holder.name)
         try:
             self._zk.create(path, data, ephemeral=True, before=first)
-        except (AbsentError, ChangedError, PresentError):
-            return False
+        except (AbsentError, ChangedError, PresentError):  # also where an answer was lost
+            now = self._zk.get_settled(path)
+            return now is not None and now.owner == self._session()
         return True
 
     def _settle(self, ledger_id: LedgerId, mine: _Held, now: _Held | None) -> bool:

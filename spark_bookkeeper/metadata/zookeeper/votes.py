@@ -47,10 +47,18 @@ class ZooKeeperBallots:
             self._delete(f"{node}/{name}")
 
     def votes(self, path: str) -> Sequence[str]:
+        node = self._node(path)
         try:
-            return in_order(self._zk.children(self._node(path)))
+            names = in_order(self._zk.children(node))
         except AbsentError:
             return []
+        found = self._zk.get_many(f"{node}/{name}" for name in names)
+        # One that goes with no session, as a copy of ZooKeeper's tree has it, would never go.
+        return [
+            name
+            for name, (_, vote) in zip(names, found, strict=True)
+            if vote is not None and vote.owner
+        ]
 
     def identity(self, path: str, vote: str) -> bytes | None:
         try:

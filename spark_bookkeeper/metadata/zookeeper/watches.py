@@ -23,16 +23,22 @@ class Watches:
         link.on_connected(self._look_again)
 
     def wait_gone(self, path: str, timeout_ms: int) -> bool:
-        """Whether a node is gone, now or within some time."""
-        event = self._link.client.handler.event_object()
+        """Whether a node is gone, now or within some time, whatever else becomes of it or of the
+        connection meanwhile.
+        """
+        gone = self._link.client.handler.event_object()
 
         def is_there() -> bool:
-            request = self._link.client.exists_async(path, watch=lambda _: event.set())
+            request = self._link.client.exists_async(path)
             return self._link.wait(request, lambda stat: stat is not None)
 
         if not self._link.insist(f"watch {path}", is_there):
             return True
-        event.wait(timeout_ms / 1000)
+        stop = self.watch_gone(path, gone.set)
+        try:
+            gone.wait(timeout_ms / 1000)
+        finally:
+            stop()
         return not self._link.insist(f"watch {path}", is_there)
 
     def watch_gone(self, path: str, gone: Callable[[], None]) -> Callable[[], None]:
