@@ -19,8 +19,10 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import dependents_of
+from spark_bookkeeper.cluster.ownership import kept_from_agents
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import some_of
@@ -51,13 +53,21 @@ def format_bookie(
 
     Raises:
         InvalidArgumentError: see ``check_formattable``; nothing was changed.
+        CookieMismatchError, VersionConflictError: an agent serves it, or has, since that was
+            checked; nothing was changed.
         UnsuitableStorageError: the file system cannot fence.
     """
     known, instance_id = check_formattable(store, storage, bookie_id, is_replaced=is_replaced)
-    wipe_partition(storage)
-    marker = format_partition(storage, bookie_id, instance_id, token=token, on_check=on_check)
-    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
-    forget_order(store, bookie_id)
+    version, incarnation = (known.version, known.value.incarnation) if known else (None, "")
+    with kept_from_agents(store, bookie_id, storage.uri, incarnation):
+        # Reading all ledgers may have taken minutes: an agent may have served it, and ended.
+        version_now = store.cookie_version(bookie_id)
+        if version_now != version:
+            raise refusals.cookie_conflict(bookie_id, version, version_now)
+        wipe_partition(storage)
+        marker = format_partition(storage, bookie_id, instance_id, token=token, on_check=on_check)
+        store.write_cookie(cookie_of(marker, storage), version)
+        forget_order(store, bookie_id)
     return marker
 
 

@@ -5,8 +5,8 @@ What proves it is in ``claims.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import format_partition
@@ -101,15 +101,27 @@ def _move(
     """Make the cookie name the root that a bookie has moved to.
 
     While an agent serves the bookie from the old root, what is here can only be a copy, and lacks
-    what is stored there from now on. So the registration is held meanwhile: that waits for the
-    session of an agent that was killed, and is refused while one lives.
+    what is stored there from now on. So that is refused, and the session of an agent that was
+    killed is waited for.
     """
-    bookie_id = BookieId(marker.bookie_id)
-    store.register(Registration(bookie_id, storage.uri, marker.incarnation, is_readonly=True))
-    try:
+    with kept_from_agents(store, BookieId(marker.bookie_id), storage.uri, marker.incarnation):
         _retire_old_root(known.value.root_uri, open_root, storage, marker)
         store.write_cookie(cookie_of(marker, storage), known.version)
-    finally:
+
+
+@contextmanager
+def kept_from_agents(
+    store: MetadataStore, bookie_id: BookieId, root_uri: str, incarnation: str
+) -> Iterator[None]:
+    """Hold the registration of a bookie, read-only, so that no agent serves it meanwhile.
+
+    Raises:
+        CookieMismatchError: one does.
+    """
+    try:
+        store.register(Registration(bookie_id, root_uri, incarnation, is_readonly=True))
+        yield
+    finally:  # also where nobody said whether it is held
         store.unregister(bookie_id)
 
 

@@ -237,6 +237,27 @@ def test_a_partition_that_an_agent_still_serves_is_not_called_moved(
     assert store.registrations() == []  # whoever claims it registers it when it was looked at
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_move_that_is_given_up_leaves_no_registration(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], moment: str
+) -> None:
+    """The answer to its registration was lost, and the session lives on."""
+    store = metadata.session()
+    claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    (tmp_path / "b").rename(tmp_path / "c")
+
+    def lose(now: str, operation: str, subject: str) -> None:
+        if (now, operation) == (moment, "register"):
+            raise MetadataUnavailableError("no answer")
+
+    moving = metadata.session(lose)
+    moved = make_storage(tmp_path / "c")
+    with pytest.raises(MetadataUnavailableError):
+        claim_partition(moving, moved, BOOKIE, token=token, moved_from=open_storage)
+
+    assert store.registrations() == []
+
+
 def test_what_is_left_at_the_old_root_of_a_moved_partition_answers_nothing_any_more(
     metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
 ) -> None:
@@ -547,6 +568,56 @@ def test_a_bookie_that_is_alive_is_not_formatted(
 
     with pytest.raises(InvalidArgumentError, match="alive"):
         format_bookie(store, storage, BOOKIE, token=token)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_bookie_that_starts_while_it_is_about_to_be_formatted_keeps_what_it_has(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], stays: bool
+) -> None:
+    """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    add_ledger(store, BookieId("10.0.0.9:3181"))
+    agent = metadata.session()
+    happened: list[str] = []
+
+    def start(moment: str, operation: str, subject: str) -> None:
+        if (moment, operation) == ("before", "read_ledger") and not happened:
+            happened.append(subject)
+            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+            touch_cookie(agent, BOOKIE)
+            storage.make_directory("ledgers/7-x")
+            if not stays:
+                agent.unregister(BOOKIE)
+
+    refusal = CookieMismatchError if stays else VersionConflictError
+    with pytest.raises(refusal):
+        format_bookie(metadata.session(start), storage, BOOKIE, token=token)
+
+    assert happened
+    assert read_marker(storage) == marker
+    assert "7-x" in storage.list("ledgers")
+    assert has_cookie(store, marker)
+    assert len(store.registrations()) == stays
+
+
+def test_no_agent_serves_a_bookie_while_it_is_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, agent = metadata.session(), metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    refused: list[CookieMismatchError] = []
+
+    def start(check: str) -> None:
+        with pytest.raises(CookieMismatchError) as caught:
+            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+        refused.append(caught.value)
+
+    after = format_bookie(store, storage, BOOKIE, token=token, on_check=start)
+
+    assert refused
+    assert store.registrations() == []
+    assert claim_partition(agent, storage, BOOKIE, token=token) == after
 
 
 def test_a_bookie_that_nobody_counts_on_begins_anew(
