@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -132,7 +133,7 @@ def scrub(
     """Scrub one bookie to the end of its round.
 
     Raises:
-        CookieMismatchError: nothing says which partition is the bookie's.
+        CookieMismatchError: nothing says which partition is the bookie's, or it is not there now.
         BookKeeperError: the bookie or the metadata store gives no answer; it goes on from there.
     """
     wish = wish or Scrubbing()
@@ -274,8 +275,8 @@ class _Scrub:
         """
         first, last = fragment.first_entry_id, fragment.last_entry_id
         row = Row(ledger.ledger_id, "scrub", Outcome.LEFT, None, first, last, self._bookie)
+        replica = self._context.bookies.replica(self._bookie, ledger)
         try:
-            replica = self._context.bookies.replica(self._bookie, ledger)
             held = replica.holdings(first, last)
             entries: Sequence[EntryId] = (
                 [*map(EntryId, held.entry_ids.tolist())]
@@ -299,6 +300,8 @@ class _Scrub:
                     (unread if is_unread else bad)[entry_id] = refusal.reason
                 self._throttle(read)
         except BookieError as error:
+            with suppress(NoSuchLedgerError):  # it was deleted meanwhile
+                replica.check()  # else this bookie has nothing to say of any ledger
             return replace(row, status=Outcome.UNAVAILABLE, reason=error.message)
         seen = self.looked_at
         self.looked_at = replace(

@@ -292,6 +292,20 @@ def test_a_disk_that_is_not_mounted_has_not_nothing_to_do(ground: Ground) -> Non
     assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
 
 
+def test_a_disk_that_goes_away_in_the_middle_of_a_round_ends_it_there(ground: Ground) -> None:
+    ids = [written(ground).ledger_id for _ in range(4)]
+    bookie, elsewhere = ground.bookie_ids[0], ground.directory / "elsewhere"
+    spoil(ground, bookie, ids[3])
+
+    with pytest.raises(CookieMismatchError, match="mounted wrongly"):
+        scrubbed_while(ground, ids[2], lambda: ground.root(bookie).rename(elsewhere))
+
+    assert read_mark(ground.context.store.registers, bookie).rounds == 0
+    elsewhere.rename(ground.root(bookie))
+    assert [row.ledger_id for row in scrub(ground.context, bookie).rows] == [ids[3]]
+    assert read_mark(ground.context.store.registers, bookie).rounds == 1
+
+
 def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     ids = [written(ground, 2).ledger_id for _ in range(5)]
     bookie = ground.bookie_ids[0]
