@@ -170,7 +170,10 @@ def _emptied(
     for _ in range(ROUNDS_MAX):
         if dry_run or not remaining or report.unfinished:
             break
-        report = recover_bookie(context, runner, wish, progress=progress)
+        try:
+            report = recover_bookie(context, runner, wish, progress=progress)
+        except InvalidArgumentError:  # it came back, and is in the way of what remains
+            break
         rows.extend(report.rows)
         took_ms += report.duration_ms
         remaining = ledgers_that_name(context.store, bookie)

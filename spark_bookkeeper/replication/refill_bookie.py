@@ -175,15 +175,10 @@ class _Survey:
         self,
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError]]:
         """The ledgers that name the bookie in another incarnation, or of which nobody can tell."""
-        store, only = self.context.store, self.wish.ledger_ids
-        wanted = wanted_ids(self.context, only)
+        store = self.context.store
+        wanted = wanted_ids(self.context, self.wish.ledger_ids)
         for done, (ledger_id, found) in enumerate(store.read_ledgers(wanted), 1):
             self.progress("reading ledger metadata", done, len(wanted), 0)
-            if found is None and only is not None:
-                raise InvalidArgumentError(
-                    f"ledger {ledger_id} does not exist. `spark-bookkeeper ledger list` shows "
-                    "those there are"
-                )
             if isinstance(found, MetadataFormatError):
                 yield ledger_id, found
             elif found is not None and self.bookie in found.value.bookies():
@@ -291,6 +286,12 @@ class _Survey:
 def _check(context: ClientContext, wish: Refill, registration: Registration | None) -> None:
     bookie = wish.bookie
     if registration is not None and registration.incarnation:
+        for ledger_id, found in context.store.read_ledgers(wish.ledger_ids or ()):
+            if found is None:
+                raise InvalidArgumentError(
+                    f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper "
+                    "ledger list` shows those there are"
+                )
         return
     if registration is not None:
         raise InvalidArgumentError(

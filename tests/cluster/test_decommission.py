@@ -213,3 +213,34 @@ def test_a_bookie_that_goes_on_taking_data_is_left_after_some_rounds(tmp_path: P
 def test_a_bookie_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="is unknown"):
         drained(Ground(tmp_path, bookies=1), BookieId("127.0.0.1:9999"))
+
+
+def test_a_bookie_that_comes_back_and_takes_data_meanwhile_is_in_the_way_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """What was copied until then is told."""
+    ground = Ground(tmp_path, bookies=4)
+    every = Quorum(4, 4, 2)
+    writer = written(ground, Quorum(3, 3, 2))
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(bookie)
+    rounds = 0
+
+    def come_back(place: str, operation: str, path: str) -> None:
+        """What names it is counted again at the end of a round."""
+        nonlocal rounds
+        if operation == "ledger_ids":
+            rounds += 1
+            if rounds == 2:
+                ground.before.clear()
+                ground.start(bookie)
+                written(ground, every)
+
+    ground.before.append(come_back)
+
+    client = ground.client(InlineRuntime())
+    report = decommission_bookie(client, LocalRunner(client), bookie)
+
+    assert writer.ledger_id in {row.ledger_id for row in report.rows}
+    assert report.remaining
+    assert "alive" in (report.blocked_by or "")

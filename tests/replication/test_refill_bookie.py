@@ -489,3 +489,25 @@ def test_a_ledger_that_changed_since_it_was_read_stays_in_limbo(ground: Ground) 
     assert once
     assert [row.status for row in report.rows] == ["left"]
     assert is_in_limbo(ground, writer, bookie)
+
+
+def test_a_ledger_that_was_named_and_is_deleted_meanwhile_ends_nothing(ground: Ground) -> None:
+    """The others of which it is asked are told, and one of them was closed already."""
+    is_open, gone = written(ground, close=False), written(ground)
+    is_open.abandon()
+    bookie = gone.metadata.last_fragment.ensemble[0]
+    ground.format(bookie)
+    left = [gone.ledger_id]
+
+    def delete(place: str, operation: str, path: str) -> None:
+        """When what was open is closed."""
+        state = metadata_of(ground, is_open).state if left else None
+        if state is LedgerState.CLOSED:
+            lifecycle.delete_ledger(ground.client(), left.pop())
+
+    named = (is_open.ledger_id, gone.ledger_id)
+    report = refilled(ground, bookie, delete, ledger_ids=named)
+
+    assert not left
+    assert {row.ledger_id for row in report.rows} == {is_open.ledger_id}
+    assert not is_in_limbo(ground, is_open, bookie)
