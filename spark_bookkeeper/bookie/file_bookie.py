@@ -40,7 +40,7 @@ from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.marker import lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import ledger_directories
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.removal import clear, sweep
@@ -422,14 +422,19 @@ class FileBookie(Bookie):
     @override
     def ledgers(self) -> Sequence[LedgerKey]:
         found = [ledger_of(name) for name in ledger_directories(self.storage)]
-        if not found and read_marker(self.storage) is None:
-            # An empty mount point looks like a bookie without ledgers.
+        if not found and (lost := self._why_lost()) is not None:
             raise BookieUnavailableError(
-                f"bookie {self.bookie_id}: the storage holds no BOOKIE marker: not mounted, or "
-                "wiped; which ledgers it has is not known",
+                f"bookie {self.bookie_id}: {lost}; which ledgers it has is not known",
                 bookie_id=self.bookie_id,
             )
         return [key for key in found if key is not None]
+
+    def _why_lost(self) -> str | None:
+        """Why it is not there: an empty mount point looks like a bookie without ledgers."""
+        marker = read_marker(self.storage)
+        if marker is None:
+            return "the storage holds no BOOKIE marker: not mounted, or wiped"
+        return lost_directory(self.storage, marker)
 
     @override
     def space_of(self, key: LedgerKey) -> int:

@@ -125,12 +125,13 @@ def stop_detached(directory: str | os.PathLike[str]) -> bool:
     pid, birth = int(found["pid"]), found["birth"]
     deadline = time.monotonic() + _STOP_SECONDS
     was_running = bool(birth_of(pid) == birth)
-    if was_running:
-        os.kill(pid, signal.SIGTERM)
-    while birth_of(pid) == birth:
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)  # its ZooKeeper ends with it
-        time.sleep(0.02)
+    with suppress(ProcessLookupError):  # it ended by itself, just then
+        if was_running:
+            os.kill(pid, signal.SIGTERM)
+        while birth_of(pid) == birth:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)  # its ZooKeeper ends with it
+            time.sleep(0.02)
     (place / "background.json").unlink(missing_ok=True)
     return was_running
 

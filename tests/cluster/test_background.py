@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,10 @@ import psutil
 import pytest
 
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cluster import background
 from spark_bookkeeper.cluster.background import start_detached, status, stop_detached
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.local_state import write_json
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
@@ -135,6 +138,21 @@ def test_a_process_that_took_over_the_id_is_not_stopped(directory: Path) -> None
 
     assert not status(directory).is_running
     assert not stop_detached(directory)
+    assert not (directory / "background.json").exists()
+
+
+def test_a_process_that_ends_just_before_it_is_told_to_is_stopped(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two stop it at once."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    write_json(directory / "background.json", {"pid": ended.pid, "birth": "then"})
+    looks = ["then"]
+    monkeypatch.setattr(background, "birth_of", lambda _: looks.pop() if looks else None)
+
+    assert stop_detached(directory)
+
     assert not (directory / "background.json").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -286,6 +287,23 @@ def test_a_disk_that_is_not_mounted_has_not_nothing_to_do(ground: Ground) -> Non
         scrub(ground.context, bookie)
 
     assert read_mark(ground.context.store.registers, bookie).rounds == mark.rounds
+    assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
+        Outcome.LEFT
+    ]
+    assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
+
+
+def test_a_bookie_that_lost_the_directory_of_its_ledgers_has_not_nothing_to_do(
+    ground: Ground,
+) -> None:
+    written(ground)
+    bookie = ground.bookie_ids[0]
+    shutil.rmtree(ground.root(bookie) / "ledgers")
+
+    with pytest.raises(BookieUnavailableError, match="what it held was removed"):
+        scrub(ground.context, bookie)
+
+    assert read_mark(ground.context.store.registers, bookie).rounds == 0
     assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
         Outcome.LEFT
     ]

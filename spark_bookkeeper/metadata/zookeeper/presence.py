@@ -136,8 +136,9 @@ class Presences:
         return frozenset((LedgerId(int(m[1])), m[2]) for m in matches if m is not None)
 
     def lives(self, ledger_id: LedgerId, token: str) -> bool:
-        """Whether there is a node now, as all servers know it."""
-        return self._zk.get_settled(paths.writer(self._root, ledger_id, token)) is not None
+        """Whether there is a node of a session now, as all servers know it."""
+        there = self._zk.get_settled(paths.writer(self._root, ledger_id, token))
+        return there is not None and there.owner != 0
 
     def _discard(self, path: str, *, at_once: bool) -> None:
         """Remove a node; again after each loss of the connection, until there is an answer."""
