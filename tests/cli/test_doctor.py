@@ -94,6 +94,27 @@ def test_a_lost_bookie_that_nobody_counts_on_is_no_problem(
     assert f"bookie {lost}" not in findings(call_own)
 
 
+def test_what_is_advised_about_a_lost_bookie_is_the_same_wherever_one_looks(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    unused = own_cluster.bookie_ids[0]
+    own_cluster.stop_bookie(unused, destroy=True)
+
+    before = call_own("cluster", "info").out
+    made = call_own("ledger", "append", numbers, "-e", 4, "--json").json["ledger_id"]
+    named = call_own("ledger", "show", made, "--json").json["bookies"][0]
+    own_cluster.stop_bookie(named)
+    after = call_own("cluster", "info").out
+    health = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
+
+    assert health[f"bookie {unused}"]["remedy"] in before
+    assert f"bookie cookie delete {unused}" in before
+    assert "bookie recover" not in before
+    for bookie in (unused, named):
+        assert health[f"bookie {bookie}"]["remedy"] in after
+    assert f"bookie recover {named} --delete-cookie" in after
+
+
 def test_a_partition_that_was_exchanged_is_noticed(
     own_cluster: LocalCluster, call_own: Call
 ) -> None:
