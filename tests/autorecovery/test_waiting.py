@@ -408,7 +408,7 @@ def test_a_task_that_is_done_by_now_gets_no_note(ground: Ground) -> None:
         return True
 
     worker = ReplicationWorker(process.context, Tasks(process.context, fails), CONFIG, "one")
-    assert [row.status for row in worker.round()] == ["left"]
+    assert [row.status for row in worker.round()] == ["no longer needed"]
 
     assert_replicated(ground, writer)
 
