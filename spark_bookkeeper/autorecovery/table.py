@@ -100,11 +100,14 @@ def _row(
     at_ms: int,
 ) -> dict[str, Any]:
     error, blocker, copies, next_ms = note.last_error, note.blocker, None, note.next_try_at_ms
+    marked = as_marked(task)
     if isinstance(found, Versioned) and note.is_past_grace(found.value):
         error = blocker = None  # it was about a fragment that is open no more
+    if marked is not None and note.marked is None:
+        error = blocker = None  # it was about a task that could not be read, and this one can
     for refusal in note.refusals:
         error = error or f"{refusal.bookie} did not take it: {refusal.error}"
-    if note.is_due(at_ms, as_marked(task), registered, len(writable_of(registered)), _BELIEVED_MS):
+    if note.is_due(at_ms, marked, registered, len(writable_of(registered)), _BELIEVED_MS):
         next_ms = 0  # it was published again, say
     unattended = workers.none_works
     if isinstance(task, MetadataFormatError):

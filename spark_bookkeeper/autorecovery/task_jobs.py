@@ -8,8 +8,9 @@ others is to wait with it, or has its failure in a note.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from spark_bookkeeper.autorecovery.limit import limit_at_first
 from spark_bookkeeper.autorecovery.notes import Notes, as_marked
@@ -26,6 +27,8 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, NotDone, Progress, Runner
 
 _log = logging.getLogger(__name__)
+
+_DONE: Final = "it was done before its job was lost, or somebody else has done it"
 
 
 class TaskJobs:
@@ -76,13 +79,14 @@ class TaskJobs:
                 half = len(lost) // 2
                 lots += [lost[half:], lost[:half]]
                 not_done = [each for each in not_done if each.failure.of_job is None]
-            for each in not_done:
-                failed[each.work.ledger_id] = reason = _reason(each.failure)
-                rows.append(Row(each.work.ledger_id, "task", Outcome.LEFT, reason))
+            failed |= {each.work.ledger_id: _reason(each.failure) for each in not_done}
+        gone: Collection[LedgerId] = ()
         try:
-            self._note(failed)
+            gone = self._note(failed)
         except BookKeeperError as error:
             _log.warning("%d failed tasks have no note: %s", len(failed), error.message)
+        rows += (Row(i, "task", Outcome.NO_LONGER_NEEDED, _DONE) for i in gone)
+        rows += (Row(i, "task", Outcome.LEFT, why) for i, why in failed.items() if i not in gone)
         return rows
 
     def _told(
@@ -117,14 +121,18 @@ class TaskJobs:
                 rows.append(Row(ledger_id, "task", Outcome.LEFT, reason))
         return rows, list(not_done.values())
 
-    def _note(self, failed: Mapping[LedgerId, str]) -> None:
+    def _note(self, failed: Mapping[LedgerId, str]) -> Collection[LedgerId]:
         """What left no note has one now: its task would be taken again at once, and for ever.
 
         Args:
             failed: of each ledger the reason.
+
+        Returns:
+            those of them whose task is gone. A job that is lost may have done it before.
         """
+        gone: set[LedgerId] = set()
         if not failed:
-            return
+            return gone
         store, config, now_ms = self._context.store, self._config, self._context.cluster_ms()
         writable = len(writable_of(self._context.bookies.registrations()))
 
@@ -142,9 +150,11 @@ class TaskJobs:
 
         for ledger_id, task in store.underreplication.read_many(failed):
             if task is None:
-                continue  # somebody has done it
+                gone.add(ledger_id)
+                continue
             step = partial(failed_again, ledger_id=ledger_id, marked=as_marked(task))
             Notes(store.registers).change(ledger_id, step)
+        return gone
 
 
 def _reason(failure: Failure) -> str:

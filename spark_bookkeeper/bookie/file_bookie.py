@@ -159,12 +159,12 @@ class FileBookie(Bookie):
     @override
     def add(self, ledger: LedgerRef, record: NewRecord) -> None:
         log = self.log(ledger)
-        reserve = self._reserve
-        put = reserve.spend(len(record.data), is_new=not log.was_sent(record.slot))
+        reserve, put = self._reserve, object()
         try:
+            reserve.spend(put, len(record.data), is_new=not log.was_sent(record.slot))
             log.add(record.slot, record.data, (record.first, record.last))
         finally:
-            del reserve.under_way[put]
+            reserve.under_way.pop(put, None)
 
     @override
     def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
@@ -497,11 +497,12 @@ class _NewDataSink(PartSink):
 
     @override
     def write(self, data: Buffer) -> None:
-        put = self._reserve.spend(memoryview(data).nbytes)
+        put = object()
         try:
+            self._reserve.spend(put, memoryview(data).nbytes)
             self._sink.write(data)
         finally:
-            del self._reserve.under_way[put]
+            self._reserve.under_way.pop(put, None)
 
     @override
     def finish(self) -> None:

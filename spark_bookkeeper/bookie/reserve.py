@@ -61,22 +61,20 @@ class Reserve:
         self._bookie_id = storage.bookie_id
         self._unseen_bytes: float = 0
         self.under_way: dict[object, int] = {}
-        """Bytes of each put that has begun, by what ``spend`` returned. Whoever put takes it out
-        when the put has ended, however it did: its bytes are seen from then on."""
+        """Bytes of each put that has begun. Whoever put takes it out when the put has ended,
+        however it did: its bytes are seen from then on."""
 
-    def spend(self, size_bytes: int, *, is_new: bool = True) -> object:
+    def spend(self, put: object, size_bytes: int, *, is_new: bool = True) -> None:
         """Called before data is put.
 
         Args:
+            put: its key in ``under_way``, another one for each put. The caller's, who has to take
+                it out also where an interrupt comes before this returns.
             is_new: ``False`` for what may have been put before, which is never refused.
-
-        Returns:
-            the put's key in ``under_way``.
 
         Raises:
             BookieReadOnlyError: it would take of the last space. Nothing was written.
         """
-        put = object()
         self.under_way[put] = size_bytes
         if is_new:
             self._unseen_bytes -= size_bytes
@@ -86,7 +84,6 @@ class Reserve:
                 except BaseException:
                     del self.under_way[put]
                     raise
-        return put
 
     def _look(self, size_bytes: int) -> None:
         # Counted before the look: what ends in between is then counted twice, and never not at all.

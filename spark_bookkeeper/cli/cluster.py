@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,14 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
-from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.cluster.absent import absent_bookie
+from spark_bookkeeper.cluster.at_work import AutorecoverySeen
+from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -82,9 +86,10 @@ def info(settings: Settings, access: Access) -> int:
             instance_id = None
         bookies = list(bookie_rows(bk.context))
         ledgers = list(ledger_rows(bk.context))
+        lost = {row["bookie_id"] for row in bookies if row["state"] == "lost"}
+        unwell = _lost_bookies(bk.context, sorted(lost), ledgers)
     states = Counter(row["state"] for row in bookies)
     kinds = Counter(row["state"] for row in ledgers)
-    lost = {row["bookie_id"] for row in bookies if row["state"] == "lost"}
     value: dict[str, Any] = {
         "metadata_uri": settings.metadata_uri,
         "instance_id": instance_id,
@@ -109,11 +114,8 @@ def info(settings: Settings, access: Access) -> int:
             ["free space", f"{value['free_bytes']:,} of {value['total_bytes']:,} bytes"],
         ]
         settings.output.table(["what", "value"], [[row[0], str(row[1])] for row in rows])
-        if lost:
-            settings.output.say(
-                f"lost: {', '.join(sorted(lost))}; `spark-bookkeeper bookie recover BOOKIE` makes "
-                "their copies again"
-            )
+        for each in unwell:
+            settings.output.say(f"{each.check}: {each.detail}; {each.remedy}")
         if kinds[UNREADABLE]:
             settings.output.say(
                 f"of {counted(kinds[UNREADABLE], 'ledger')} nothing is known, as their "
@@ -122,6 +124,31 @@ def info(settings: Settings, access: Access) -> int:
 
     settings.output.result(value, show)
     return EXIT_DONE
+
+
+def _lost_bookies(
+    context: ClientContext, lost: Sequence[BookieId], ledgers: Sequence[Mapping[str, Any]]
+) -> Sequence[Diagnosis]:
+    """What `cluster health` says of these."""
+    if not lost:
+        return []
+    cookies = {cookie.value.bookie_id: cookie.value for cookie in context.store.cookies()}
+    autorecovery = AutorecoverySeen.of(context)
+    is_certain = all(row["state"] != UNREADABLE for row in ledgers)
+
+    def said(bookie: BookieId) -> Diagnosis:
+        naming = [row["ledger_id"] for row in ledgers if bookie in row["bookies"]]
+        return absent_bookie(
+            context,
+            bookie,
+            cookies.get(bookie),
+            is_named=bool(naming),
+            is_certain=is_certain,
+            metadata_only=True,
+            attended=autorecovery.instead_of_recover(naming),
+        )
+
+    return [said(bookie) for bookie in lost]
 
 
 @cluster.command(epilog="Example: spark-bookkeeper cluster health || mail -s bookies ops@here")

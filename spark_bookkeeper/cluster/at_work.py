@@ -34,12 +34,14 @@ class AutorecoverySeen:
     """The others that are not repaired now, and why."""
 
     @staticmethod
-    def of(context: ClientContext) -> AutorecoverySeen:
-        """Raises ``MetadataUnavailableError``."""
+    def of(context: ClientContext, ledger_id: LedgerId | None = None) -> AutorecoverySeen:
+        """What it does about all ledgers, or about one. Raises ``MetadataUnavailableError``."""
         control = AutorecoveryControl(context, lambda _: LocalRunner(context))
         status, unfit = control.status(), control.warning()
         tree = context.store.underreplication
         published = frozenset(tree.ledger_ids() if status.underreplicated else ())
+        if ledger_id is not None:
+            published &= {ledger_id}
         if not published or status.auditor is None or unfit is not None:
             return AutorecoverySeen(status, unfit, published)
         some = sorted(published)[:: -(-len(published) // LEDGERS_AT_ONCE)]

@@ -134,7 +134,7 @@ def endangered_ledgers(
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        attended(lacking) or _recover(named),
+        make_again(named, attended(lacking)),
         "problem",
     )
     registered = registered_incarnations(alive)
@@ -207,8 +207,9 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
     return f"spark-bookkeeper ledger recover {shown}{others}"
 
 
-def _recover(bookies: Sequence[BookieId]) -> str:
-    return f"spark-bookkeeper bookie recover {' --bookie '.join(bookies)}"
+def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
+    """What makes the copies of lost bookies again: a command, or who is at it (``attended``)."""
+    return attended or f"spark-bookkeeper bookie recover {' --bookie '.join(lost)}"
 
 
 def _refill(bookies: Sequence[BookieId]) -> str:
@@ -217,8 +218,7 @@ def _refill(bookies: Sequence[BookieId]) -> str:
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:
     """What helps entries that the next loss may end: each kind of bookie has its own remedy."""
-    copies = attended or _recover(lost)
-    remedies = [f"bring {', '.join(lost)} back; else {copies}"] if lost else []
+    remedies = [f"bring {', '.join(lost)} back; else {make_again(lost, attended)}"] if lost else []
     remedies += [_refill(empty)] if empty else []
     return f"before anything else: {'; and '.join(remedies)}"
 

@@ -206,6 +206,7 @@ def _handler_of(
     agents: Sequence[Watched], shared: Metrics | None, beside: Mapping[BookieId, Sequence[Metrics]]
 ) -> type[BaseHTTPRequestHandler]:
     by_page = {f"/health/{agent.bookie_id}": agent for agent in agents}
+    pages = ", ".join(["/metrics", "/health", *by_page])
 
     class Pages(BaseHTTPRequestHandler):
         timeout = 10  # seconds; who connects and asks nothing is left
@@ -221,7 +222,10 @@ def _handler_of(
                 told = health(by_page.get(page, agents[0]))
                 self._tell(told, told["state"] in SERVED)
             else:
-                self._answer(404, "text/plain", b"there are /metrics and /health\n")
+                self._answer(404, "text/plain", f"there are {pages}\n".encode())
+
+        def do_HEAD(self) -> None:
+            self.do_GET()  # whose answer leaves out the body
 
         def _tell(self, told: dict[str, Any], is_served: bool) -> None:
             body = json.dumps(told, indent=2).encode()
@@ -232,7 +236,8 @@ def _handler_of(
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         @override
         def log_message(self, format: str, *args: Any) -> None:

@@ -24,6 +24,8 @@ from spark_bookkeeper.protocol.stored_json import decoded, number
 REASON_CHARACTERS: Final = 500
 """A reason is a sentence."""
 
+NO_REASON: Final = "no reason given"
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyOrder:
@@ -42,33 +44,41 @@ def read_order(store: MetadataStore, bookie_id: BookieId) -> ReadOnlyOrder | Non
     return _decode(store.registers.read(_name(bookie_id)))
 
 
-def set_readonly(store: MetadataStore, bookie_id: BookieId, reason: str, now_ms: int) -> None:
+def set_readonly(
+    store: MetadataStore, bookie_id: BookieId, reason: str | None, now_ms: int
+) -> ReadOnlyOrder:
     """From its agent's next probe on the bookie takes no new data; idempotent.
 
     What it holds can be read, fenced and recovered as before.
+
+    Args:
+        reason: ``None`` keeps the one that was given before, if any was.
+
+    Returns:
+        the order that holds now.
 
     Raises:
         InvalidArgumentError: the bookie is unknown, or the reason is none or too long. Nothing was
             changed.
         MetadataUnavailableError: the order may or may not have been given; repeat.
     """
-    check_text("reason", reason)
-    if not reason.strip():
+    order = ReadOnlyOrder(NO_REASON if reason is None else reason, now_ms)
+    check_text("reason", order.reason)
+    if not order.reason.strip():
         raise InvalidArgumentError("the reason is empty; say for the others why it is read-only")
-    if len(reason) > REASON_CHARACTERS:  # every client reads it with the registration
+    if len(order.reason) > REASON_CHARACTERS:  # every client reads it with the registration
         raise InvalidArgumentError(
-            f"the reason has {len(reason):,} characters, more than {REASON_CHARACTERS:,}; nothing "
-            "was changed. Say it in a sentence, and where there is more to read"
+            f"the reason has {len(order.reason):,} characters, more than {REASON_CHARACTERS:,}; "
+            "nothing was changed. Say it in a sentence, and where there is more to read"
         )
     _check_known(store, bookie_id)
-    order = ReadOnlyOrder(reason, now_ms)
-    change_register(
-        store.registers,
-        _name(bookie_id),
-        _decode,
-        _encode,
-        lambda old: order if old is None or old.reason != reason else old,
-    )
+
+    def step(old: ReadOnlyOrder | None) -> ReadOnlyOrder:
+        return order if old is None or reason not in (None, old.reason) else old
+
+    held = change_register(store.registers, _name(bookie_id), _decode, _encode, step)
+    assert held is not None
+    return held
 
 
 def set_writable(store: MetadataStore, bookie_id: BookieId) -> bool:

@@ -1,9 +1,11 @@
 """Scrubbing: everything that a bookie should have is read and compared with its digests, for ever.
 
-It goes through the ledgers on a bookie in order of their ids, remembers in the metadata store where
-it is, and begins again. A replica that is damaged or missing is published to autorecovery, with
-this bookie as the one that lacks it, and a worker makes it again. What could not be read in time is
-not published: a bookie that is slow is not damaged.
+It goes through the ledgers that have a directory on a bookie in order of their ids, remembers in
+the metadata store where it is, and begins again. A replica that is damaged or missing is published
+to autorecovery, with this bookie as the one that lacks it, and a worker makes it again. What could
+not be read in time is not published: a bookie that is slow is not damaged. A ledger whose whole
+directory is gone is found by the auditor's check of all ledgers: to find it here, every bookie
+would read the metadata of all.
 
 Source: BookKeeper 4.17 ``server/service/ScrubberService`` (which compares no digests).
 """

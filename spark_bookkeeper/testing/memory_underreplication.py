@@ -267,8 +267,8 @@ class MemoryUnderreplication:
             place = next(i for i, (_, owner, _) in enumerate(votes) if owner == session)
             for watching in self._state.vote_watchers.values():
                 watching.pop(session, None)
-            watched = votes[max(0, place - 1)][0]
-            self._state.vote_watchers.setdefault(watched, {})[session] = changed
+            for number, _, _ in votes[max(0, place - 1) : place + 1]:
+                self._state.vote_watchers.setdefault(number, {})[session] = changed
             return place == 0
 
         return self._ask("stand", name, effect)

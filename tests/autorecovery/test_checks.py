@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.cluster.scrubbing import scrub
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
@@ -53,6 +55,7 @@ from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, Killed
 from tests.autorecovery.test_auditor import control, damage, task_ids
+from tests.whole import assert_whole
 
 INTERVALS = {
     Check.ALL_LEDGERS: "ledger_check_interval_s",
@@ -106,6 +109,24 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
 
     assert again is not None
     assert again.value >= first.value + 100_000
+
+
+def test_a_ledger_whose_directory_is_gone_is_found_by_the_check_of_all_ledgers_and_no_scrubbing(
+    ground: Ground,
+) -> None:
+    kept, gone = written(ground), written(ground)
+    bookie = gone.metadata.last_fragment.ensemble[0]
+    (slot, *_) = [p for p in ground.files(bookie) if f"/{gone.ledger_id}-" in str(p)]
+    shutil.rmtree(slot.parents[1])
+    process = Process(ground, config=only(Check.ALL_LEDGERS, 100))
+
+    assert scrub(ground.context, bookie).rows == ()
+    assert task_ids(ground) == []
+    process.audit()
+
+    assert task_ids(ground) == [gone.ledger_id]
+    process.work()
+    assert_whole(ground, kept, gone)
 
 
 def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_auditor(

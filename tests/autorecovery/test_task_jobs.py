@@ -139,6 +139,28 @@ def test_where_every_job_fails_there_are_few_of_them_and_all_wait(ground: Ground
     assert_replicated(ground, *writers)
 
 
+def test_what_was_done_in_jobs_that_were_lost_is_not_left(ground: Ground) -> None:
+    """Each of them, also that of one task alone, is lost after all of it has been done."""
+
+    class Late(Spark):
+        def run(
+            self, step: Step[Any, Any], items: Sequence[Any], progress: Progress
+        ) -> Iterator[Any]:
+            list(self._tasks.run(step, items, progress))
+            return super().run(step, items, progress)
+
+    process, writers = lost_ledgers(ground, 3)
+    spark = Late(process.context, None)
+
+    rows = list(worker_on(process, spark).round())
+
+    assert spark.jobs[0] == 3
+    assert 1 in spark.jobs
+    assert_replicated(ground, *writers)
+    tasks = [(row.ledger_id, row.status) for row in rows if row.action == "task"]
+    assert sorted(tasks) == [(w.ledger_id, Outcome.NO_LONGER_NEEDED) for w in writers]
+
+
 def test_who_is_to_stop_begins_no_further_jobs(ground: Ground) -> None:
     process, _ = lost_ledgers(ground, 10)
     spark = Spark(process.context, None)

@@ -338,6 +338,34 @@ def test_a_task_that_cannot_be_decoded_waits_like_any_failure_and_says_why(groun
     assert_replicated(ground, writer)
 
 
+def test_that_a_task_could_not_be_decoded_is_not_said_of_one_that_was_published_since(
+    ground: Ground,
+) -> None:
+    """Who types what was advised then would delete the good one."""
+    writer = written(ground)
+    tree, ledger_id = ground.context.store.underreplication, LedgerId(writer.ledger_id)
+    tree.mark(ledger_id, [ground.bookie_ids[0]], 1)
+
+    def junk(place: str, operation: str, path: str) -> None:
+        if operation == "read_task":
+            raise MetadataFormatError("it cannot be decoded; `delete` removes it", path=path)
+
+    process = Process(ground)
+    process.audit()
+    ground.before.append(junk)
+    process.work()
+    assert "`delete` removes it" in str(row_of(ground)["last_error"])
+    assert as_doctor_tells(ground, "under-replicated ledgers") is not None
+    ground.before.remove(junk)
+    tree.mark(ledger_id, [ground.bookie_ids[1]], 2)
+
+    row = row_of(ground)
+
+    assert (row["last_error"], row["next_try_at"]) == (None, None)
+    assert why_waiting(row, 0) == "waits for a replication worker"
+    assert as_doctor_tells(ground, "under-replicated ledgers") is None
+
+
 def test_what_was_mended_since_is_tried_again_at_once(ground: Ground) -> None:
     """A task that could not be decoded is another one when it can be."""
     writer = written(ground)
@@ -408,7 +436,7 @@ def test_a_task_that_is_done_by_now_gets_no_note(ground: Ground) -> None:
         return True
 
     worker = ReplicationWorker(process.context, Tasks(process.context, fails), CONFIG, "one")
-    assert [row.status for row in worker.round()] == ["left"]
+    assert [row.status for row in worker.round()] == ["no longer needed"]
 
     assert_replicated(ground, writer)
 

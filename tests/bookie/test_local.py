@@ -338,6 +338,39 @@ def test_an_error_of_the_disk_names_the_path_and_the_cause(
     assert pickle.loads(pickle.dumps(caught.value)).path == str(tmp_path / "a")
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda storage: storage.read("a"),
+        lambda storage: storage.read_again("a"),
+        lambda storage: storage.read_range("a", 0, 1),
+        lambda storage: storage.read_through("a", 0, 1, print),
+        lambda storage: storage.size("a"),
+        lambda storage: storage.modified_ms("a"),
+        lambda storage: storage.list(""),
+        lambda storage: storage.temporary_files(""),
+        lambda storage: storage.space(),
+    ],
+)
+def test_only_what_changes_something_may_or_may_not_have_taken_effect(
+    storage: LocalStorage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[LocalStorage], object],
+) -> None:
+    storage.put_if_absent("a", b"x")
+    storage.read_again("a")
+    for name in ("open", "stat", "listdir", "statvfs"):
+        monkeypatch.setattr(os, name, _fail_with(errno.EIO))
+
+    with pytest.raises(BookieUnavailableError) as caught:
+        read(storage)
+    with pytest.raises(BookieUnavailableError, match="may or may not have taken effect"):
+        storage.put_if_absent("b", b"x")
+
+    assert caught.value.message.endswith(": Input/output error")
+
+
 def test_files_of_killed_writers_are_not_listed_and_can_be_collected(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage._unnamed_files = False

@@ -265,6 +265,25 @@ def test_a_bookie_is_made_readonly_by_hand_and_writable_again(
     assert call_own("bookie", "set-readonly", "10.9.9.9:3181").code == 2
 
 
+def test_a_reason_is_kept_where_none_is_given_and_told_where_another_takes_its_place(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    bookie = own_cluster.bookie_ids[0]
+    call_own("bookie", "set-readonly", bookie, "--reason", "new disk")
+
+    kept = call_own("bookie", "set-readonly", bookie)
+    replaced = call_own("bookie", "set-readonly", bookie, "--reason", "moves")
+    told = call_own("bookie", "set-readonly", bookie, "--reason", "noise", "--json").json
+
+    assert (kept.code, "the reason stays: new disk" in kept.out) == (0, True)
+    assert (replaced.code, "the reason was: new disk" in replaced.out) == (0, True)
+    assert told == {
+        "bookie_id": bookie,
+        "readonly_by_hand": "noise",
+        "readonly_by_hand_before": "moves",
+    }
+
+
 def test_a_cluster_is_summed_up(cluster: LocalCluster, call: Call, numbers: Path) -> None:
     call("ledger", "append", numbers)
 

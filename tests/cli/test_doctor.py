@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
@@ -92,6 +93,50 @@ def test_a_lost_bookie_that_nobody_counts_on_is_no_problem(
 
     assert (done.code, remedy in done.out, forgotten.code) == (0, True, 0)
     assert f"bookie {lost}" not in findings(call_own)
+
+
+def test_what_is_advised_about_a_lost_bookie_is_the_same_wherever_one_looks(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    unused = own_cluster.bookie_ids[0]
+    own_cluster.stop_bookie(unused, destroy=True)
+
+    before = call_own("cluster", "info").out
+    made = call_own("ledger", "append", numbers, "-e", 4, "--json").json["ledger_id"]
+    named = call_own("ledger", "show", made, "--json").json["bookies"][0]
+    own_cluster.stop_bookie(named)
+    after = call_own("cluster", "info").out
+    health = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
+
+    assert health[f"bookie {unused}"]["remedy"] in before
+    assert f"bookie cookie delete {unused}" in before
+    assert "bookie recover" not in before
+    for bookie in (unused, named):
+        assert health[f"bookie {bookie}"]["remedy"] in after
+    assert f"bookie recover {named} --delete-cookie" in after
+
+
+def test_a_ledger_that_autorecovery_is_at_work_on_is_not_shown_as_for_a_person_to_recover(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    """On all five bookies, so that no other one could take the copies."""
+    made = call_own("ledger", "append", numbers, "-e", 5, "-w", 3, "-a", 2, "--json").json
+    lost = own_cluster.bookie_ids[0]
+    own_cluster.stop_bookie(lost)
+    by_hand = call_own("ledger", "show", made["ledger_id"]).out
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        bk.context.store.underreplication.stand(process_name(), changed=lambda: None)
+        before = call_own("ledger", "show", made["ledger_id"]).out
+        bk.audit()
+        after = call_own("ledger", "show", made["ledger_id"]).out
+        remedy = findings(call_own)["fragments on lost bookies"]["remedy"]
+
+    assert f"spark-bookkeeper bookie recover {lost}\n" in by_hand
+    assert "autorecovery takes it up when its auditor looks next" in before
+    assert "autorecovery is at work on it" in remedy
+    assert remedy in after
+    assert "cannot be repaired now: a writable bookie outside its ensemble" in after
+    assert "bookie recover" not in before + after
 
 
 def test_a_partition_that_was_exchanged_is_noticed(

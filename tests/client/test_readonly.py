@@ -10,7 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.bookie import LedgerRef, NewRecord
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES
+from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.reserve import (
     NEAR_BYTES,
     PROCESSES,
@@ -33,7 +39,7 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -308,11 +314,11 @@ def test_a_look_at_the_space_that_fails_says_nothing_and_is_repeated() -> None:
 
     reserve = Reserve(MemoryStorage(disk, away))
     for _ in range(4):
-        reserve.spend(UNSEEN_BYTES)
+        reserve.spend(object(), UNSEEN_BYTES)
     assert looks == 2
     disk.free_bytes = 0
     with pytest.raises(BookieReadOnlyError):
-        reserve.spend(UNSEEN_BYTES)
+        reserve.spend(object(), UNSEEN_BYTES)
 
 
 def test_a_look_at_the_space_that_fails_once_does_not_cost_a_bookie(tmp_path: Path) -> None:
@@ -346,7 +352,9 @@ def test_what_may_be_under_way_together_is_as_the_documents_say() -> None:
 
 def put(reserve: Reserve, size: int) -> None:
     """A put that has ended."""
-    del reserve.under_way[reserve.spend(size)]
+    key = object()
+    reserve.spend(key, size)
+    del reserve.under_way[key]
 
 
 def test_a_writer_looks_at_each_mib_and_before_each_put_near_the_end() -> None:
@@ -375,14 +383,15 @@ def test_a_writer_looks_at_each_mib_and_before_each_put_near_the_end() -> None:
 def fill(disk: MemoryDisk, reserves: list[Reserve], size: int, puts_each: int) -> None:
     """All look, and then all put, until nobody can; no process hears of the others' puts."""
     while reserves:
-        puts = []
-        for reserve in tuple(reserves):
+        putting = list(reserves)
+        for reserve in putting:
             try:
-                puts += [(reserve, reserve.spend(size)) for _ in range(puts_each)]
+                for _ in range(puts_each):
+                    reserve.spend(object(), size)
             except BookieReadOnlyError:
                 reserves.remove(reserve)
-        disk.free_bytes -= sum(sum(one.under_way.values()) for one in {one for one, _ in puts})
-        for reserve in {one for one, _ in puts}:
+        disk.free_bytes -= sum(sum(reserve.under_way.values()) for reserve in putting)
+        for reserve in putting:
             reserve.under_way.clear()
 
 
@@ -405,7 +414,7 @@ def test_writers_of_many_processes_leave_what_is_kept(total: int, writers: int, 
 
         assert kept <= disk.free_bytes < kept + (PROCESSES + 1) * size
         with pytest.raises(BookieReadOnlyError, match="for fences and recovery"):
-            Reserve(MemoryStorage(disk)).spend(size)
+            Reserve(MemoryStorage(disk)).spend(object(), size)
 
 
 @pytest.mark.parametrize(("size", "puts"), [(64 << 10, 1_000), (8 << 20, 64), (1 << 20, 200)])
@@ -419,7 +428,7 @@ def test_threads_of_one_process_leave_what_is_kept(total: int, size: int, puts: 
         reserve = Reserve(MemoryStorage(disk))
         for _ in range(puts):
             with suppress(BookieReadOnlyError):
-                reserve.spend(size)
+                reserve.spend(object(), size)
         disk.free_bytes -= sum(reserve.under_way.values())
 
         assert disk.free_bytes >= kept
@@ -461,11 +470,37 @@ def test_what_is_refused_is_under_way_no_more() -> None:
     disk.total_bytes, disk.free_bytes = 1 << 40, 0
     reserve = Reserve(MemoryStorage(disk))
     with pytest.raises(BookieReadOnlyError):
-        reserve.spend(1)
+        reserve.spend(object(), 1)
     assert reserve.under_way == {}
 
-    reserve.spend(1, is_new=False)
+    reserve.spend(object(), 1, is_new=False)
     assert list(reserve.under_way.values()) == [1], "what may have been put is counted, not refused"
+
+
+@pytest.mark.parametrize("kind", ["small", "bulk"])
+def test_a_put_that_is_interrupted_as_it_begins_is_under_way_no_more(kind: str) -> None:
+    class Interrupted(Reserve):
+        def spend(self, put: object, size_bytes: int, *, is_new: bool = True) -> None:
+            super().spend(put, size_bytes, is_new=is_new)
+            assert list(self.under_way.values()) == [size_bytes]
+            raise KeyboardInterrupt
+
+    storage = MemoryStorage(MemoryDisk())
+    furnish(storage, Marker("10.0.0.1:3181", "i", "cluster"))
+    reserve = Interrupted(storage)
+    bookie = FileBookie(storage, reserve)
+    ledger = LedgerRef(LedgerKey(LedgerId(7), "n"), "i", LedgerEncoding())
+
+    def put() -> None:
+        if kind == "small":
+            bookie.add(ledger, NewRecord(0, 0, 0, b"data"))
+        else:
+            bookie.begin_part(ledger, "part").write(b"data")
+
+    with pytest.raises(KeyboardInterrupt):
+        put()
+
+    assert reserve.under_way == {}
 
 
 @pytest.mark.parametrize("kind", ["small", "bulk"])
@@ -475,11 +510,10 @@ def test_each_put_is_counted_while_it_is_under_way(
     reserves: set[Reserve] = set()
     spend = Reserve.spend
 
-    def note(self: Reserve, size_bytes: int, *, is_new: bool = True) -> object:
+    def note(self: Reserve, put: object, size_bytes: int, *, is_new: bool = True) -> None:
         reserves.add(self)
-        key = spend(self, size_bytes, is_new=is_new)
-        assert self.under_way[key] == size_bytes
-        return key
+        spend(self, put, size_bytes, is_new=is_new)
+        assert self.under_way[put] == size_bytes
 
     monkeypatch.setattr(Reserve, "spend", note)
     writer = lifecycle.create_ledger(ground.context, USUAL, entry_target_bytes=1 << 20)

@@ -61,10 +61,10 @@ class World:
         self.scrubbed.ring()
         raise BookieUnavailableError("entry 3 of ledger 7 is damaged", bookie_id="a:1")
 
-    def get(self, page: str) -> tuple[int, str]:
+    def get(self, page: str, method: str = "GET") -> tuple[int, str]:
         assert self.server.address is not None
         connection = HTTPConnection(*self.server.address, timeout=60)
-        connection.request("GET", page)
+        connection.request(method, page)
         response: HTTPResponse = connection.getresponse()
         body = response.read().decode()
         connection.close()
@@ -162,8 +162,17 @@ def test_the_status_follows_the_registration(world: World) -> None:
 
 
 def test_there_is_nothing_else(world: World) -> None:
-    assert world.get("/")[0] == 404
+    there = f"there are /metrics, /health, /health/{world.agent.bookie_id}\n"
+    assert world.get("/") == (404, there)
+    assert world.get("/health/10.0.0.9:3181") == (404, there)
     assert world.get("/health?verbose")[0] == 503
+
+
+def test_who_asks_for_the_head_alone_gets_the_same_answer_without_its_body(world: World) -> None:
+    for page in ("/metrics", "/health", f"/health/{world.agent.bookie_id}", "/"):
+        assert world.get(page, "HEAD") == (world.get(page)[0], "")
+    world.agent.start()
+    assert world.get("/health", "HEAD") == (200, "")
 
 
 def test_it_listens_at_the_port_of_the_bookie_id_on_the_loopback_address(world: World) -> None:

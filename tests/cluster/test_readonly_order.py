@@ -11,7 +11,7 @@ from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.cluster.formatting import format_bookie
-from spark_bookkeeper.cluster.readonly import read_order, set_readonly, set_writable
+from spark_bookkeeper.cluster.readonly import ReadOnlyOrder, read_order, set_readonly, set_writable
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Registration
@@ -158,6 +158,17 @@ def test_another_reason_is_published_and_the_same_one_keeps_its_time(world: Worl
     world.agent.step()
 
     assert world.registration.readonly_reason == "set by hand: moves to another rack"
+
+
+def test_who_gives_no_reason_leaves_the_one_that_somebody_gave(world: World) -> None:
+    first = set_readonly(world.person, BOOKIE, "new disk", NOW_MS)
+
+    assert set_readonly(world.person, BOOKIE, None, NOW_MS + 1) == first
+    assert read_order(world.person, BOOKIE) == first == ReadOnlyOrder("new disk", NOW_MS)
+
+
+def test_the_first_who_gives_no_reason_is_said_to_have_given_none(world: World) -> None:
+    assert set_readonly(world.person, BOOKIE, None, NOW_MS).reason == "no reason given"
 
 
 @pytest.mark.parametrize("is_readonly", [True, False])

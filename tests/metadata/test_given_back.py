@@ -208,6 +208,30 @@ def test_a_connection_that_comes_back_while_a_lock_is_being_released_is_not_miss
     assert not tree.locks()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_who_stands_again_is_told_when_the_vote_goes_that_was_given_back_before(
+    store: ZooKeeperStore, other: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Its end was asked for, and takes effect when it has been found and counts again."""
+    tree, others = store.underreplication, other.underreplication
+    told = threading.Event()
+    if not is_first:
+        assert others.stand("first", lambda: None)
+    assert tree.stand("one", lambda: None) is is_first
+    delete = store._zk.delete
+
+    def late(path: str, *arguments: Any) -> None:
+        monkeypatch.setattr(store._zk, "delete", delete)
+        assert tree.stand("one", told.set) is is_first
+        delete(path, *arguments)
+
+    monkeypatch.setattr(store._zk, "delete", late)
+    tree.stand_down()
+
+    assert told.wait(60), "else it would be without a vote until it looks by itself"
+    assert tree.stand("one", lambda: None) is is_first
+
+
 def test_a_lock_that_comes_late_goes_although_another_thread_is_releasing_that_ledger(
     store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

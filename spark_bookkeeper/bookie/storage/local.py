@@ -209,7 +209,7 @@ class LocalStorage(Storage):
         target = f"{self._root}/{path}"
         before = self._read.get(path)
         if before is not None:
-            with self._translated(target):
+            with self._reading(target):
                 try:
                     status = os.stat(target)
                 except FileNotFoundError:
@@ -225,7 +225,7 @@ class LocalStorage(Storage):
 
     def _content(self, target: str) -> tuple[os.stat_result, bytes] | None:
         """A whole file, and what it was just before it was read."""
-        with self._translated(target):
+        with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
             except FileNotFoundError:
@@ -243,7 +243,7 @@ class LocalStorage(Storage):
     @override
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer | None:
         target = f"{self._root}/{path}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
             except FileNotFoundError:
@@ -262,7 +262,7 @@ class LocalStorage(Storage):
         self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
     ) -> bool:
         target = f"{self._root}/{path}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
             except FileNotFoundError:
@@ -281,7 +281,7 @@ class LocalStorage(Storage):
     @override
     def size(self, path: str) -> int | None:
         target = f"{self._root}/{path}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 return os.stat(target).st_size
             except FileNotFoundError:
@@ -290,7 +290,7 @@ class LocalStorage(Storage):
     @override
     def modified_ms(self, path: str) -> int | None:
         target = f"{self._root}/{path}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 return os.stat(target).st_mtime_ns // 1_000_000
             except FileNotFoundError:
@@ -299,7 +299,7 @@ class LocalStorage(Storage):
     @override
     def list(self, directory: str) -> Sequence[str]:
         target = f"{self._root}/{directory}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 names = os.listdir(target)
             except FileNotFoundError:
@@ -421,7 +421,7 @@ class LocalStorage(Storage):
 
     @override
     def space(self) -> tuple[int, int] | None:
-        with self._translated(self._root):
+        with self._reading(self._root):
             usage = os.statvfs(self._root)
         return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
 
@@ -432,7 +432,7 @@ class LocalStorage(Storage):
     @override
     def temporary_files(self, directory: str) -> Sequence[str]:
         target = f"{self._root}/{directory}"
-        with self._translated(target):
+        with self._reading(target):
             try:
                 return sorted(name for name in os.listdir(target) if is_temporary(name))
             except FileNotFoundError:
@@ -449,17 +449,22 @@ class LocalStorage(Storage):
         return NamedFile(directory, name)
 
     def _translated(self, target: str) -> _Translated:
-        return _Translated(self, target)
+        return _Translated(self, target, "; the operation may or may not have taken effect")
+
+    def _reading(self, target: str) -> _Translated:
+        """Of what changes nothing."""
+        return _Translated(self, target, "")
 
 
 class _Translated:
     """What the system says of a file, in our words. A class, since a put enters it twice."""
 
-    __slots__ = ("_storage", "_target")
+    __slots__ = ("_doubt", "_storage", "_target")
 
-    def __init__(self, storage: LocalStorage, target: str) -> None:
+    def __init__(self, storage: LocalStorage, target: str, doubt: str) -> None:
         self._storage = storage
         self._target = target
+        self._doubt = doubt
 
     def __enter__(self) -> None:
         pass
@@ -476,9 +481,7 @@ class _Translated:
                 path=target,
             ) from error
         raise BookieUnavailableError(
-            f"{reason}; the operation may or may not have taken effect",
-            bookie_id=storage.bookie_id,
-            path=target,
+            f"{reason}{self._doubt}", bookie_id=storage.bookie_id, path=target
         ) from error
 
 

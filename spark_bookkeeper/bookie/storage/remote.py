@@ -148,7 +148,7 @@ class RemoteStorage(Storage):
             progress()
 
         calls = [partial(self._answered, request) for request in requests]
-        with self._translated(requests[0].path):
+        with self._translated(requests[0].path, *(each.operation for each in requests)):
             try:
                 return self._objects.run(partial(self._requests.ask, calls, goes_on))
             except BaseException:
@@ -164,7 +164,7 @@ class RemoteStorage(Storage):
     async def _asked(self, request: Request) -> Any:
         operation, path, arguments = request
         objects = self._objects
-        with self._translated(path):
+        with self._translated(path, operation):
             full = self._full(path)
             if operation == "put_if_absent":
                 return await objects.put_if_absent(full, bytes(arguments[0]))
@@ -188,7 +188,7 @@ class RemoteStorage(Storage):
 
     def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
         """One request by itself."""
-        with self._translated(path):
+        with self._translated(path, operation):
             return self._objects.run(partial(self._asked, Request(operation, path, arguments)))
 
     @override
@@ -286,7 +286,12 @@ class RemoteStorage(Storage):
         return f"{self._root}/{path}" if path else self._root
 
     @contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
+    def _translated(self, path: str, *operations: Operation) -> Iterator[None]:
+        """What their SDK says, in our words.
+
+        Args:
+            operations: the requests that are sent; none of them for other changes.
+        """
         try:
             yield
         except BookieError:
@@ -297,10 +302,9 @@ class RemoteStorage(Storage):
                 raise BookieFullError(
                     f"{whose(self)}{where}: {error}", bookie_id=self.bookie_id, path=where
                 ) from error
-            reason = (
-                f"{where}: {type(error).__name__}: {error}; the operation may or may not have "
-                "taken effect"
-            )
+            reason = f"{where}: {type(error).__name__}: {error}"
+            if not operations or "put_if_absent" in operations:  # no other changes anything
+                reason += "; the operation may or may not have taken effect"
             raise unavailable(self, reason, where) from error
 
 

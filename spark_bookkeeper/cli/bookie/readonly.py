@@ -6,7 +6,7 @@ import click
 
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.readonly import set_readonly, set_writable
+from spark_bookkeeper.cluster.readonly import NO_REASON, read_order, set_readonly, set_writable
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.session import BookKeeper
 
@@ -23,21 +23,32 @@ def _when(bk: BookKeeper, name: BookieId) -> str:
     epilog='Example: spark-bookkeeper bookie set-readonly 10.0.0.3:3181 --reason "new disk"',
 )
 @click.argument("bookie_id", metavar="BOOKIE")
-@click.option("--reason", default="no reason given", help="Shown to everybody who asks why.")
+@click.option(
+    "--reason", help=f"Shown to everybody who asks why. Default: as before, else {NO_REASON!r}."
+)
 @access_options
 @click.pass_obj
-def set_readonly_(settings: Settings, access: Access, bookie_id: str, reason: str) -> int:
+def set_readonly_(settings: Settings, access: Access, bookie_id: str, reason: str | None) -> int:
     """Let BOOKIE take no new data until `set-writable`, also when its agent starts again.
 
     What it holds stays readable. Writers that use it go on elsewhere when they can.
     """
     name = parse_bookie_id(bookie_id)
     with connected(settings, access) as bk:
-        set_readonly(bk.context.store, name, reason, bk.context.runtime.wall_ms())
+        before = read_order(bk.context.store, name)
+        order = set_readonly(bk.context.store, name, reason, bk.context.runtime.wall_ms())
         when = _when(bk, name)
+    was = ""
+    if before is not None:
+        was = "; the reason " + ("stays: " if before.reason == order.reason else "was: ")
+        was += before.reason
     settings.output.result(
-        {"bookie_id": name, "readonly_by_hand": reason},
-        lambda: settings.output.say(f"bookie {name} is to be read-only; {when}"),
+        {
+            "bookie_id": name,
+            "readonly_by_hand": order.reason,
+            "readonly_by_hand_before": None if before is None else before.reason,
+        },
+        lambda: settings.output.say(f"bookie {name} is to be read-only; {when}{was}"),
     )
     return EXIT_DONE
 

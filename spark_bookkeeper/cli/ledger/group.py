@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import click
@@ -20,12 +20,13 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
-from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.session.arguments import known_bookies
 
@@ -173,14 +174,15 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         info = bk.ledger(ledger_id)
         value = ledger_object(info)
         found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
-        alive = bk.context.bookies.registrations().keys()
+        lost = found.bookies() - bk.context.bookies.registrations().keys()
+        copies = _copies(bk.context, parse_ledger_id(ledger_id), lost) if lost else []
         rows = info.slots_arrow().to_pylist() if slots else []
         now_ms = bk.context.runtime.wall_ms()
     if slots:
         value["slots"] = rows
 
     def present() -> None:
-        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive}, now_ms)
+        _show_ledger(settings, info, found, lost, copies, now_ms)
         if slots:
             _show_slots(settings, rows)
 
@@ -226,7 +228,21 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
     }
 
 
-def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieId]) -> None:
+def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) -> Sequence[str]:
+    """What makes the copies of lost bookies again, as `doctor` says, and what that waits for."""
+    from spark_bookkeeper.cluster.at_work import AutorecoverySeen
+    from spark_bookkeeper.cluster.endangered import make_again
+
+    autorecovery = AutorecoverySeen.of(context, ledger_id)
+    advice = make_again(sorted(lost), autorecovery.instead_of_recover([ledger_id]))
+    waits = (*autorecovery.without_worker, *autorecovery.waiting)
+    return [
+        f"make their copies again: {advice}",
+        *(f"cannot be repaired now: {why}" for _, why in waits),
+    ]
+
+
+def show_picture(settings: Settings, metadata: LedgerMetadata, lost: Set[BookieId]) -> None:
     """Print the fragments by bookies."""
     width = min(140, shutil.get_terminal_size((100, 24)).columns)
     for line in draw_fragments(metadata.quorum, list(metadata.fragment_ranges()), lost, width):
@@ -238,7 +254,8 @@ def _show_ledger(
     settings: Settings,
     info: LedgerInfo,
     metadata: LedgerMetadata,
-    lost: set[BookieId],
+    lost: Set[BookieId],
+    copies: Sequence[str],
     now_ms: int,
 ) -> None:
     quorum = metadata.quorum
@@ -276,10 +293,9 @@ def _show_ledger(
     settings.output.say("")
     show_picture(settings, metadata, lost)
     if lost:
-        settings.output.say(
-            f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
-            f"spark-bookkeeper bookie recover {' --bookie '.join(sorted(lost))}"
-        )
+        settings.output.say(f"\n  lost: {', '.join(sorted(lost))}")
+        for line in copies:
+            settings.output.say(f"  {line}")
     if info.writer_state == "gone":
         settings.output.say(
             "\n  nobody writes it any more, and its end is not fixed. Fix it: "

@@ -11,7 +11,7 @@ for each stripe class (``entry id mod E``), or a single wide one where nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -29,7 +29,7 @@ MOST_CELLS: Final = 12
 def draw_fragments(
     quorum: Quorum,
     fragments: Sequence[FragmentRange],
-    lost: frozenset[BookieId] | set[BookieId] = frozenset(),
+    lost: Set[BookieId] = frozenset(),
     width: int = 100,
 ) -> list[str]:
     """Lines of at most about ``width`` characters; fragments that do not fit go below.

@@ -36,7 +36,7 @@ class AuditorVotes:
     def __init__(self, zk: Nodes, root: Callable[[], str]) -> None:
         self._zk = zk
         self._root = root
-        self._stop_watching: Callable[[], None] | None = None
+        self._stop_watching: Sequence[Callable[[], None]] = ()
         self._leaving: object = None
         """Which time it left; as long as its vote is to go."""
 
@@ -57,15 +57,20 @@ class AuditorVotes:
         if place is None:  # it went again: the session has just ended
             changed()
             return False
-        if self._stop_watching is not None:
-            self._stop_watching()
-        # The auditor watches its own vote, and everybody else the one before.
-        self._stop_watching = self._zk.watches.watch_gone(votes[max(0, place - 1)].path, changed)
+        self._watch_no_more()
+        # Everybody watches the vote before, and his own: where he had left without an answer, its
+        # end may have been on its way when he came again.
+        watched = votes[max(0, place - 1) : place + 1]
+        self._stop_watching = [self._zk.watches.watch_gone(v.path, changed) for v in watched]
         if place:
             return False
         with suppress(AbsentError, ChangedError):  # it is there for people who look
             self._zk.set(parent, encode_vote(name), -1)
         return True
+
+    def _watch_no_more(self) -> None:
+        for stop in self._stop_watching:
+            stop()
 
     def stand_down(self) -> None:
         """``Underreplication.stand_down``."""
@@ -73,8 +78,7 @@ class AuditorVotes:
 
         def note() -> None:
             self._leaving = leaving
-            if self._stop_watching is not None:
-                self._stop_watching()
+            self._watch_no_more()
 
         self._zk.surely(note, self.discard)
 
