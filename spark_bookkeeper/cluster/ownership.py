@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Judgement, claims_of, judge, mismatch, moved
 from spark_bookkeeper.cluster.cookies import check_whole, cookie_of
+from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
@@ -60,6 +61,7 @@ def claim_partition(
         if verdict is Judgement.WRITE_COOKIE:
             check_whole(store, claims)
         if verdict is Judgement.FORMAT:
+            forget_order(store, bookie_id)  # left for the one before, by who died forgetting it
             marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
         assert marker is not None
         try:

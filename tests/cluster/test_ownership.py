@@ -26,6 +26,7 @@ from spark_bookkeeper.cluster.cookies import (
 )
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
+from spark_bookkeeper.cluster.readonly import read_order, set_readonly
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import open_root
 from spark_bookkeeper.errors import (
@@ -504,6 +505,25 @@ def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie
 
     assert happened
     assert has_cookie(store, marker)
+
+
+def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    claim_partition(store, make_storage(tmp_path / "old"), BOOKIE, token=token)
+    set_readonly(store, BOOKIE, "its disk is old", 1)
+
+    def die(moment: str, operation: str, subject: str) -> None:
+        if operation == "delete_register":
+            raise MetadataUnavailableError("no answer")
+
+    with pytest.raises(MetadataUnavailableError):
+        forget_bookie(metadata.session(die), BOOKIE)
+    assert store.read_cookie(BOOKIE) is None
+    claim_partition(store, make_storage(tmp_path / "new"), BOOKIE, token=token)
+
+    assert read_order(store, BOOKIE) is None
 
 
 def test_a_bookie_that_nobody_can_say_who_counts_on_is_neither_forgotten_nor_formatted(
