@@ -227,12 +227,14 @@ def _write_and_read(storage: Storage, path: str) -> None:
     data = path.encode() * 16
     try:
         try:
-            is_new = storage.put_if_absent(path, data)
+            storage.put_if_absent(path, data)
         except BookieFullError:
             raise
         except BookieUnavailableError as error:
             raise _WriteError(error.message) from error
-        if not is_new or storage.read(path) != data:
+        # Its name was never used before: what is read is ours, also where the answer to the put was
+        # lost, and its repetition found the name taken (SLOT-LOG rule R3).
+        if storage.read(path) != data:
             raise unavailable(
                 storage,
                 f"{storage.uri}/{path} was written and does not read back as it was written",

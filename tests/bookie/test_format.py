@@ -280,6 +280,31 @@ def test_r18_an_unsuitable_file_system_is_refused_with_the_reason(
     assert "BOOKIE" not in disk.files
 
 
+class LosesAnswers(MemoryStorage):
+    """Of the first put that created each kind of file; its client repeats the put by itself."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self.lost: set[str] = set()
+
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        is_new = super().put_if_absent(path, data)
+        kind = path.rpartition("/")[2].rpartition("-")[2]
+        if is_new and kind not in self.lost:
+            self.lost.add(kind)
+            return False
+        return is_new
+
+
+def test_an_answer_that_was_lost_says_nothing_against_a_file_system(token: Token) -> None:
+    storage = LosesAnswers(MemoryDisk())
+
+    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    assert read_marker(storage) == marker
+    assert storage.lost == {"race", "file", "BOOKIE"}
+
+
 def test_r18_a_file_system_that_cannot_sync_is_refused(token: Token) -> None:
     disk = MemoryDisk()
 

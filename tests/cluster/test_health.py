@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -119,6 +121,24 @@ def test_a_partition_that_lost_its_ledgers_and_not_its_marker_is_not_well(
     assert problem is not None
     assert "what it held was removed" in problem
     assert decide(WRITABLE, Observation(problem), CONFIG) == Unregister(problem)
+
+
+class RepeatsPuts(MemoryStorage):
+    """The client of a bucket that has lost the answer to a put, and repeats it by itself."""
+
+    @override
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        super().put_if_absent(path, data)
+        return super().put_if_absent(path, data)
+
+
+def test_storage_is_well_where_the_answer_to_a_put_was_lost() -> None:
+    disk, marker = formatted(has_directories=False)
+
+    seen = observe(RepeatsPuts(disk), marker, lambda: "x")
+
+    assert seen == observe(MemoryStorage(disk), marker, lambda: "y")
+    assert seen.problem is None
 
 
 def test_a_bucket_that_an_older_version_formatted_is_well() -> None:
