@@ -40,9 +40,9 @@ def marker_of(storage: Storage) -> Marker | None:
     except BookieUnavailableError as error:
         cause = error.__cause__ or error
         raise BookieUnavailableError(
-            f"{storage.uri} cannot be read: {type(cause).__name__}: {cause}. Nothing was changed. "
-            "Check the root and who may read it; credentials come from --storage-option or from "
-            "the environment, as the file system's own documents say",
+            f"{storage.uri} cannot be read: {type(cause).__name__}: {str(cause).rstrip('.')}. "
+            "Nothing was changed. Check the root and who may read it; credentials come from "
+            "--storage-option or from the environment, as the file system's own documents say",
             **error.facts,
             nothing_changed=True,
         ) from error
