@@ -21,6 +21,10 @@ CANCEL_SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 0.2
 """Between two orders to cancel: the first may come before there is anything to cancel."""
 
+LOOK_SECONDS: Final = 0.5
+"""How long a signal can pass unnoticed that the system gave to another thread than the main one, or
+just before that one began to wait: neither ends its wait."""
+
 T = TypeVar("T")
 
 Start = Callable[[Callable[[], None]], threading.Thread]
@@ -65,7 +69,7 @@ def wait_apart(
         worker = thread(run)
         try:
             worker.start()
-            told.get()
+            _hear(told)
             if interrupts:
                 raise KeyboardInterrupt
         except BaseException:
@@ -74,6 +78,13 @@ def wait_apart(
     if interrupts:  # it ended, and somebody wanted to stop all the same
         raise KeyboardInterrupt
     return outcome.result()
+
+
+def _hear(told: SimpleQueue[None]) -> None:
+    """Wait for the end of the work, or for an interrupt."""
+    while True:
+        with suppress(Empty):
+            return told.get(timeout=LOOK_SECONDS)
 
 
 def _end(

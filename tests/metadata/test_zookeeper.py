@@ -108,6 +108,8 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept() that waits
         self._listener.close()
         self.cut()
 

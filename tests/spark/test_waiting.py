@@ -21,6 +21,9 @@ class Work:
 
     def run(self) -> str:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return self._go_on()
+
+    def _go_on(self) -> str:
         if not self.is_cancelled.wait(60):
             return "never cancelled"
         self.has_ended = True
@@ -98,6 +101,20 @@ def test_ctrl_c_in_the_last_moment_of_the_work_is_not_lost() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         wait_apart(run)
+
+
+def test_ctrl_c_that_the_system_gives_to_another_thread_is_heard_of_all_the_same() -> None:
+    class Elsewhere(Work):
+        def run(self) -> str:
+            signal.raise_signal(signal.SIGINT)  # in this thread: nothing ends the main one's wait
+            return self._go_on()
+
+    work = Elsewhere()
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_apart(work.run, work.cancel)
+
+    assert work.has_ended
 
 
 def test_an_own_handler_decides_what_ctrl_c_does() -> None:
