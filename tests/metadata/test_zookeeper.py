@@ -112,6 +112,8 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept() that waits
         self._listener.close()
         self.cut()
+        for each in list(self._open):  # also those that were never greeted
+            each.close()
 
     def cut(self) -> None:
         for each in list(self._open):
@@ -122,14 +124,14 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self._open.add(client)
                 if self.never_greeted:
                     self.never_greeted -= 1
-                    self._open.add(client)
                     continue
                 server = socket.create_connection(self._upstream)
                 for each in (client, server):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._open |= {client, server}
+                self._open.add(server)
                 lost: set[int] = set()
                 for source, target, wanted in (
                     (client, server, "_requests"),
