@@ -495,7 +495,7 @@ def test_a_ledger_that_was_named_and_is_deleted_meanwhile_ends_nothing(ground: G
     """The others of which it is asked are told, and one of them was closed already."""
     is_open, gone = written(ground, close=False), written(ground)
     is_open.abandon()
-    bookie = gone.metadata.last_fragment.ensemble[0]
+    bookie = min(is_open.metadata.bookies() & gone.metadata.bookies())
     ground.format(bookie)
     left = [gone.ledger_id]
 
