@@ -1,72 +1,44 @@
-"""What Java knows of ZooKeeper's classes, kept for all servers that a run of tests starts.
+"""Keeps Java's classes of ZooKeeper for all servers that the tests start.
 
-A server spends most of its start on reading the same classes, and a run of all tests starts more
-than a hundred. Java can keep them as it has them in memory when a program ends (class data
-sharing, JEP 350), and takes them from there when it is told where.
+A server spends most of its start on loading the same classes. Java can save them when a program
+ends, and load them from the saved file in the next one (class data sharing, JEP 350).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
 
-MANY: Final = 50
-"""So many tests with processes of their own start more servers than it costs to keep the classes:
-as much as five starts."""
-
 _ENDING_SECONDS: Final = 60.0
-"""Until a server has ended that writes its classes down, on a machine that is busy."""
-
+"""A server that saves its classes has this long to end, also on a busy machine."""
 
 _UNSYNCED: Final = "-Dzookeeper.forceSync=no"
-"""What a server wrote is there when it was killed; only a machine that stops would lose it."""
+"""Only a machine that stops would lose what a server did not sync, and no test stops one."""
 
 
-class ClassArchive:
-    """A plugin of pytest: an archive is made before the first test, and goes after the last one.
+def use(archive: Path) -> None:
+    """Start every server without syncs, and from the archive if it exists."""
+    shared = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+    zookeeper._JVM_OPTIONS = (*zookeeper._JVM_OPTIONS, _UNSYNCED, *shared)
 
-    And no server that a test starts waits for its disk.
-    """
 
-    def __init__(self) -> None:
-        self._directory: Path | None = None
-        self._before = zookeeper._JVM_OPTIONS
-        self._usual = (*self._before, _UNSYNCED)
-
-    def pytest_configure(self) -> None:
-        zookeeper._JVM_OPTIONS = self._usual
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        items = [item for item in session.items if item.get_closest_marker("integration")]
-        if len(items) < MANY or session.config.option.collectonly:
-            return
-        self._directory = Path(tempfile.mkdtemp(prefix="spark-bookkeeper-classes-"))
-        archive = self._directory / "zookeeper.jsa"
-        try:
-            zookeeper._JVM_OPTIONS = (*self._usual, f"-XX:ArchiveClassesAtExit={archive}")
-            _serve_once(self._directory / "server")
-        except BookKeeperError:  # no Java: the tests that need it say so
-            return
-        finally:
-            zookeeper._JVM_OPTIONS = self._usual
-        if archive.exists():  # an older or another Java may have none
-            zookeeper._JVM_OPTIONS = (*self._usual, f"-XX:SharedArchiveFile={archive}")
-
-    def pytest_sessionfinish(self) -> None:
-        zookeeper._JVM_OPTIONS = self._before
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+def make(archive: Path) -> None:
+    """Make the archive. Without a Java, or with one that cannot save classes, there is none."""
+    usual = zookeeper._JVM_OPTIONS
+    zookeeper._JVM_OPTIONS = (*usual, f"-XX:ArchiveClassesAtExit={archive}")
+    try:
+        _serve_once(archive.with_name("server"))
+    except BookKeeperError:  # no Java: the tests that need it say so
+        return
+    finally:
+        zookeeper._JVM_OPTIONS = usual
 
 
 def _serve_once(directory: Path) -> None:

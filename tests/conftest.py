@@ -19,11 +19,10 @@ from hypothesis import HealthCheck, settings
 from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FileSystem
 from spark_bookkeeper.client.write import lane
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
-from tests.class_archive import ClassArchive
-from tests.guests import guests_of
+
+pytest_plugins = ["tests.parallel", "tests.worlds"]
 
 # A shared machine can stall any example for seconds, so no example has a deadline; on CI the
 # examples are derived from the test itself, so that a run can be repeated.
@@ -43,6 +42,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Every JVM of Spark here lives for seconds. Code compiled for hours costs it a third more.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# A run starts hundreds of processes. Without bytecode each of them would compile the library again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Spark looks up the name of the machine, which need not have an address.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
@@ -50,10 +53,6 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["COLUMNS"] = "80"
 for name in ("FORCE_COLOR", "SPARK_BOOKKEEPER_METADATA_URI"):
     os.environ.pop(name, None)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(ClassArchive())
 
 
 def pytest_collection_finish() -> None:
@@ -140,20 +139,6 @@ def unpaused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
     if directory not in AS_ELSEWHERE:
         monkeypatch.setattr(lane, "PAUSES_SECONDS", (0.0,) * len(lane.PAUSES_SECONDS))
-
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """One ZooKeeper for all clusters that are its guests."""
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("host") / "zookeeper") as running:
-        yield running
-
-
-@pytest.fixture
-def guests(host: EmbeddedZooKeeper) -> Iterator[None]:
-    """Clusters that a test starts have no ZooKeeper of their own; see ``guests.py``."""
-    with guests_of(host):
-        yield
 
 
 DELTA = "4.4.0"

@@ -1,0 +1,101 @@
+"""Runs the tests in several processes: how many, which tests share one, what is made first.
+
+``pytest-xdist`` starts the processes ("workers") and hands out the tests; ``-n 0`` runs all in
+one process. Each worker has a Spark session and a ZooKeeper of its own, if its tests need them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typing_extensions import override
+from xdist.scheduler import LoadGroupScheduling
+
+from tests import class_archive
+
+TESTS: Final = Path(__file__).parent
+
+ONE_WORKER: Final = ("spark", "delta", "cli", "peer")
+"""Folders whose tests share something that takes seconds to start: a Spark session, a cluster."""
+
+FIRST: Final = ("spark", "delta", "peer", "simulation", "integration", "tidy", "cluster", "cli")
+"""Folders with the longest groups: a long group that begins last keeps all but one core idle."""
+
+
+class Groups(LoadGroupScheduling):
+    """Sends all tests of a folder in ``ONE_WORKER``, or of another file, to one worker.
+
+    The groups come from the path, not from the mark ``xdist_group``, because that mark changes the
+    id of a test: the id in a report could not be run.
+    """
+
+    @override
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        folder = _folder(path)
+        return folder if folder in ONE_WORKER else path
+
+
+def _folder(path: str) -> str:
+    return path.removeprefix("tests/").split("/", 1)[0]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores, since many tests wait; none for tests that are named by id."""
+    if all("::" in argument for argument in config.args):
+        return 0
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
+    config.option.loadscopereorder = False  # the order is that of ``pytest_collection_modifyitems``
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the folders in ``FIRST`` before the others."""
+    if hasattr(config, "workerinput"):
+        rank = {folder: number for number, folder in enumerate(FIRST)}
+        items.sort(key=lambda item: rank.get(_folder(item.nodeid), len(FIRST)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    class_archive.use(_archive(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Make before a run of all tests what each worker would otherwise make for itself."""
+    if [Path(argument).resolve() for argument in config.args] != [TESTS]:
+        return
+    if not _archive(config).exists():
+        class_archive.make(_archive(config))
+    if not any(TESTS.glob("client/__pycache__/*-pytest-*.pyc")):
+        _compile_tests()
+
+
+def _archive(config: pytest.Config) -> Path:
+    return config.cache.mkdir("zookeeper") / "classes.jsa"
+
+
+def _compile_tests() -> None:
+    """Have pytest write the bytecode of all tests, a part of the folders on each core."""
+    folders = sorted(str(path) for path in TESTS.iterdir() if path.is_dir())
+    cores = len(os.sched_getaffinity(0))
+    collecting = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", *folders[n::cores]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(cores)
+    ]
+    for process in collecting:
+        process.wait()

@@ -1,0 +1,101 @@
+"""The worlds that tests start from: a ground in one process, a local cluster, ledgers in them.
+
+A ground (``testing/ground.py``) has bookies in directories and metadata in memory. A cluster has
+a real ZooKeeper: the clusters of one worker are guests of one server (``guests.py``), each below a
+node of its own. A module that needs another ground has a fixture ``ground`` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.guests import guests_of
+
+USUAL: Final = Quorum(3, 3, 2)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """Four bookies in directories, metadata in memory."""
+    return Ground(tmp_path)
+
+
+@pytest.fixture
+def inline_ground(tmp_path: Path) -> Ground:
+    """A ground in which one thing happens after the other, in the same order in every run."""
+    return Ground(tmp_path / "inline", runtime=InlineRuntime())
+
+
+def written(
+    world: Ground | ClientContext,
+    count: int = 10,
+    quorum: Quorum = USUAL,
+    *,
+    payload: Callable[[int], bytes] = lambda number: b"%d" % number,
+    close: bool = True,
+) -> LedgerWriter:
+    """The writer of a ledger with ``count`` entries, each on its whole write set."""
+    context = world.context if isinstance(world, Ground) else world
+    writer = lifecycle.create_ledger(context, quorum)
+    for number in range(count):
+        writer.append(payload(number))
+    wait_for_every_copy(writer)
+    if close:
+        writer.close()
+    return writer
+
+
+def payloads(world: Ground | ClientContext, ledger: LedgerWriter | int) -> list[bytes]:
+    """The payloads of a ledger; opening it fences its writer. A ground reads as another client."""
+    context = world.client() if isinstance(world, Ground) else world
+    ledger_id = LedgerId(ledger) if isinstance(ledger, int) else ledger.ledger_id
+    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """The one ZooKeeper of a worker, for all clusters that are its guests."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("host") / "zookeeper") as running:
+        yield running
+
+
+@pytest.fixture
+def guests(host: EmbeddedZooKeeper) -> Iterator[None]:
+    """Clusters that a test starts have no ZooKeeper of their own."""
+    with guests_of(host):
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    host: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """Six bookies that all tests of a worker share; no test takes one away."""
+    made = LocalCluster(tmp_path_factory.mktemp("shared") / "cluster", bookies=6)
+    with guests_of(host):
+        made.start()
+    with made as running:
+        yield running
+
+
+@pytest.fixture
+def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCluster]]:
+    """Starts a cluster of so many bookies, of which the test may destroy some."""
+    with ExitStack() as stack:
+        yield lambda bookies: stack.enter_context(
+            LocalCluster(tmp_path / f"cluster-of-{bookies}", bookies=bookies)
+        )
