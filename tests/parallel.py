@@ -27,7 +27,7 @@ FIRST: Final = ("spark", "delta", "peer", "simulation", "integration", "tidy", "
 """Folders with the longest groups: a long group that begins last keeps all but one core idle."""
 
 
-class Groups(LoadGroupScheduling):
+class Groups(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
     """Sends all tests of a folder in ``ONE_WORKER``, or of another file, to one worker.
 
     The groups come from the path, not from the mark ``xdist_group``, because that mark changes the

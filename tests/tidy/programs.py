@@ -9,7 +9,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACES: Final = [
-    place for place in ("spark_bookkeeper", "tests", "jobs") if any((ROOT / place).rglob("*.py"))
+    place
+    for place in ("spark_bookkeeper", "tests", "jobs", ".ci")
+    if any((ROOT / place).rglob("*.py"))
 ]
 
 TYPES: Final = ("-m", "mypy", *PLACES)

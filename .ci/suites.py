@@ -1,0 +1,169 @@
+"""Runs every suite to its end, and fails unless each of them has passed.
+
+A suite fails if a test of it fails, if it is cut off or never began, if it holds no test, and if it
+skips a test for want of something that can be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+BUDGET_SECONDS: Final = 85 * 60
+"""Ends a run that hangs. A run is expected to take 50 minutes on two cores."""
+
+NOT_INSTALLABLE: Final = (
+    "there is but one disk here",
+    "mounting a small file system needs root",
+    "files without a name are not supported here",
+    "no file system that is synced as a whole",
+    "belongs to somebody else",
+)
+"""Reasons to skip a test that name what a machine is, and not what it lacks."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A command, and the tests that it runs if it is one of pytest."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_of_tests: bool = True
+
+    def run(self, report: Path, seconds: float) -> str:
+        """Run it for at most so many seconds; say what is wrong with it, or nothing."""
+        if seconds <= 0:
+            return "did not begin: no time was left"
+        junit = (f"--junitxml={report}",) if self.is_of_tests else ()
+        process = subprocess.Popen(
+            [*self.command, *junit],
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"was cut off after {seconds:.0f} s"
+        if code != 0:
+            return f"ended with exit code {code}"
+        return fault_of(report) if self.is_of_tests else ""
+
+
+def fault_of(report: Path) -> str:
+    """What is wrong with tests of which none failed, by their JUnit report."""
+    tests = list(ElementTree.parse(report).iter("testcase"))
+    if not tests:
+        return "holds no test"
+    skipped = [
+        f"{test.get('classname')}::{test.get('name')}: {skip.get('message')}"
+        for test in tests
+        for skip in test.iter("skipped")
+        if not any(reason in (skip.get("message") or "") for reason in NOT_INSTALLABLE)
+    ]
+    return "\n  ".join(["skipped tests:", *skipped]) if skipped else ""
+
+
+def run_all(suites: Sequence[Suite], reports: Path, budget_seconds: float) -> int:
+    """Run the suites one after the other, then list them; the exit code is 1 if one has a fault."""
+    began = time.monotonic()
+    rows: list[tuple[str, float, str]] = []
+    for number, suite in enumerate(suites):
+        begins = time.monotonic()
+        print(f"\n== {suite.name}, {begins - began:.0f} s after the first", flush=True)
+        fault = suite.run(reports / f"{number}.xml", budget_seconds - (begins - began))
+        rows.append((suite.name, time.monotonic() - begins, fault))
+    print(f"\n== {len(suites)} suites in {time.monotonic() - began:.0f} s", flush=True)
+    for name, seconds, fault in rows:
+        print(f"{'FAILED' if fault else 'passed'} {seconds:5.0f} s  {name}  {fault}", flush=True)
+    return 1 if any(fault for _, _, fault in rows) else 0
+
+
+def oldest_spark() -> str:
+    """The oldest Spark that is promised."""
+    found = re.search(r'"pyspark>=([0-9.]+)', Path("pyproject.toml").read_text())
+    assert found is not None, "pyproject.toml names an oldest Spark"
+    return found[1]
+
+
+def oldest_python() -> str:
+    """Where the oldest Python that is promised is: on the path, or among those of pyenv."""
+    places = [*Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10"), "python3.10"]
+    for place in map(str, places):
+        try:
+            subprocess.run([place, "-c", ""], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return place
+    return "python3.10"  # the suite says that it is missing
+
+
+INSTALL_ON: Final = """
+"$1" -m venv "$2" && "$2/bin/python" -m pip install -q -e '.[test]'
+"""
+
+
+def suites(made: Path) -> list[Suite]:
+    """All of them. ``made`` is a directory for what they install."""
+    pytest = ("-m", "pytest")
+    spark, oldest = made / "spark", made / "oldest"
+    in_process = "not full and not slow and not exhaustive and not peer and not delta"
+    return [
+        Suite("python -m pytest", (sys.executable, *pytest)),
+        Suite("the wheel", (".ci/wheel", str(made)), is_of_tests=False),
+        Suite("peer", (sys.executable, *pytest, "-m", "peer and not exhaustive")),
+        Suite("delta", (sys.executable, *pytest, "-m", "delta and not exhaustive")),
+        Suite(
+            "full and slow",
+            (
+                *(sys.executable, *pytest, "-m"),
+                "(full or slow) and not peer and not delta and not exhaustive",
+            ),
+        ),
+        Suite(
+            "install the oldest Spark",
+            (
+                *(sys.executable, "-m", "pip", "install", "-q"),
+                *("--target", str(spark), f"pyspark=={oldest_spark()}"),
+            ),
+            is_of_tests=False,
+        ),
+        Suite(
+            "tests/spark on the oldest Spark",
+            # Its own way of taking results leaves sockets to the garbage collector.
+            (
+                *(sys.executable, *pytest, "tests/spark", "-W", "ignore::ResourceWarning"),
+                *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
+            ),
+            {"PYTHONPATH": str(spark)},
+        ),
+        Suite(
+            "install on the oldest Python",
+            ("bash", "-c", INSTALL_ON, "install", oldest_python(), str(oldest)),
+            is_of_tests=False,
+        ),
+        Suite(
+            "the tests without Java on the oldest Python",
+            (
+                *(str(oldest / "bin/python"), *pytest, "-m"),
+                f"{in_process} and not spark and not integration",
+            ),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    made = Path(sys.argv[1])
+    sys.exit(run_all(suites(made), made, BUDGET_SECONDS))
