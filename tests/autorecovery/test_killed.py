@@ -9,12 +9,12 @@ that is copied to, for a while or for good; the role goes on as it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -25,10 +25,11 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, Hook, KillAt, Killed
+from tests.snapshots import Snapshot
 
 Role = Callable[[Process], object]
 
-BATCH: Final = 4
+BATCH: Final = 3
 
 ROLES: dict[str, Role] = {
     "auditor": lambda process: process.audit(),
@@ -171,9 +172,9 @@ class KillAtStep:
             raise Killed(f"{operation} {path} on {place}")
 
 
-def situation(directory: Path, role: str) -> Ground:
+def situation(directory: Path, role: str) -> Snapshot:
     """Ledgers that lost a bookie, up to where the role begins."""
-    ground = Ground(directory)
+    ground = Ground(directory / "situation")
     ground.stop(spare(ground))
     count = BATCH if role == "batch" else 1
     writer, *_ = [written(ground, count=2, close=role != "recovery") for _ in range(count)]
@@ -193,8 +194,7 @@ def situation(directory: Path, role: str) -> Ground:
             LedgerId(writer.ledger_id),
             lambda note: replace(note, open_since_ms=0, next_try_at_ms=0),
         )
-    ground.forget()
-    return ground
+    return Snapshot(ground)
 
 
 def spare(ground: Ground) -> BookieId:
@@ -239,9 +239,8 @@ def end_of(ground: Ground) -> tuple[object, ...]:
     )
 
 
-def whole(directory: Path, role: str, hook: Hook) -> tuple[object, ...]:
+def whole(ground: Ground, role: str, hook: Hook) -> tuple[object, ...]:
     """The end when nobody dies."""
-    ground = situation(directory / "whole", role)
     run_role(ground, role, hook)
     finish(ground)
     end = end_of(ground)
@@ -249,18 +248,25 @@ def whole(directory: Path, role: str, hook: Hook) -> tuple[object, ...]:
     return end
 
 
-@pytest.mark.parametrize("role", ROLES)
+def some_in_full(names: Collection[str], cases: Iterable[tuple[str, ...]]) -> Sequence[Any]:
+    """The cases, of which those with such a role or name are no part of the plain run."""
+    marks = ((), pytest.mark.full)
+    return [pytest.param(*c, marks=marks[c[0] in names or "-".join(c) in names]) for c in cases]
+
+
+@pytest.mark.parametrize("role", some_in_full({"beside"}, ((role,) for role in ROLES)))
 def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
     tmp_path: Path, role: str
 ) -> None:
     steps = STEPS[role]
     nobody_dies = KillAtStep(steps, -1)
-    expected = whole(tmp_path, role, nobody_dies)
+    before = situation(tmp_path, role)
+    expected = whole(before.copy(tmp_path / "whole"), role, nobody_dies)
     missed = [step.words for step in steps[nobody_dies.reached :]]
     assert not missed, "the table has steps that are not taken, or not in this order"
 
     for number, step in enumerate(steps):
-        ground = situation(tmp_path / str(number), role)
+        ground = before.copy(tmp_path / str(number))
         killed = KillAtStep(steps, number)
         run_role(ground, role, killed)
         assert killed.is_dead, f"it did not come to step {number}: {step.words}"
@@ -272,11 +278,12 @@ def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
 @pytest.mark.parametrize("role", ROLES)
 def test_killed_at_any_operation_the_cluster_ends_the_same(tmp_path: Path, role: str) -> None:
     counting = KillAt(-1)
-    expected = whole(tmp_path, role, counting)
+    before = situation(tmp_path, role)
+    expected = whole(before.copy(tmp_path / "whole"), role, counting)
     assert counting.operations > len(STEPS[role])
 
     for number in range(counting.operations):
-        ground = situation(tmp_path / str(number), role)
+        ground = before.copy(tmp_path / str(number))
         run_role(ground, role, KillAt(number))  # a run may have an operation less than another
         finish(ground)
         assert end_of(ground) == expected, f"killed at {number} of {counting.operations}"
@@ -308,16 +315,21 @@ def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     ("role", "which"),
-    [*((role, "source") for role in ROLES), *((role, "target") for role in COPIED)],
+    some_in_full(
+        {"auditor", "beside", "batch", "check", "repair-source", "recovery-target"},
+        [*((role, "source") for role in ROLES), *((role, "target") for role in COPIED)],
+    ),
 )
 def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
     tmp_path: Path, role: str, which: str
 ) -> None:
     steps = STEPS[role]
-    expected = wholeness(whole(tmp_path, role, AtStep(steps, -1, lambda: None)))
+    before = situation(tmp_path, role)
+    nothing_happens = AtStep(steps, -1, lambda: None)
+    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
 
     for number, step in enumerate(steps):
-        ground = situation(tmp_path / str(number), role)
+        ground = before.copy(tmp_path / str(number))
         bookie = bookie_of(ground, role, which)
         dies = AtStep(steps, number, partial(ground.stop, bookie))
         run_role(ground, role, dies)
@@ -342,10 +354,12 @@ def test_a_bookie_lost_for_good_at_any_step_is_replaced_too(
 ) -> None:
     """Two new ones come in its place. A worker beside one has nowhere to copy to without it."""
     steps = STEPS[role]
-    expected = wholeness(whole(tmp_path, role, AtStep(steps, -1, lambda: None)))
+    before = situation(tmp_path, role)
+    nothing_happens = AtStep(steps, -1, lambda: None)
+    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
 
     for number, step in enumerate(steps):
-        ground = situation(tmp_path / str(number), role)
+        ground = before.copy(tmp_path / str(number))
         bookie = bookie_of(ground, role, which)
 
         def dies(ground: Ground = ground, bookie: BookieId = bookie) -> None:

@@ -1,0 +1,56 @@
+"""A ground that was made once, and any number of copies of it: for tests that kill at every step."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from copy import copy
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.memory_store import MemoryCluster
+from spark_bookkeeper.testing.memory_underreplication import MemoryTasks
+
+_HELD: Final = ("ledgers", "cookies", "registrations", "writers", "registers", "used_ids")
+_TELLS: Final = ("watchers", "vote_watchers")
+"""Who watches the tasks is a client of the original."""
+
+
+class Snapshot:
+    """A ground on which nothing happens any more; writers that it has left open are dead.
+
+    Hooks are not copied, nor are clients other than the first.
+    """
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def copy(self, directory: Path, runtime: Runtime | None = None) -> Ground:
+        """A ground in ``directory`` that is as the original is."""
+        old = self._ground
+        made = Ground(directory, 0, old.config, runtime or old.runtime, old._open_bookie)
+        made.bookie_ids += old.bookie_ids
+        made._down |= old._down
+        for bookie in old.bookie_ids:
+            if old.root(bookie).exists():
+                shutil.copytree(old.root(bookie), made.root(bookie), copy_function=shutil.copyfile)
+        _copy_metadata(old.cluster, made.cluster)
+        made.cluster.notify()
+        made.forget()
+        return made
+
+
+def _copy_metadata(old: MemoryCluster, made: MemoryCluster) -> None:
+    for name in _HELD:
+        getattr(made, name).update(getattr(old, name))
+    made.votes.held.update(old.votes.held)
+    for field in fields(MemoryTasks):
+        if field.name not in _TELLS:
+            setattr(made.tasks, field.name, copy(getattr(old.tasks, field.name)))
+    made.instance_id = old.instance_id
+    made.next_ledger_id = old.next_ledger_id
+    made.clock_ms = old.clock_ms
+    made._numbers = itertools.count(old.number())
