@@ -1,4 +1,4 @@
-"""A ground that was made once, and any number of copies of it: for tests that kill at every step."""
+"""A ground that is made once, and any number of copies of it, for tests that kill at each step."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.alone import Alone
+from tests.snapshots import Snapshot
 from tests.whole import assert_replicated, assert_whole
 
 
@@ -99,18 +100,20 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
 
 @pytest.mark.parametrize(
     ("first", "step"),
-    [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.slow) for n in range(4))],
+    [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.full) for n in range(4))],
 )
 def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
     tmp_path: Path, first: int, step: int
 ) -> None:
     """Another worker does one of the tasks in the middle, as it would if the lock were gone: at
-    some operations, and in the slow cases at each.
+    some operations, and in the full run at each.
     """
+    begun = Ground(tmp_path / "begun")
+    _, writers = lost_bookie(begun, 3)
+    before = Snapshot(begun)
     number = first
     while True:
-        ground = Ground(tmp_path / f"{number}")
-        _, writers = lost_bookie(ground, 3)
+        ground = before.copy(tmp_path / str(number))
         other = ground.client()
         work = TaskWork(writers[1].ledger_id, None, CONFIG)
         count = 0

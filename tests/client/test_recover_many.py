@@ -31,6 +31,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from tests.alone import Alone
+from tests.snapshots import Snapshot
 
 USUAL = Quorum(3, 3, 2)
 
@@ -235,11 +236,16 @@ def test_a_bookie_that_hangs_holds_up_only_its_own(
     )
 
 
-def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.full)])
+def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(
+    tmp_path: Path, step: int
+) -> None:
+    begun = Ground(tmp_path / "begun", bookies=3, runtime=InlineRuntime())
+    writers = left_open(begun, 3)
+    before = Snapshot(begun)
     at = 0
     while True:
-        ground = Ground(tmp_path / str(at), bookies=3, runtime=InlineRuntime())
-        writers = left_open(ground, 3)
+        ground = before.copy(tmp_path / str(at))
         kill = KillAt(at)
         victim = ground.client(InlineRuntime(), kill)
         wanted = found(ground.context, writers)
@@ -251,5 +257,5 @@ def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(tmp_path
             assert payloads(client, writer.ledger_id) == [b"%d" % e for e in range(number)]
         if not kill.is_dead:
             break
-        at += 3
+        at += step
     assert at > 30, "it was killed at many places"

@@ -34,6 +34,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import find, log_of, read_one
+from tests.snapshots import Snapshot
 
 USUAL = Quorum(3, 3, 2)
 
@@ -557,29 +558,39 @@ def test_r14_a_cas_whose_answer_is_lost_is_compared_with_what_was_meant(
 # Killed anywhere
 
 
-@pytest.mark.usefixtures("unsynced")  # a process dies here, and no machine
-@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+@pytest.mark.parametrize(
+    ("sizes", "step"),
+    [
+        ((3, 3, 2), 3),
+        ((4, 3, 2), 5),
+        pytest.param((3, 3, 2), 1, marks=pytest.mark.full),
+        pytest.param((4, 3, 2), 1, marks=pytest.mark.full),
+    ],
+)
 def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
-    tmp_path: Path, sizes: tuple[int, int, int]
+    tmp_path: Path, sizes: tuple[int, int, int], step: int
 ) -> None:
-    operations = 0
-    for number in range(0, 10_000, 1 if sizes == (3, 3, 2) else 3):
+    """At some operations, and in the full run at each."""
+    begun = Ground(tmp_path / "begun", bookies=5, runtime=InlineRuntime())
+    writer = half_written(begun, Quorum(*sizes), 3, [1, 2])
+    begun.stop(writer.metadata.last_fragment.ensemble[2], destroy=True)
+    before = Snapshot(begun)
+    kills = 0
+    for number in range(0, 10_000, step):
         directory = tmp_path / str(number)
-        ground = Ground(directory, bookies=5, runtime=InlineRuntime())
-        writer = half_written(ground, Quorum(*sizes), 3, [1, 2])
-        ground.stop(writer.metadata.last_fragment.ensemble[2], destroy=True)
+        ground = before.copy(directory)
         kill = KillAt(number)
         try:
             recover_ledger(ground.client(InlineRuntime(), kill), writer.ledger_id)
         except Killed:
-            operations += 1
+            kills += 1
         else:
             break
         closed = recover_ledger(ground.client(InlineRuntime()), writer.ledger_id).value
         assert closed.last_entry_id == 4
         assert_on_ack_quorum(ground, writer.ledger_id)
         shutil.rmtree(directory)
-    assert operations > 20
+    assert kills > 20 // step
 
 
 def test_two_of_three_replicas_of_every_file_damaged_at_random(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.damage import TYPED, Damage, every_damage, some_damages, typed_rows
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.snapshots import Snapshot
 
 USUAL: Final = Quorum(3, 3, 2)
 PASSWORD: Final = b"secret"
@@ -51,6 +53,8 @@ KINDS: Final = [
 """Without ``DUMMY``, where nobody can know which rows are right: tests/bookie has that."""
 
 ALL_KINDS: Final = pytest.mark.parametrize("kind", KINDS, ids=str)
+DRAWN: Final = pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.full)])
+"""How many damages of each file."""
 
 
 class Case:
@@ -83,6 +87,12 @@ class Case:
         writer.abandon()
         if not is_open:
             recover_ledger(self.ground.client(), self.ledger_id)
+
+    def copied(self, directory: Path) -> Case:
+        """The same ledger once more."""
+        made = copy(self)
+        made.ground = Snapshot(self.ground).copy(directory)
+        return made
 
     def _append(self, writer: LedgerWriter, start: int, end: int) -> None:
         rows = self.rows.slice(start, end - start)
@@ -117,12 +127,12 @@ class Case:
 
 
 def drawn(kind: Kind, case: Case, bookie: BookieId, count: int) -> list[tuple[Path, Damage]]:
-    """Damages of every file of a bookie, spread over each."""
+    """So many damages of every file of a bookie."""
     dice = random.Random(f"{kind}")
     return [
         (path, damage)
         for path in case.files(bookie)
-        for damage in some_damages(dice, path.stat().st_size, count)
+        for damage in dice.sample(some_damages(dice, path.stat().st_size, 2), count)
     ]
 
 
@@ -148,19 +158,25 @@ def check_whole_story(case: Case, bookie: BookieId, path: Path, damage: Damage) 
 
 
 @ALL_KINDS
-def test_reads_checks_and_repairs_go_on_and_name_it(tmp_path: Path, kind: Kind) -> None:
+@DRAWN
+def test_reads_checks_and_repairs_go_on_and_name_it(
+    tmp_path: Path, kind: Kind, count: int
+) -> None:
     case = Case(tmp_path, kind, is_open=False)
     bookie = case.ensemble[0]
-    for path, damage in drawn(kind, case, bookie, 1):
+    for path, damage in drawn(kind, case, bookie, count):
         check_whole_story(case, bookie, path, damage)
 
 
 @ALL_KINDS
-def test_copies_that_are_damaged_are_named_and_made_again(tmp_path: Path, kind: Kind) -> None:
+@DRAWN
+def test_copies_that_are_damaged_are_named_and_made_again(
+    tmp_path: Path, kind: Kind, count: int
+) -> None:
     case = Case(tmp_path, kind, is_open=False)
     rereplicate(case, case.ensemble[0])
     assert case.ground.files(case.spare, "copies")
-    for path, damage in drawn(kind, case, case.spare, 1):
+    for path, damage in drawn(kind, case, case.spare, count):
         check_whole_story(case, case.spare, path, damage)
 
 
@@ -174,12 +190,10 @@ def rereplicate(case: Case, lost: BookieId) -> None:
 @ALL_KINDS
 def test_another_bookie_is_made_again_from_what_is_good(tmp_path: Path, kind: Kind) -> None:
     """Every file of a source, in turn: each time another bookie is lost."""
-    case = Case(tmp_path / "count", kind, is_open=False)
-    paths = [str(p.relative_to(case.ground.root(case.ensemble[0]))) for p in
-             case.files(case.ensemble[0])]  # fmt: skip
+    whole = Case(tmp_path / "whole", kind, is_open=False)
     dice = random.Random(f"{kind}")
-    for number in range(len(paths)):
-        case = Case(tmp_path / str(number), kind, is_open=False)
+    for number in range(len(whole.files(whole.ensemble[0]))):
+        case = whole.copied(tmp_path / str(number))
         path = case.files(case.ensemble[0])[number]
         case.damage(path, dice.choice(some_damages(dice, path.stat().st_size, 4)))
 
@@ -193,10 +207,10 @@ def test_a_ledger_is_recovered_whole_or_waits_for_the_bookie_that_is_away(
     tmp_path: Path, kind: Kind
 ) -> None:
     """One damaged file, and another bookie away for a moment: a ledger never closes short."""
-    case = Case(tmp_path / "count", kind, is_open=True)
+    whole = Case(tmp_path / "whole", kind, is_open=True)
     dice = random.Random(f"{kind}")
-    for number in range(len(case.files(case.ensemble[0]))):
-        case = Case(tmp_path / str(number), kind, is_open=True)
+    for number in range(len(whole.files(whole.ensemble[0]))):
+        case = whole.copied(tmp_path / str(number))
         bookie, away, _ = case.ensemble
         path = case.files(bookie)[number]
         case.damage(path, dice.choice(some_damages(dice, path.stat().st_size, 4)))

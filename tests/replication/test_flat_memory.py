@@ -65,9 +65,8 @@ COUNTED = (
     *(CheckWork, Finding, FragmentWork, LedgerMetadata, PlannedShare, Recovered, RecoverWork),
     *(RefillWork, Row, ShareCopied, Todo, Versioned, AtRisk, Task, TaskWork, FreeTask),
 )
-SLOW = pytest.mark.slow
 
-AT_ONCE = 40
+AT_ONCE = 16
 """Items of a group, and of a list before it goes to a file, in these tests."""
 
 
@@ -322,7 +321,7 @@ def weighed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
     return Found(losses(context, known[:2]).at_risk)
 
 
-@pytest.mark.parametrize("count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=SLOW)])
+@pytest.mark.parametrize("count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("job", "is_open"),
     [

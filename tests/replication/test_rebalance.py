@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.rebalance import Rebalance, RebalanceReport, r
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from tests.snapshots import Snapshot
 
 SMALL = Quorum(2, 2, 2)
 
@@ -209,14 +210,17 @@ def test_a_disk_that_is_nearly_full_gets_what_it_has_room_for(tmp_path: Path) ->
     assert "no bookie can take one" in str(report.remark)
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.full)])
 def test_killed_at_any_step_every_entry_is_readable_and_the_next_run_ends_it(
-    tmp_path: Path,
+    tmp_path: Path, step: int
 ) -> None:
+    begun = Ground(tmp_path / "begun", bookies=2)
+    written(begun, 3)
+    begun.add_bookie()
+    before = Snapshot(begun)
     number, ended = 0, False
     while not ended:
-        ground = Ground(tmp_path / str(number), bookies=2)
-        written(ground, 3)
-        ground.add_bookie()
+        ground = before.copy(tmp_path / str(number))
         try:
             balanced(ground, KillAt(number), max_bytes=200)
             ended = True
@@ -228,7 +232,7 @@ def test_killed_at_any_step_every_entry_is_readable_and_the_next_run_ends_it(
         assert balanced(ground).is_complete, f"killed at {number}"
         assert is_whole(ground), f"killed at {number}"
         assert set(shares(ground).values()) == {2}, f"killed at {number}"
-        number += 1
+        number += step
     assert number > 10
 
 

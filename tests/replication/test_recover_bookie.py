@@ -30,6 +30,7 @@ from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from tests.snapshots import Snapshot
 from tests.whole import assert_whole
 
 USUAL = Quorum(3, 3, 2)
@@ -787,19 +788,30 @@ def test_a_ledger_that_cannot_be_decoded_is_left_and_holds_up_no_other(ground: G
 # Killed anywhere
 
 
-@pytest.mark.parametrize("kind", ["closed", "open", "striped", "in pieces"])
+KINDS = ("closed", "open", "striped", "in pieces")
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        *(("closed", 7), ("open", 13), ("striped", 11), ("in pieces", 19)),
+        *(pytest.param(kind, 1, marks=pytest.mark.full) for kind in KINDS),
+    ],
+)
 def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finished_work(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, step: int
 ) -> None:
     quorum = Quorum(4, 3, 2) if kind == "striped" else USUAL
     piece_bytes = 2 if kind == "in pieces" else PIECE_BYTES
+    begun = Ground(tmp_path / "begun", bookies=5, runtime=InlineRuntime())
+    writers = [written(begun, quorum, 4, close=kind != "open") for _ in range(2)]
+    lost = writers[0].metadata.last_fragment.ensemble[0]
+    begun.stop(lost, destroy=True)
+    before = Snapshot(begun)
     kills = 0
-    for number in range(0, 10_000, 5):
+    for number in range(0, 10_000, step):
         directory = tmp_path / str(number)
-        ground = Ground(directory, bookies=5, runtime=InlineRuntime())
-        writers = [written(ground, quorum, 4, close=kind != "open") for _ in range(2)]
-        lost = writers[0].metadata.last_fragment.ensemble[0]
-        ground.stop(lost, destroy=True)
+        ground = before.copy(directory)
         try:
             recovered(ground, lost, hooks=(KillAt(number),), piece_bytes=piece_bytes)
         except Killed:
@@ -823,7 +835,7 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
             assert payloads(ground, writer) == [b"%d" % i for i in range(4)]
         assert copies <= {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
         shutil.rmtree(directory)
-    assert kills > 5
+    assert kills > 3
 
 
 def test_fragments_and_recoveries_do_not_each_ask_who_is_alive(

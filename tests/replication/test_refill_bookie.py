@@ -26,6 +26,7 @@ from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.source.views import view_table
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from tests.snapshots import Snapshot
 
 USUAL = Quorum(3, 3, 2)
 
@@ -300,16 +301,25 @@ def test_one_entry_that_nobody_has_keeps_its_whole_ledger_in_limbo(ground: Groun
         assert not is_in_limbo(ground, whole, bookie)
 
 
-@pytest.mark.parametrize("is_closed", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("is_closed", "step"),
+    [
+        (True, 4),
+        pytest.param(True, 1, marks=pytest.mark.full),
+        pytest.param(False, 1, marks=pytest.mark.full),
+    ],
+)
 def test_killed_at_any_step_it_is_in_limbo_or_whole_and_the_next_run_ends_it(
-    tmp_path: Path, is_closed: bool
+    tmp_path: Path, is_closed: bool, step: int
 ) -> None:
+    begun = Ground(tmp_path / "begun", bookies=3)
+    writers = [written(begun, count=2, close=is_closed), written(begun, count=0)]
+    bookie = writers[0].metadata.last_fragment.ensemble[0]
+    begun.format(bookie)
+    before = Snapshot(begun)
     number, ended = 0, False
     while not ended:
-        ground = Ground(tmp_path / str(number), bookies=3)
-        writers = [written(ground, count=2, close=is_closed), written(ground, count=0)]
-        bookie = writers[0].metadata.last_fragment.ensemble[0]
-        ground.format(bookie)
+        ground = before.copy(tmp_path / str(number))
         killing = KillAt(number)
         try:
             refilled(ground, bookie, killing)
@@ -322,7 +332,7 @@ def test_killed_at_any_step_it_is_in_limbo_or_whole_and_the_next_run_ends_it(
         assert refilled(ground, bookie).is_complete, f"killed at {number}"
         assert is_whole(ground, *writers), f"killed at {number}"
         assert payloads(ground, writers[0]) == [b"0", b"1"], f"killed at {number}"
-        number += 1
+        number += step
     assert number > 20
 
 

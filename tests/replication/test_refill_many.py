@@ -25,6 +25,7 @@ from spark_bookkeeper.replication.runner import Bounds, LocalRunner
 from spark_bookkeeper.testing.autorecovery import written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 from tests.alone import Alone
+from tests.snapshots import Snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -181,15 +182,17 @@ def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again_by_itself(
 
 @pytest.mark.parametrize(
     ("first", "step"),
-    [(3, 11), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(3))],
+    [(3, 17), *(pytest.param(n, 3, marks=pytest.mark.full) for n in range(3))],
 )
 def test_killed_at_any_step_each_is_in_limbo_or_whole_and_the_next_run_ends_it(
     tmp_path: Path, first: int, step: int
 ) -> None:
+    begun = Ground(tmp_path / "begun", bookies=4)
+    bookie, writers = wiped(begun, 3, Quorum(3, 3, 2))
+    before = Snapshot(begun)
     number = first
     while True:
-        ground = Ground(tmp_path / str(number), bookies=4)
-        bookie, writers = wiped(ground, 3, Quorum(3, 3, 2))
+        ground = before.copy(tmp_path / str(number))
         killing = KillAt(number)
         with suppress(Killed):
             refilled(ground, bookie, killing)

@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from tests.snapshots import Snapshot
 
 USUAL = Quorum(3, 3, 2)
 STRIPED = Quorum(3, 2, 2)
@@ -227,12 +228,14 @@ def test_a_ledger_that_changes_meanwhile_is_left_and_the_others_are_done(ground:
 def test_killed_at_every_operation_nothing_is_lost_and_the_rest_is_done_again(
     tmp_path: Path,
 ) -> None:
+    begun = Ground(tmp_path / "begun", bookies=4, runtime=InlineRuntime())
+    writers = closed(begun, 4)
+    lost = lose(begun, writers[-1].metadata.last_fragment.ensemble[0])
+    hit = [w for w in writers if lost in w.metadata.bookies()]
+    before = Snapshot(begun)
     at = 0
     while True:
-        ground = Ground(tmp_path / str(at), bookies=4, runtime=InlineRuntime())
-        writers = closed(ground, 4)
-        lost = lose(ground, writers[-1].metadata.last_fragment.ensemble[0])
-        hit = [w for w in writers if lost in w.metadata.bookies()]
+        ground = before.copy(tmp_path / str(at))
         kill = KillAt(at)
         with suppress(Killed):
             rereplicate_many(ground.client(InlineRuntime(), kill), works(hit, lost), Bounds())
