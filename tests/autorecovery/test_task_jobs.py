@@ -79,8 +79,18 @@ def worker_on(process: Process, spark: Spark) -> ReplicationWorker:
     return ReplicationWorker(process.context, spark, CONFIG, "one")
 
 
-@pytest.mark.parametrize("poisons", [[0], [5], [3, 4], [0, 1, 2, 9]])
-@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(
+    ("is_late", "poisons"),
+    [
+        (False, [0, 1, 2, 9]),
+        (True, [3, 4]),
+        *(
+            pytest.param(is_late, poisons, marks=pytest.mark.full)
+            for is_late in (False, True)
+            for poisons in ([0], [5], [3, 4] if not is_late else [0, 1, 2, 9])
+        ),
+    ],
+)
 def test_ledgers_that_end_their_job_keep_no_other_waiting_and_alone_have_notes(
     ground: Ground, poisons: Sequence[int], is_late: bool
 ) -> None:

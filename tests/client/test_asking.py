@@ -909,6 +909,7 @@ def test_a_process_ends_while_a_file_system_hangs(tmp_path: Path) -> None:
     assert "no answer" in last_words(repr((f"file://{tmp_path}", {})))
 
 
+@pytest.mark.full
 @pytest.mark.s3
 def test_a_process_ends_while_a_bucket_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -123,7 +123,7 @@ def with_added(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(FIELD_TYPES, min_size=1, max_size=3))
@@ -148,7 +148,7 @@ def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> 
             assert shown == [None] * batch.num_rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(FIELD_TYPES, min_size=1, max_size=3), st.data())
 def test_what_may_follow_may_follow_in_two_steps(kinds: list[pa.DataType], data: Any) -> None:
     schemas = [pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)])]

@@ -191,6 +191,7 @@ def test_a_change_by_another_program_is_an_error(
     situation(tmp_path)
 
 
+@pytest.mark.full
 def test_it_is_the_same_without_assertions() -> None:
     program = [sys.executable, "-O", __file__]
     ended = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)

@@ -24,7 +24,6 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import EntryUnreadableError, LedgerExistsError, NoSuchLedgerError
 from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.store import Versioned
@@ -108,17 +107,11 @@ class World:
         return store
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
-
-
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.integration)])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     address = None
     if request.param == "zookeeper":
-        address = request.getfixturevalue("server").address
+        address = request.getfixturevalue("host").address
     world = World(tmp_path, address)
     yield world
     world.close()

@@ -95,9 +95,14 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
 
     becomes_readonly(ground, short)
     count = 8
-    while short in ensemble(writer):
+
+    def has_left() -> bool:
+        nonlocal count
         writer.append(b"%d" % count)
         count += 1
+        return short not in ensemble(writer)
+
+    ground.until(has_left)
     held = len(ground.files(short, "slots"))
     for _ in range(8):
         writer.append(b"%d" % count)

@@ -169,7 +169,7 @@ def test_a_recovery_that_is_repeated_changes_nothing(ground: Ground) -> None:
 
 
 def test_two_recoverers_at_once_agree(ground: Ground) -> None:
-    for trial in range(10):
+    for trial in range(4):
         writer = half_written(ground, Quorum(4, 3, 2), 4, [1, 2, 1])
         ends: list[LedgerMetadata] = []
 
@@ -594,7 +594,7 @@ def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
 
 
 def test_two_of_three_replicas_of_every_file_damaged_at_random(tmp_path: Path) -> None:
-    for seed in range(12):
+    for seed in range(6):
         dice = random.Random(seed)
         ground = Ground(tmp_path / str(seed), bookies=4)
         writer = written(ground, USUAL, 8)

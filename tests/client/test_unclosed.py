@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 Q322 = Quorum(3, 2, 2)
 DROPPED = r"a writer was dropped without close\(\)"
@@ -173,17 +173,15 @@ def test_a_dropped_writer_does_not_wait_for_a_bookie_that_hangs(tmp_path: Path) 
     ground.until(all_gone)
 
 
-def test_a_thousand_dropped_writers_leave_neither_threads_nor_memory(
-    ground: Ground, unsynced: None
-) -> None:
+def test_many_dropped_writers_leave_neither_threads_nor_memory(ground: Ground) -> None:
     kept: list[weakref.ref[Adds]] = []
-    for _ in range(1_000):
+    for _ in range(100):
         writer = create(ground)
         writer.append(b"x")
         kept.append(weakref.ref(writer._adds))
         with pytest.warns(ResourceWarning, match=DROPPED):
             del writer
-        ground.until(lambda: threads() < 100)
+        ground.until(lambda: threads() < 20)
     ground.until(all_gone)
     gc.collect()
     ground.until(lambda: not any(ref() is not None for ref in kept))
@@ -229,28 +227,20 @@ def hold(place, operation, path):
 
 ground.before.append(hold)
 writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
+writer.append(b"a")
+writer.append_async(b"b")  # held up until the end waits for it
+settle = Adds.settle
+Adds.settle = lambda adds, seconds: (may_go_on.set(), settle(adds, seconds))
 """
 
 
-def run(directory: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *options, "-c", SCRIPT + textwrap.dedent(script), str(directory)],
+def test_a_process_that_ends_waits_for_what_is_on_its_way_and_says_so(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-    )
-
-
-def test_a_process_that_ends_waits_for_what_is_on_its_way_and_says_so(tmp_path: Path) -> None:
-    ended = run(
-        tmp_path,
-        """
-        writer.append(b"a")
-        writer.append_async(b"b")  # held up until the end waits for it
-        settle = Adds.settle
-        Adds.settle = lambda adds, seconds: (may_go_on.set(), settle(adds, seconds))
-        """,
     )
     assert ended.returncode == 0
     assert ended.stderr.count("\n") == 1, ended.stderr
@@ -258,48 +248,75 @@ def test_a_process_that_ends_waits_for_what_is_on_its_way_and_says_so(tmp_path: 
     assert "open_ledger" in ended.stderr
 
 
-def test_a_process_that_ends_says_what_is_not_certain(tmp_path: Path) -> None:
-    ended = run(
-        tmp_path,
-        """
-        unclosed.EXIT_SECONDS = 0.1
-        writer.append(b"a")
-        writer.append_async(b"b")
-        writer.append_async(b"c")
-        """,
-    )
-    assert ended.returncode == 0
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    assert "entries 0 to 0 are acknowledged, 1 to 2 may or may not be written" in ended.stderr
+# The same, in this process
 
 
-def test_a_failure_that_nobody_was_told_is_told_at_the_end(tmp_path: Path) -> None:
-    ended = run(
-        tmp_path,
-        """
-        from spark_bookkeeper.errors import BookieUnavailableError
-        writer.append(b"a")
-        def lose(place, operation, path):
-            raise BookieUnavailableError("the disk burnt", bookie_id=place)
-        ground.before[:] = [lose]
-        writer.append_async(b"b")
-        ground.until(lambda: "failed" in repr(writer))
-        """,
-    )
-    assert ended.returncode == 0
-    assert "1 to 1 may or may not be written (ledger 0 takes no more" in ended.stderr
+@pytest.fixture
+def pair(ground: Ground) -> Iterator[LedgerWriter]:
+    """A writer whose second entry is held up on all its bookies until the test has ended."""
+    may_go_on = threading.Event()
+
+    def hold(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith("1.arrow"):
+            may_go_on.wait(60)
+
+    ground.before.append(hold)
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer.append(b"a")
+    wait_for_every_copy(writer)
+    yield writer
+    may_go_on.set()
+    writer.abandon()
 
 
-def test_a_process_whose_appends_are_all_acknowledged_only_warns(tmp_path: Path) -> None:
-    quiet = run(tmp_path / "a", 'writer.append(b"a")')
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    told = run(tmp_path / "b", 'writer.append(b"a")', "-W", "always::ResourceWarning")
-    assert told.returncode == 0
-    assert "ResourceWarning: the process ends without close() of a writer. Ledger 0" in told.stderr
+def test_at_the_end_it_is_said_what_is_not_certain(
+    pair: LedgerWriter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unclosed, "EXIT_SECONDS", 0.1)
+    pair.append_async(b"b")
+    pair.append_async(b"c")
+
+    unclosed._end()
+
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1, told
+    assert "entries 0 to 0 are acknowledged, 1 to 2 may or may not be written" in told
 
 
-def test_a_process_that_closed_its_writer_says_nothing(tmp_path: Path) -> None:
-    ended = run(
-        tmp_path, 'may_go_on.set(); writer.append_async(b"a"); writer.close()', "-W", "error"
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+def test_a_failure_that_nobody_was_told_is_told_at_the_end(
+    ground: Ground, pair: LedgerWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(place: str, operation: str, path: str) -> None:
+        raise BookieUnavailableError("the disk burnt", bookie_id=place)
+
+    ground.before[:] = [lose]
+    pair.append_async(b"b")
+    ground.until(lambda: "failed" in repr(pair))
+
+    unclosed._end()
+
+    told = capsys.readouterr().err
+    assert "1 to 1 may or may not be written (ledger 0 takes no more" in told
+
+
+def test_of_appends_that_are_all_acknowledged_there_is_only_a_warning_at_the_end(
+    pair: LedgerWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.warns(
+        ResourceWarning, match=r"the process ends without close\(\) of a writer. Led"
+    ):
+        unclosed._end()
+
+    assert capsys.readouterr().err == ""
+
+
+def test_of_a_writer_that_was_closed_nothing_is_said_at_the_end(
+    ground: Ground, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = create(ground)
+    writer.append(b"a")
+    writer.close()
+
+    unclosed._end()
+
+    assert capsys.readouterr().err == ""

@@ -159,9 +159,7 @@ def check_whole_story(case: Case, bookie: BookieId, path: Path, damage: Damage) 
 
 @ALL_KINDS
 @DRAWN
-def test_reads_checks_and_repairs_go_on_and_name_it(
-    tmp_path: Path, kind: Kind, count: int
-) -> None:
+def test_reads_checks_and_repairs_go_on_and_name_it(tmp_path: Path, kind: Kind, count: int) -> None:
     case = Case(tmp_path, kind, is_open=False)
     bookie = case.ensemble[0]
     for path, damage in drawn(kind, case, bookie, count):

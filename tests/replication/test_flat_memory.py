@@ -321,7 +321,9 @@ def weighed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
     return Found(losses(context, known[:2]).at_risk)
 
 
-@pytest.mark.parametrize("count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("job", "is_open"),
     [

@@ -104,7 +104,7 @@ def refilled(ground: Ground, runtime: InlineRuntime, bookie: BookieId) -> Recove
 def test_copies_that_are_made_together_keep_to_the_limit_and_use_it(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
-    bookie, writers = named(ground, 40)
+    bookie, writers = named(ground, 16)
     runtime = InlineRuntime()
     if job == "recover":
         alone = Alone(monkeypatch, fragments, "rereplicate_fragment", lambda _, w: w.ledger_id)
