@@ -25,8 +25,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing import memory_store as memory
 from spark_bookkeeper.testing.ground import Ground
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def opened(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ OTHERS = [pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.timestamp("us"),
 POSSIBLE = [*NUMBERS, *OTHERS]
 
 
+@cache
 def holds(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether every value of a type, written in the other one, is the same value."""
     if (

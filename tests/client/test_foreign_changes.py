@@ -48,7 +48,7 @@ def fails(call: Callable[[], object]) -> BookKeeperError:
     raise RuntimeError(f"no error, but {ended!r}")
 
 
-def written(ground: Ground) -> LedgerWriter:
+def open_writer(ground: Ground) -> LedgerWriter:
     writer = create_ledger(ground.context, Quorum(3, 3, 2))
     for number in range(5):
         writer.append(b"%d" % number)
@@ -85,7 +85,7 @@ def before_the_close(ground: Ground, change: Callable[[], None]) -> None:
 
 def a_fragment_that_appears_during_a_recovery(directory: Path) -> None:
     ground = Ground(directory)
-    writer = written(ground)
+    writer = open_writer(ground)
     ledger_id = writer.ledger_id
     writer.abandon()
     before_the_close(ground, lambda: foreign(ground, ledger_id, with_fragment))
@@ -102,7 +102,7 @@ def a_fragment_that_appears_during_a_recovery(directory: Path) -> None:
 
 def a_ledger_that_is_set_back_to_open_during_its_recovery(directory: Path) -> None:
     ground = Ground(directory)
-    writer = written(ground)
+    writer = open_writer(ground)
     ledger_id = writer.ledger_id
     writer.abandon()
     before_the_close(
@@ -119,14 +119,14 @@ def a_ledger_that_is_set_back_to_open_during_its_recovery(directory: Path) -> No
 
 def a_recovery_of_a_ledger_that_is_open(directory: Path) -> None:
     ground = Ground(directory)
-    metadata = written(ground).metadata
+    metadata = open_writer(ground).metadata
 
     must(isinstance(fails(lambda: Recovery(metadata)), VersionConflictError), "the machine")
 
 
 def a_new_ensemble_before_the_last_fragment(directory: Path) -> None:
     ground = Ground(directory)
-    old = with_fragment(written(ground).metadata)
+    old = with_fragment(open_writer(ground).metadata)
 
     error = fails(lambda: old.with_new_ensemble(EntryId(5), old.last_fragment.ensemble))
 
@@ -135,7 +135,7 @@ def a_new_ensemble_before_the_last_fragment(directory: Path) -> None:
 
 def a_fragment_that_appears_under_a_writer_that_closes(directory: Path) -> None:
     ground = Ground(directory)
-    writer = written(ground)
+    writer = open_writer(ground)
     foreign(ground, writer.ledger_id, with_fragment)
 
     error = fails(writer.close)
@@ -149,7 +149,7 @@ def a_fragment_that_appears_under_a_writer_that_closes(directory: Path) -> None:
 
 def a_fragment_that_appears_under_a_writer_that_replaces_a_bookie(directory: Path) -> None:
     ground = Ground(directory)
-    writer = written(ground)
+    writer = open_writer(ground)
     foreign(ground, writer.ledger_id, with_fragment)
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(bookie)
@@ -162,7 +162,7 @@ def a_fragment_that_appears_under_a_writer_that_replaces_a_bookie(directory: Pat
 
 def incarnations_that_are_taken_away_from_a_writer(directory: Path) -> None:
     ground = Ground(directory)
-    writer = written(ground)
+    writer = open_writer(ground)
     foreign(ground, writer.ledger_id, lambda old: old.with_custom(**{INCARNATIONS: b"[1"}))
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(bookie)

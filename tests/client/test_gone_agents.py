@@ -30,16 +30,15 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.test_readonly import assert_all_appended, ensemble, is_failed
+from tests.worlds import USUAL
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.write.lane_set import Reports
 
-USUAL = Quorum(3, 3, 2)
 PATIENT = ClientConfig(add_timeout_ms=1_000_000)
 """No bookie is lost for its silence."""
 

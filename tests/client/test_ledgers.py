@@ -16,10 +16,8 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def test_too_few_bookies_are_told_with_a_table_and_nothing_is_created(ground: Ground) -> None:

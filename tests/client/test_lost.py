@@ -18,7 +18,7 @@ from spark_bookkeeper.testing.ground import Ground
 ROWS = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"row {n}" for n in range(10)]})
 
 
-def written(
+def reader_of(
     ground: Ground, quorum: Quorum, entries: int = 6, compression: str | None = None
 ) -> LedgerReader:
     writer = lifecycle.create_ledger(
@@ -34,7 +34,7 @@ def written(
 def test_only_the_columns_that_are_wanted_are_decoded(
     ground: Ground, compression: str | None
 ) -> None:
-    reader = written(ground, Quorum(3, 3, 2), compression=compression)
+    reader = reader_of(ground, Quorum(3, 3, 2), compression=compression)
 
     assert reader.read_arrow(0, 0, columns=["name"]).equals(ROWS.select(["name"]))
     assert reader.read_arrow(0, 0, columns=["name", "id"]).equals(ROWS.select(["name", "id"]))
@@ -45,7 +45,7 @@ def test_only_the_columns_that_are_wanted_are_decoded(
 
 
 def test_what_is_lost_everywhere_is_passed_over_and_told(ground: Ground) -> None:
-    reader = written(ground, Quorum(4, 2, 2))  # entry n is on the bookies n and n + 1
+    reader = reader_of(ground, Quorum(4, 2, 2))  # entry n is on the bookies n and n + 1
     ensemble = reader.metadata.last_fragment.ensemble
     for bookie in ensemble[1:3]:
         ground.stop(bookie, destroy=True)
@@ -67,7 +67,7 @@ def test_what_is_lost_everywhere_is_passed_over_and_told(ground: Ground) -> None
 
 
 def test_when_all_is_lost_a_long_run_is_one_row_for_each_bookie(ground: Ground) -> None:
-    reader = written(ground, Quorum(3, 3, 2), 40)
+    reader = reader_of(ground, Quorum(3, 3, 2), 40)
     for bookie in reader.metadata.last_fragment.ensemble:
         ground.stop(bookie, destroy=True)
 
@@ -77,13 +77,13 @@ def test_when_all_is_lost_a_long_run_is_one_row_for_each_bookie(ground: Ground) 
 
 
 def test_nothing_is_lost_where_all_can_be_read(ground: Ground) -> None:
-    written(ground, Quorum(3, 3, 2))
+    reader_of(ground, Quorum(3, 3, 2))
 
     assert lost_entries(ground.context, LocalRunner(ground.context)).num_rows == 0
 
 
 def test_a_ledger_that_is_not_there_is_told(ground: Ground) -> None:
-    reader = written(ground, Quorum(3, 3, 2))
+    reader = reader_of(ground, Quorum(3, 3, 2))
     lifecycle.delete_ledger(ground.context, reader.ledger_id)
 
     (row,) = lost_entries(
@@ -95,7 +95,7 @@ def test_a_ledger_that_is_not_there_is_told(ground: Ground) -> None:
 
 
 def test_one_bookie_alone_is_read_or_not_at_all(ground: Ground) -> None:
-    reader = written(ground, Quorum(4, 2, 2))
+    reader = reader_of(ground, Quorum(4, 2, 2))
     chosen = reader.metadata.last_fragment.ensemble[0]
 
     fetcher = Fetcher(ground.context, reader.ledger, only=chosen)

@@ -19,13 +19,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path, bookies=4)
+from tests.worlds import USUAL
 
 
 def counted(context: ClientContext, name: str) -> float:

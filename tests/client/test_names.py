@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from pathlib import Path
 from threading import Event
 
 import pytest
@@ -16,11 +15,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
 
 
 def named(ground: Ground, name: str | None) -> int:

@@ -22,14 +22,13 @@ from spark_bookkeeper.logs import logs
 from spark_bookkeeper.logs.atomic import LogWrite
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.worlds import USUAL
 
 NASTY = "<script>alert('&')</script>"
-USUAL = Quorum(3, 3, 2)
 
 REPORTS: list[type[Report]] = [
     sbk.RecoveryReport,

@@ -32,7 +32,6 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_one, check_works
 from spark_bookkeeper.replication.pieces import copy_piece, pieces_of
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
@@ -44,8 +43,8 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.testing.ground import Ground, Hook
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.worlds import USUAL
 
-USUAL = Quorum(3, 3, 2)
 ID = LedgerId(50)
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper import pictures
-from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
@@ -21,19 +20,13 @@ from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import no_progress
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.testing.ground import Ground
+from tests.worlds import written
 
 
 @pytest.fixture
 def ground(ground: Ground) -> Ground:
     ground.add_bookie()
     return ground
-
-
-def written(ground: Ground) -> LedgerWriter:
-    with lifecycle.create_ledger(ground.context, Quorum(4, 3, 2)) as writer:
-        for _ in range(8):
-            writer.append(b"x")
-    return writer
 
 
 def info(ground: Ground, writer: LedgerWriter) -> LedgerInfo:
@@ -49,7 +42,7 @@ def points(figure: Any) -> dict[str, set[tuple[Any, Any]]]:
 def test_fragments_show_each_bookie_of_each_of_them_before_and_after_a_loss(
     ground: Ground,
 ) -> None:
-    writer = written(ground)
+    writer = written(ground, 8, Quorum(4, 3, 2))
     ensemble = writer.metadata.last_fragment.ensemble
     before = points(pictures.fragments(info(ground, writer)))
     ground.stop(ensemble[1], destroy=True)
@@ -65,7 +58,7 @@ def test_fragments_show_each_bookie_of_each_of_them_before_and_after_a_loss(
 
 
 def test_stripes_show_every_copy_of_every_entry(ground: Ground) -> None:
-    writer = written(ground)
+    writer = written(ground, 8, Quorum(4, 3, 2))
     ground.stop(writer.metadata.last_fragment.ensemble[1], destroy=True)
     ledger = info(ground, writer)
 
@@ -80,7 +73,7 @@ def test_stripes_show_every_copy_of_every_entry(ground: Ground) -> None:
 
 
 def test_acks_show_when_each_bookie_stored_what(ground: Ground) -> None:
-    writer = written(ground)
+    writer = written(ground, 8, Quorum(4, 3, 2))
 
     drawn = points(pictures.acks(writer))
 
@@ -148,7 +141,7 @@ def test_without_plotly_it_says_what_brings_it_and_the_tables_are_there(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
-    writer = written(ground)
+    writer = written(ground, 8, Quorum(4, 3, 2))
     ledger = info(ground, writer)
 
     draws: list[Callable[[], object]] = [

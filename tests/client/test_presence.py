@@ -21,8 +21,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from spark_bookkeeper.testing.slotlog import log_of
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def written_by_the_dead(ground: Ground) -> LedgerWriter:

@@ -33,8 +33,7 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def closed(ground: Ground, quorum: Quorum = USUAL, count: int = 10) -> LedgerWriter:

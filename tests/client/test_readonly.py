@@ -47,8 +47,8 @@ from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.whole import assert_whole
+from tests.worlds import USUAL
 
-USUAL = Quorum(3, 3, 2)
 QUICK = ClientConfig(add_timeout_ms=3_000)
 """Bookies are looked at four times within it."""
 

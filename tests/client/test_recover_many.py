@@ -32,8 +32,7 @@ from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Kille
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from tests.alone import Alone
 from tests.snapshots import Snapshot
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL, payloads
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +57,6 @@ def left_open(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[Ledger
 def found(context: ClientContext, writers: Iterable[LedgerWriter]) -> Found:
     read = dict(context.store.read_ledgers([writer.ledger_id for writer in writers]))
     return {i: each for i, each in read.items() if isinstance(each, Versioned)}
-
-
-def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
-    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
 
 
 def test_all_are_closed_at_their_ends(ground: Ground) -> None:

@@ -15,7 +15,6 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -35,28 +34,21 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import find, log_of, read_one
 from tests.snapshots import Snapshot
+from tests.worlds import USUAL, payloads, written
 
-USUAL = Quorum(3, 3, 2)
 
-
-def written(ground: Ground, quorum: Quorum, count: int) -> LedgerWriter:
+def left(ground: Ground, count: int, quorum: Quorum = USUAL) -> LedgerWriter:
     """An open ledger whose writer has gone; everything is on the whole write set."""
-    writer = lifecycle.create_ledger(ground.context, quorum)
-    for i in range(count):
-        writer.append(b"%d" % i)
+    writer = written(ground, count, quorum, close=False)
     writer._adds.drain()
     return writer
-
-
-def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
-    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
 
 
 def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]) -> LedgerWriter:
     """An open ledger: ``whole`` entries are acknowledged, then each of some more reached only so
     many bookies of its write set, the first of it first, when its writer died.
     """
-    writer = written(ground, quorum, whole)
+    writer = left(ground, whole, quorum)
     ensemble = writer.metadata.last_fragment.ensemble
     adds = writer._adds
     length = sum(len(b"%d" % i) for i in range(whole))
@@ -105,7 +97,7 @@ def is_readable(log: LedgerLog, entry_id: EntryId) -> bool:
 def test_p10_a_recovery_is_two_cas_and_a_fence_for_each_bookie(tmp_path: Path) -> None:
     for sizes in ((3, 3, 2), (4, 3, 2)):
         ground = Ground(tmp_path / "".join(map(str, sizes)))
-        writer = written(ground, Quorum(*sizes), 9)
+        writer = left(ground, 9, Quorum(*sizes))
         client = ground.client()
         found = client.store.read_ledger(writer.ledger_id)
         ground.forget()
@@ -122,7 +114,7 @@ def test_p10_a_recovery_is_two_cas_and_a_fence_for_each_bookie(tmp_path: Path) -
 def test_acknowledged_entries_survive_and_the_ledger_is_closed(
     ground: Ground, sizes: tuple[int, int, int]
 ) -> None:
-    writer = written(ground, Quorum(*sizes), 10)
+    writer = left(ground, 10, Quorum(*sizes))
 
     closed = recover_ledger(ground.client(), writer.ledger_id).value
 
@@ -212,7 +204,7 @@ def test_a_bookie_wiped_and_formatted_again_does_not_truncate(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
-    writer = written(ground, Quorum(*sizes), 10)
+    writer = left(ground, 10, Quorum(*sizes))
     for bookie in writer.metadata.last_fragment.ensemble[:1]:
         ground.format(bookie)
 
@@ -222,7 +214,7 @@ def test_a_bookie_wiped_and_formatted_again_does_not_truncate(
 def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(
     ground: Ground,
 ) -> None:
-    writer = written(ground, USUAL, 10)
+    writer = left(ground, 10)
     a, b, _ = writer.metadata.last_fragment.ensemble
     ground.format(a)
     ground.format(b)
@@ -238,7 +230,7 @@ def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(
 
 
 def test_a_bookie_that_comes_back_unblocks_the_recovery(ground: Ground) -> None:
-    writer = written(ground, USUAL, 5)
+    writer = left(ground, 5)
     a, b, _ = writer.metadata.last_fragment.ensemble
     ground.stop(a)
     ground.stop(b)
@@ -256,7 +248,7 @@ def test_too_few_fences_are_told_apart_from_an_entry_that_nobody_can_vouch_for(
     tmp_path: Path,
 ) -> None:
     ground = Ground(tmp_path, bookies=2)
-    writer = written(ground, Quorum(2, 2, 1), 3)
+    writer = left(ground, 3, Quorum(2, 2, 1))
     there, away = writer.metadata.last_fragment.ensemble
     ground.stop(away)
 
@@ -275,7 +267,7 @@ def test_too_few_fences_are_told_apart_from_an_entry_that_nobody_can_vouch_for(
 
 def test_all_bookies_whose_fences_are_needed_are_asked_for_at_once(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
-    writer = written(ground, Quorum(4, 2, 1), 3)
+    writer = left(ground, 3, Quorum(4, 2, 1))
     ensemble = writer.metadata.last_fragment.ensemble
     for bookie in ensemble[1:3]:
         ground.stop(bookie)
@@ -492,7 +484,7 @@ def test_a_recovery_that_fails_after_another_closed_the_ledger_adopts_that(
     tmp_path: Path, moment: str
 ) -> None:
     ground = Ground(tmp_path, bookies=3)
-    writer = written(ground, Quorum(3, 3, 2), 4)
+    writer = left(ground, 4, Quorum(3, 3, 2))
     writer.abandon()
     met: list[str] = []
 
@@ -509,7 +501,7 @@ def test_a_recovery_that_fails_after_another_closed_the_ledger_adopts_that(
 
 
 def test_a_ledger_deleted_meanwhile_is_never_made_again(ground: Ground) -> None:
-    writer = written(ground, USUAL, 3)
+    writer = left(ground, 3)
 
     def delete(place: str, operation: str, path: str) -> None:
         if operation == "put_if_absent":
@@ -539,7 +531,7 @@ def test_a_ledger_of_another_client_is_refused_before_it_is_flagged(ground: Grou
 def test_r14_a_cas_whose_answer_is_lost_is_compared_with_what_was_meant(
     ground: Ground, which: int
 ) -> None:
-    writer = written(ground, USUAL, 3)
+    writer = left(ground, 3)
     writes = []
 
     def lose(place: str, operation: str, path: str) -> None:
@@ -597,7 +589,7 @@ def test_two_of_three_replicas_of_every_file_damaged_at_random(tmp_path: Path) -
     for seed in range(6):
         dice = random.Random(seed)
         ground = Ground(tmp_path / str(seed), bookies=4)
-        writer = written(ground, USUAL, 8)
+        writer = left(ground, 8)
         closed = seed % 2 == 0
         if closed:
             recover_ledger(ground.client(), writer.ledger_id)
@@ -624,7 +616,7 @@ def damage(path: Path, dice: random.Random) -> None:
 
 
 def test_metadata_is_asked_nothing_else_while_entries_are_found(ground: Ground) -> None:
-    writer = written(ground, USUAL, 3)
+    writer = left(ground, 3)
     client = ground.client()
     ground.forget()
 

@@ -49,7 +49,7 @@ def ground(tmp_path: Path, clock: Clock) -> Ground:
     return Ground(tmp_path, bookies=5, runtime=clock)
 
 
-def written(ground: Ground, clock: Clock, quorum: Quorum, minutes: list[float]) -> LedgerReader:
+def reader_of(ground: Ground, clock: Clock, quorum: Quorum, minutes: list[float]) -> LedgerReader:
     with lifecycle.create_ledger(ground.context, quorum) as writer:
         for n, minute in enumerate(minutes):
             clock.minutes = minute
@@ -61,7 +61,7 @@ def written(ground: Ground, clock: Clock, quorum: Quorum, minutes: list[float]) 
 def test_every_entry_has_the_time_of_its_append(
     ground: Ground, clock: Clock, quorum: Quorum
 ) -> None:
-    reader = written(ground, clock, quorum, [0, 1, 5, 5, 9])
+    reader = reader_of(ground, clock, quorum, [0, 1, 5, 5, 9])
 
     assert [entry.appended_at for entry in reader.entries()] == [at(m) for m in (0, 1, 5, 5, 9)]
     for time, entry_id in ((-1, 0), (0, 0), (0.5, 1), (5, 2), (6, 4), (9, 4), (9.1, 5)):
@@ -79,7 +79,7 @@ def test_every_entry_has_the_time_of_its_append(
 
 
 def test_within_a_ledger_times_do_not_go_back(ground: Ground, clock: Clock) -> None:
-    reader = written(ground, clock, Quorum(3, 3, 2), [5, 1, 7])
+    reader = reader_of(ground, clock, Quorum(3, 3, 2), [5, 1, 7])
 
     assert [entry.appended_at for entry in reader.entries()] == [at(5), at(5), at(7)]
 
@@ -119,7 +119,7 @@ def test_what_an_earlier_version_wrote_counts_as_old(
 ) -> None:
     encode = record.encode_add
     monkeypatch.setattr(new_record, "encode_add", lambda *a: encode(*a[:-1]))  # without the time
-    reader = written(ground, clock, Quorum(3, 3, 2), [1, 2])
+    reader = reader_of(ground, clock, Quorum(3, 3, 2), [1, 2])
 
     assert [entry.appended_at for entry in reader.entries()] == [None, None]
     assert reader.entry_at(at(-99)) == 2
@@ -128,7 +128,7 @@ def test_what_an_earlier_version_wrote_counts_as_old(
 def test_a_dead_bookie_is_passed_over_and_without_any_it_is_said(
     ground: Ground, clock: Clock
 ) -> None:
-    reader = written(ground, clock, Quorum(3, 3, 2), [1, 2, 3])
+    reader = reader_of(ground, clock, Quorum(3, 3, 2), [1, 2, 3])
     first, *others = reader.metadata.last_fragment.ensemble
     ground.stop(first)
     assert reader.entry_at(at(2)) == 1
@@ -140,7 +140,7 @@ def test_a_dead_bookie_is_passed_over_and_without_any_it_is_said(
 
 
 def test_both_ends_are_said_once_and_are_times_in_order(ground: Ground, clock: Clock) -> None:
-    reader = written(ground, clock, Quorum(3, 3, 2), [1, 2, 3])
+    reader = reader_of(ground, clock, Quorum(3, 3, 2), [1, 2, 3])
 
     with pytest.raises(InvalidArgumentError, match="both say"):
         reader.read_arrow(EntryId(1), start_time=at(1))

@@ -40,18 +40,12 @@ from spark_bookkeeper.runtime.runtime import Task
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL, payloads
 
 
 def flag_in_recovery(context: ClientContext, writer: LedgerWriter) -> None:
     """What a recoverer does first, and no more."""
     update_ledger(context.store, writer.ledger_id, LedgerMetadata.in_recovery)
-
-
-def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
-    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
-    return [entry.payload for entry in reader.entries()]
 
 
 class Gate:

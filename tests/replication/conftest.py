@@ -1,15 +1,13 @@
-"""A small cluster for each test."""
+"""Copies of many small ledgers together wait for each bookie."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.client.bookies import together
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path)
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no silent bookie."""
+    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)

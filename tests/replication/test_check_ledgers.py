@@ -33,8 +33,7 @@ from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def written(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:

@@ -18,7 +18,6 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import RecoveryUndecidedError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
@@ -26,8 +25,8 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.damage import TYPED, Damage, every_damage, some_damages, typed_rows
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.snapshots import Snapshot
+from tests.worlds import USUAL
 
-USUAL: Final = Quorum(3, 3, 2)
 PASSWORD: Final = b"secret"
 COUNT: Final = 30
 

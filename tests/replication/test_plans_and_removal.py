@@ -10,29 +10,21 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import COLLECTED, with_collection
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rebalance import Rebalance, rebalance
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from tests.worlds import written
 
 Run = Callable[..., Report]
-
-
-def written(ground: Ground) -> LedgerWriter:
-    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
-        for number in range(4):
-            writer.append(b"%d" % number)
-    return writer
 
 
 def begin_removal(ground: Ground, writer: LedgerWriter, bookie: BookieId) -> None:
@@ -54,7 +46,7 @@ def rows_of(report: Report) -> list[tuple[Any, ...]]:
 def test_who_may_not_be_named_is_not_planned(tmp_path: Path, job: str) -> None:
     """Of two bookies that could take the share only one remains, and then none."""
     ground = Ground(tmp_path, bookies=5)
-    writer = written(ground)
+    writer = written(ground, 4)
     lost, *_ = writer.metadata.last_fragment.ensemble
     first, second = sorted(set(ground.bookie_ids) - writer.metadata.bookies())
     ground.stop(lost)
@@ -78,7 +70,7 @@ def test_who_may_not_be_named_is_not_planned(tmp_path: Path, job: str) -> None:
 
 
 def test_what_stays_in_limbo_is_planned_as_left(ground: Ground) -> None:
-    writer, other = written(ground), written(ground)
+    writer, other = written(ground, 4), written(ground, 4)
     bookie, *_ = writer.metadata.bookies() & other.metadata.bookies()
     former = incarnations_of(ground.client().store.read_ledger(writer.ledger_id).value)[bookie]
     ground.format(bookie)
@@ -103,7 +95,7 @@ def test_what_stays_in_limbo_is_planned_as_left(ground: Ground) -> None:
 
 def test_nothing_is_moved_to_where_it_is_removed_from(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
-    writers = [written(ground) for _ in range(4)]
+    writers = [written(ground, 4) for _ in range(4)]
     new = ground.add_bookie()
     begin_removal(ground, writers[0], new)
 

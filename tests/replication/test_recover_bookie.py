@@ -32,21 +32,9 @@ from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, Re
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 from tests.snapshots import Snapshot
 from tests.whole import assert_whole
+from tests.worlds import USUAL, payloads, written
 
-USUAL = Quorum(3, 3, 2)
 PLAN_COLUMNS = ("sources", "live_copies", "live_copies_after", "only_if_read")
-
-
-def written(
-    ground: Ground, quorum: Quorum = USUAL, count: int = 10, *, close: bool = True
-) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.context, quorum)
-    for i in range(count):
-        writer.append(b"%d" % i)
-    writer._adds.drain()
-    if close:
-        writer.close()
-    return writer
 
 
 def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
@@ -83,17 +71,12 @@ def recovered(
     return recover_bookie(client, LocalRunner(client), whole, dry_run=dry_run)
 
 
-def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
-    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
-    return [entry.payload for entry in reader.entries()]
-
-
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)])
 def test_every_share_of_a_lost_bookie_is_made_again(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
-    writers = [written(ground, Quorum(*sizes)) for _ in range(4)]
+    writers = [written(ground, quorum=Quorum(*sizes)) for _ in range(4)]
     lost = writers[0].metadata.last_fragment.ensemble[0]
     ground.stop(lost, destroy=True)
 
@@ -142,7 +125,7 @@ def test_one_cas_for_each_fragment(tmp_path: Path) -> None:
 
 def test_two_bookies_lost_at_once_take_one_cas_too(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=6)
-    writer = written(ground, Quorum(4, 3, 2))
+    writer = written(ground, quorum=Quorum(4, 3, 2))
     lost = writer.metadata.last_fragment.ensemble[1:3]
     for bookie in lost:
         ground.stop(bookie, destroy=True)
@@ -209,7 +192,7 @@ def test_a_plan_promises_no_copies_of_an_open_ledger_that_nobody_has(tmp_path: P
 def test_a_plan_has_sources_and_live_copies_now_and_after_as_data(tmp_path: Path) -> None:
     """One bookie is to be recovered, one is down besides, and the ensemble is striped."""
     ground = Ground(tmp_path, bookies=6)
-    writer = written(ground, Quorum(4, 2, 2), 8)
+    writer = written(ground, 8, Quorum(4, 2, 2))
     lost, down, *others = writer.metadata.last_fragment.ensemble
     for bookie in (lost, down):
         ground.stop(bookie)
@@ -234,8 +217,8 @@ def test_a_plan_has_sources_and_live_copies_now_and_after_as_data(tmp_path: Path
     assert [(r["live_copies"], r["live_copies_after"]) for r in both.to_dict()["rows"]] == [
         (0, 0)
     ] * 2
-    alone = written(ground, Quorum(1, 1, 1), 2)
-    kept = written(ground, Quorum(3, 3, 2), 2)
+    alone = written(ground, 2, Quorum(1, 1, 1))
+    kept = written(ground, 2, Quorum(3, 3, 2))
     gone = alone.metadata.last_fragment.ensemble[0]
     ground.stop(gone)
     ids = (alone.ledger_id, kept.ledger_id)
@@ -533,7 +516,7 @@ def test_a_share_without_a_source_is_unrecoverable_and_says_why(ground: Ground) 
 
 
 def test_the_lost_bookies_own_storage_is_the_last_source(ground: Ground) -> None:
-    writer = written(ground, Quorum(2, 2, 1))
+    writer = written(ground, quorum=Quorum(2, 2, 1))
     lost, other = writer.metadata.last_fragment.ensemble
     for path in ground.files(other, "slots"):
         path.unlink()
@@ -572,7 +555,7 @@ def test_a_plan_gives_a_bookie_to_one_lost_member_of_a_fragment_and_not_to_two(
     tmp_path: Path,
 ) -> None:
     ground = Ground(tmp_path, bookies=4)
-    writer = written(ground, Quorum(3, 3, 1))
+    writer = written(ground, quorum=Quorum(3, 3, 1))
     one, other, last = writer.metadata.last_fragment.ensemble
     ground.stop(one, destroy=True)
     ground.stop(other, destroy=True)
@@ -587,7 +570,7 @@ def test_a_plan_gives_a_bookie_to_one_lost_member_of_a_fragment_and_not_to_two(
 
 def test_who_is_in_the_ensemble_and_down_is_said_to_be_so(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
-    writer = written(ground, Quorum(3, 3, 1))
+    writer = written(ground, quorum=Quorum(3, 3, 1))
     lost, down, up = writer.metadata.last_fragment.ensemble
     ground.stop(lost, destroy=True)
     ground.stop(down)
@@ -639,7 +622,7 @@ def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
 
 def test_a_share_that_somebody_else_gave_to_another_bookie_is_not_claimed(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=5)
-    writer = written(ground, USUAL, 4)
+    writer = written(ground, 4)
     ensemble = writer.metadata.last_fragment.ensemble
     one, other = (b for b in ground.bookie_ids if b not in ensemble)
     ground.stop(ensemble[0], destroy=True)
@@ -662,7 +645,7 @@ def test_what_the_step_is_asked_about_other_values_changes_nothing_of_the_outcom
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who changes metadata may ask for a step as often as he likes, about whatever he has."""
-    writer = written(ground, USUAL, 4)
+    writer = written(ground, 4)
     lost = writer.metadata.last_fragment.ensemble[0]
     (free,) = set(ground.bookie_ids) - writer.metadata.bookies()
     ground.stop(lost, destroy=True)
@@ -804,7 +787,7 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
     quorum = Quorum(4, 3, 2) if kind == "striped" else USUAL
     piece_bytes = 2 if kind == "in pieces" else PIECE_BYTES
     begun = Ground(tmp_path / "begun", bookies=5, runtime=InlineRuntime())
-    writers = [written(begun, quorum, 4, close=kind != "open") for _ in range(2)]
+    writers = [written(begun, 4, quorum, close=kind != "open") for _ in range(2)]
     lost = writers[0].metadata.last_fragment.ensemble[0]
     begun.stop(lost, destroy=True)
     before = Snapshot(begun)

@@ -14,8 +14,7 @@ from spark_bookkeeper.replication.recover_ledgers import (
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
+from tests.worlds import USUAL
 
 
 def test_every_ledger_that_is_not_closed_is_recovered(ground: Ground) -> None:

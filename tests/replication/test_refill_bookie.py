@@ -27,20 +27,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.source.views import view_table
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 from tests.snapshots import Snapshot
-
-USUAL = Quorum(3, 3, 2)
-
-
-def written(
-    ground: Ground, quorum: Quorum = USUAL, count: int = 10, *, close: bool = True
-) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.context, quorum)
-    for i in range(count):
-        writer.append(b"%d" % i)
-    writer._adds.drain()
-    if close:
-        writer.close()
-    return writer
+from tests.worlds import USUAL, payloads, written
 
 
 def refilled(
@@ -75,18 +62,13 @@ def is_whole(ground: Ground, *writers: LedgerWriter, of: str | None = None) -> b
     return all(row.status.is_done for row in report.rows if of in (None, row.source))
 
 
-def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
-    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
-    return [entry.payload for entry in reader.entries()]
-
-
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 2, 2), (5, 2, 2)])
 def test_a_wiped_bookie_gets_back_all_that_it_should_hold(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
-    writers = [written(ground, Quorum(*sizes)) for _ in range(5)]
-    empty = written(ground, Quorum(*sizes), count=0)
+    writers = [written(ground, quorum=Quorum(*sizes)) for _ in range(5)]
+    empty = written(ground, 0, Quorum(*sizes))
     bookie = writers[0].metadata.last_fragment.ensemble[0]
     before = [metadata_of(ground, w).fragments for w in writers]
     ground.format(bookie)
@@ -220,7 +202,10 @@ def test_the_limit_of_bytes_per_second_holds(ground: Ground) -> None:
 
 def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
-    writer, opened = written(ground, Quorum(4, 3, 2)), written(ground, Quorum(4, 4, 2), close=False)
+    writer, opened = (
+        written(ground, quorum=Quorum(4, 3, 2)),
+        written(ground, quorum=Quorum(4, 4, 2), close=False),
+    )
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.format(bookie)
     ground.forget()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies import together
 from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.metadata.update import update_ledger
@@ -26,12 +25,6 @@ from spark_bookkeeper.testing.autorecovery import written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 from tests.alone import Alone
 from tests.snapshots import Snapshot
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no silent bookie."""
-    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
 
 
 @pytest.fixture

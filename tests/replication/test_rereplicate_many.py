@@ -10,26 +10,18 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies import together
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 from tests.snapshots import Snapshot
+from tests.worlds import USUAL, payloads
 
-USUAL = Quorum(3, 3, 2)
 STRIPED = Quorum(3, 2, 2)
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no silent bookie."""
-    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
 
 
 def closed(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
@@ -49,10 +41,6 @@ def works(writers: list[LedgerWriter], lost: BookieId) -> list[FragmentWork]:
         FragmentWork(w.ledger_id, EntryId(0), (lost,), None, False, None, nonce=w.metadata.nonce)
         for w in writers
     ]
-
-
-def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
-    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
 
 
 def lose(ground: Ground, bookie: BookieId) -> BookieId:

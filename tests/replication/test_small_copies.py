@@ -14,7 +14,6 @@ import pytest
 from spark_bookkeeper.autorecovery import replication
 from spark_bookkeeper.autorecovery.limit import write_limit
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies import together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.copying_many import SMALL_BYTES, store_many
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -46,12 +45,6 @@ BYTES: Final = 100
 
 LIMIT: Final = 400
 """Bytes per second."""
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no silent bookie."""
-    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
 
 
 def named(ground: Ground, ledgers: int, entries: int = 1) -> tuple[BookieId, list[LedgerWriter]]:
