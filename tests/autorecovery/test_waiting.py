@@ -32,7 +32,7 @@ from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
-from tests.autorecovery.test_checks import Tasks
+from tests.autorecovery.checking import Tasks
 from tests.whole import assert_replicated
 
 DAY = 86_400

@@ -22,7 +22,7 @@ from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.log_facts import JsonFormatter, about, during
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
-from tests.client.test_asking import Bench, in_a_world
+from tests.client.benches import Bench, in_a_world
 
 log = logging.getLogger("spark_bookkeeper.tests")
 

@@ -1,0 +1,22 @@
+"""What is seen of tasks: which there are, and what the table says of one."""
+
+from __future__ import annotations
+
+from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.ground import Ground
+
+
+def task_ids(ground: Ground) -> list[int]:
+    return list(ground.context.store.underreplication.ledger_ids())
+
+
+def victim_of(writer: LedgerWriter) -> BookieId:
+    return writer.metadata.last_fragment.ensemble[0]
+
+
+def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
+    rows = underreplicated_table(ground.context).to_pylist()
+    (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
+    return dict(row)

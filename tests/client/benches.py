@@ -1,0 +1,82 @@
+"""Bookies in simulated time that may hang, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.client.bookies.call import Patience
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.testing.hanging import Hang, HangingStorage
+from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.simulation.runtime import SimRuntime
+from spark_bookkeeper.testing.simulation.scheduler import World
+
+PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
+
+
+class Bench:
+    """One bookie in simulated time, that hangs."""
+
+    def __init__(self, world: World, hangs: Callable[[str, str], bool] = lambda *_: True) -> None:
+        self.runtime = SimRuntime(world, world.actor("client"))
+        self.disk = MemoryDisk("b")
+        self.disk.files["f"] = b"content"
+        self.disk.directories.add("d")
+        self.hang = Hang(self.runtime, hangs)
+        self.door = Door("b:1", "memory://b", self.runtime, PATIENCE)
+        self.storage = BoundedStorage(
+            HangingStorage(MemoryStorage(self.disk), self.hang), self.door
+        )
+        self.world = world
+
+    def is_refused(self) -> bool:
+        """Whether the bookie is asked for nothing."""
+        before = self.hang.count
+        with pytest.raises(BookieUnavailableError):
+            self.storage.read("f")
+        return self.hang.count == before
+
+
+def in_a_world(
+    story: Callable[[Bench], None], hangs: Callable[[str, str], bool] = lambda *_: True
+) -> None:
+    with World(1) as world:
+        bench = Bench(world, hangs)
+        world.start(world.actor("client"), lambda: story(bench))
+        world.run_all()
+
+
+class Two:
+    """Two bookies in simulated time, of which one is read and the other is written to."""
+
+    def __init__(self, bench: Bench, hangs: Callable[[str, str], bool]) -> None:
+        self.bench = bench
+        self.source, self.other = bench.storage, bench.door
+        self.disk = MemoryDisk("c")
+        self.disk.directories.add("d")
+        self.hang = Hang(bench.runtime, hangs)
+        self.door = Door("c:1", "memory://c", bench.runtime, PATIENCE)
+        inner = HangingStorage(MemoryStorage(self.disk), self.hang)
+        self.target = BoundedStorage(inner, self.door)
+
+    def copy(self) -> int:
+        """Three pieces from one to the other, in one task; how many that were."""
+
+        def run() -> int:
+            sink = self.target.create("d/copy")
+            try:
+                for _ in range(3):
+                    data = self.source.read_range("f", 0, 7)
+                    assert data is not None
+                    sink.write(data)
+                    self.bench.runtime.sleep(9.0)  # as long as neither of them is asked
+                sink.finish()
+            finally:
+                sink.abandon()
+            return 3
+
+        return self.door.ask_with(self.other, "copying", run)

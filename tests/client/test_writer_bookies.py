@@ -1,0 +1,247 @@
+"""Bookies that go, hang, are full or lose answers while a ledger is written to them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookieFullError,
+    BookieUnavailableError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.hanging import Hang
+from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.client.gates import Gate, hold_adds
+from tests.worlds import USUAL, payloads
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (4, 3, 2), (3, 2, 2), (2, 2, 1)])
+def test_a_bookie_destroyed_between_appends_is_replaced(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    with lifecycle.create_ledger(ground.context, Quorum(*sizes)) as writer:
+        for i in range(5):
+            writer.append(b"%d" % i)
+        victim = writer.metadata.last_fragment.ensemble[1]
+        ground.stop(victim, destroy=True)
+        for i in range(5, 15):
+            writer.append(b"%d" % i)
+        ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
+
+    assert victim not in writer.metadata.last_fragment.ensemble
+    assert payloads(ground, writer) == [b"%d" % i for i in range(15)]
+
+
+def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=7)
+    writer = lifecycle.create_ledger(ground.context, Quorum(4, 3, 2))
+    futures, lost = [], list[str]()
+    for i in range(3000):
+        futures.append(writer.append_async(b"%d" % i))
+        if i in (500, 1500, 2500):
+            futures[i - 300].result(60)
+            lost.append(writer.metadata.last_fragment.ensemble[i % 4])
+            ground.stop(lost[-1])
+    ground.until(lambda: not set(lost) & set(writer.metadata.last_fragment.ensemble))
+    assert [f.result(60) for f in futures] == list(range(3000))
+    writer.close()
+
+    assert payloads(ground, writer) == [b"%d" % i for i in range(3000)]
+    assert len(writer.metadata.fragments) > 1
+
+
+def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+        victim = writer.metadata.last_fragment.ensemble[0]
+
+        def full(place: str, operation: str, path: str) -> None:
+            if place == victim and operation == "put_if_absent":
+                raise BookieFullError(f"bookie {victim}: no space left", bookie_id=victim)
+
+        ground.before.append(full)
+        ground.forget()
+        writer.append(b"b")
+        writer.append(b"c")
+        ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
+    assert len([s for s in ground.steps if s[:2] == (victim, "put_if_absent")]) == 1
+    ground.before.clear()
+    assert payloads(ground, writer) == [b"a", b"b", b"c"]
+
+
+def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+        flaky = writer.metadata.last_fragment.ensemble[0]
+        lost: list[str] = []
+
+        def lose(place: str, operation: str, path: str) -> None:
+            if place == flaky and len(lost) < 2:
+                lost.append(path)
+                raise BookieUnavailableError("the answer was lost", bookie_id=flaky)
+
+        ground.after.append(lose)
+        for i in range(3):
+            writer.append(b"%d" % i)
+        writer._adds.drain()
+    assert lost
+    assert len(set(lost)) == 1
+    assert len(writer.metadata.fragments) == 1
+    assert len(ground.files(flaky, "slots")) == 4
+
+
+def test_a_put_whose_answer_is_lost_again_and_again_is_repeated_later_each_time(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Those that tests go without.
+    monkeypatch.setattr("spark_bookkeeper.client.write.lane.PAUSES_SECONDS", PAUSES_SECONDS)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    victim = writer.metadata.last_fragment.ensemble[0]
+    own = threading.local()
+    pauses: list[float] = []
+    paths: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (victim, "put_if_absent"):
+            own.is_victims = True
+            paths.append(path)
+            raise BookieUnavailableError("the answer was lost", bookie_id=victim)
+
+    def sleep(seconds: float) -> None:
+        if getattr(own, "is_victims", False):
+            pauses.append(seconds)
+
+    monkeypatch.setattr(ground.context.runtime, "sleep", sleep)
+    ground.before.append(lose)
+    writer.append(b"b")
+    ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
+    ground.before.clear()
+    writer.close()
+
+    assert pauses == [0.05, 0.1, 0.2, 0.4]
+    assert len(paths) == 6
+    assert len(set(paths)) == 1
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
+        writer.append(b"a")
+        victim = writer.metadata.last_fragment.ensemble[2]
+        gate = hold_adds(ground, victim)
+
+        assert writer.append(b"b") == 1
+        gate.open()
+
+    assert victim not in writer.metadata.last_fragment.ensemble
+    assert payloads(ground, writer) == [b"a", b"b"]
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    slow = writer.metadata.last_fragment.ensemble[2]
+    ground.until(lambda: len(ground.files(slow, "slots")) == 1)
+    gate = hold_adds(ground, slow)
+    assert writer.append(b"b") == 1
+    assert gate.reached.wait(60)
+
+    writer.close()
+
+    assert len(writer.metadata.fragments) == 1
+    assert slow in writer.metadata.last_fragment.ensemble
+    gate.open()  # what it was sent is stored all the same, and is the ledger's
+    ground.until(lambda: len(ground.files(slow, "slots")) == 2)
+
+
+def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    _, b, c = writer.metadata.last_fragment.ensemble
+    gate = Gate("write_ledger", METADATA)
+    slow = Gate("put_if_absent", b)
+    ground.before += [gate, slow]
+    ground.stop(c, destroy=True)
+    future = writer.append_async(b"b")
+    assert gate.reached.wait(60)
+    slow.open()  # a and b store it: an ack quorum of the old ensemble
+
+    with pytest.raises(futures.TimeoutError):
+        future.result(0.3)
+    gate.open()
+    assert future.result(60) == 1
+    writer.close()
+    fragments = writer.metadata.fragments
+    assert [f.first_entry_id for f in fragments] == [0, 1]
+
+
+def test_too_few_bookies_finish_the_writer_and_the_table_says_why(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    inside = writer.metadata.last_fragment.ensemble
+    (spare,) = set(ground.bookie_ids) - set(inside)
+    ground.stop(spare)
+    ground.start(spare, is_readonly=True)
+    ground.stop(inside[0], destroy=True)
+
+    with pytest.raises(AppendFailedError) as caught:
+        ground.until(lambda: writer.append(b"b") < 0)
+
+    text = caught.value.message
+    assert f"{spare}  read-only" in text
+    assert f"{inside[1]}  already in the ensemble" in text
+    assert f"{inside[0]} lost to this writer" in text
+    with pytest.raises(AppendFailedError):
+        writer.append(b"more")
+    with pytest.raises(AppendFailedError):
+        writer.close()
+    closed = ground.context.store.read_ledger(writer.ledger_id).value
+    assert closed.last_entry_id == writer.last_add_confirmed
+
+
+def test_a_ledger_deleted_while_it_is_written(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    for _ in range(2):
+        lifecycle.delete_ledger(ground.context, writer.ledger_id, even_if_alive=True)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+
+    # Whichever bookie answers first has the tombstone, or still the fence that came before it.
+    with pytest.raises((NoSuchLedgerError, LedgerFencedError)):
+        ground.until(lambda: writer.append(b"b") < 0)
+    with pytest.raises((NoSuchLedgerError, LedgerFencedError)):
+        writer.close()
+    assert list(ground.context.store.ledger_ids()) == [], "it is never made again"
+
+
+def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=3_600_000)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    hang = Hang(ground.runtime, lambda operation, path: path == "bad")
+    client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
+    with pytest.raises(BookieUnavailableError):
+        partition_of(client, ground.bookie_ids[0]).read("bad")
+
+    writer = lifecycle.create_ledger(client, USUAL)
+    assert writer.append(b"0") == 0
+    wait_for_every_copy(writer)
+    writer.close()
+    hang.release()
+
+    assert len(writer.metadata.fragments) == 1
