@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.autorecovery.auditor import UnfinishedScanError
-from spark_bookkeeper.autorecovery.checks import (
-    check_all_ledgers,
-    check_placement,
-)
+from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes

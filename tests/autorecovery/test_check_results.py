@@ -20,9 +20,7 @@ from spark_bookkeeper.autorecovery.check_results import (
     Found,
 )
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.errors import (
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -37,6 +35,7 @@ from tests.autorecovery.checking import (
     only,
 )
 from tests.autorecovery.test_auditor import control
+
 
 def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: Ground) -> None:
     """Of the replicas of one entry all are gone, of another's two, of a third's one."""

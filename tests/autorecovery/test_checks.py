@@ -13,14 +13,8 @@ import pytest
 
 from spark_bookkeeper.autorecovery import auditor, checks, lots, replica_count, scan
 from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
-from spark_bookkeeper.autorecovery.check_results import (
-    NO_REPLICA,
-    read_results,
-)
-from spark_bookkeeper.autorecovery.checks import (
-    check_all_ledgers,
-    check_placement,
-)
+from spark_bookkeeper.autorecovery.check_results import NO_REPLICA, read_results
+from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import DisabledError

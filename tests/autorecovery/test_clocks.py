@@ -30,7 +30,7 @@ HOURS_S = 5 * 3_600.0
 YEAR_MS = 365 * 86_400_000
 
 
-class World:
+class Processes:
     """The time as it is, which is also that of the metadata store."""
 
     def __init__(self, ground: Ground) -> None:
@@ -62,11 +62,11 @@ class World:
 
 
 class Machine(InlineRuntime):
-    """One whose calendar is so much ahead of the world's."""
+    """One whose calendar is so much ahead of the processes's."""
 
-    def __init__(self, world: World, ahead_s: float) -> None:
+    def __init__(self, processes: Processes, ahead_s: float) -> None:
         super().__init__()
-        self._world = world
+        self._world = processes
         self.ahead_s = ahead_s
 
     @override
@@ -83,8 +83,8 @@ class Machine(InlineRuntime):
 
 
 @pytest.fixture
-def world(ground: Ground) -> World:
-    return World(ground)
+def processes(ground: Ground) -> Processes:
+    return Processes(ground)
 
 
 def state_of(ground: Ground, ledger_id: int) -> LedgerState:
@@ -93,10 +93,10 @@ def state_of(ground: Ground, ledger_id: int) -> LedgerState:
 
 @pytest.mark.parametrize("ahead_s", [HOURS_S, -HOURS_S])
 def test_a_writer_has_its_time_whatever_the_clocks_of_the_workers(
-    ground: Ground, world: World, ahead_s: float
+    ground: Ground, processes: Processes, ahead_s: float
 ) -> None:
     writer = written(ground, close=False)
-    right, wrong = world.process("right"), world.process("wrong", ahead_s)
+    right, wrong = processes.process("right"), processes.process("wrong", ahead_s)
     right.audit()
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     right.audit()
@@ -105,7 +105,7 @@ def test_a_writer_has_its_time_whatever_the_clocks_of_the_workers(
         process.work()
     assert state_of(ground, writer.ledger_id) is LedgerState.OPEN
     assert [*right.work(), *wrong.work()] == [], "it is left alone until the time is over"
-    world.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
+    processes.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
     wrong.work()
 
     assert_replicated(ground, writer)
@@ -113,11 +113,11 @@ def test_a_writer_has_its_time_whatever_the_clocks_of_the_workers(
 
 @pytest.mark.parametrize("ahead_s", [HOURS_S, -HOURS_S])
 def test_what_waits_is_not_tried_by_turns_by_workers_whose_clocks_differ(
-    ground: Ground, world: World, ahead_s: float
+    ground: Ground, processes: Processes, ahead_s: float
 ) -> None:
     """Each would find that the other's next try is over, or cannot be meant."""
     writer = written(ground)
-    right, wrong = world.process("right"), world.process("wrong", ahead_s)
+    right, wrong = processes.process("right"), processes.process("wrong", ahead_s)
     right.audit()
     first, second, *_ = ground.bookie_ids
     for bookie in (first, second):
@@ -130,37 +130,37 @@ def test_what_waits_is_not_tried_by_turns_by_workers_whose_clocks_differ(
 
     (row,) = underreplicated_table(ground.context).to_pylist()
     assert (row["ledger_id"], row["attempts"]) == (writer.ledger_id, 1)
-    world.seconds += WAIT_FOR_EVENT_MS / 1000 + 1  # nobody else could take a copy
+    processes.seconds += WAIT_FOR_EVENT_MS / 1000 + 1  # nobody else could take a copy
     assert wrong.work() != []
 
 
 def test_a_check_that_was_done_by_a_clock_a_year_ahead_is_done_an_interval_from_now(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
     tree = ground.context.store.underreplication
     written(ground)
-    tree.set_checked_at_ms(Check.ALL_LEDGERS, world.at_ms + YEAR_MS, None)
-    process = world.process("one", config=replace(CONFIG, ledger_check_interval_s=100))
+    tree.set_checked_at_ms(Check.ALL_LEDGERS, processes.at_ms + YEAR_MS, None)
+    process = processes.process("one", config=replace(CONFIG, ledger_check_interval_s=100))
     process.audit()
-    world.seconds += 99
+    processes.seconds += 99
     process.audit()
     seen = tree.checked_at_ms(Check.ALL_LEDGERS)
     assert seen is not None
     assert seen.value == NOON_MS, "an interval from when it was seen"
 
-    world.seconds += 2
+    processes.seconds += 2
     process.audit()
 
     done = tree.checked_at_ms(Check.ALL_LEDGERS)
     assert done is not None
-    assert done.value == world.at_ms
+    assert done.value == processes.at_ms
 
 
 def test_an_auditor_whose_clock_is_set_back_looks_for_bookies_all_the_same(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
     writer = written(ground)
-    process = world.process("one", config=replace(CONFIG, bookie_check_interval_s=100))
+    process = processes.process("one", config=replace(CONFIG, bookie_check_interval_s=100))
     process.audit()
     assert isinstance(process.runtime, Machine)
     process.runtime.ahead_s = -HOURS_S
@@ -170,19 +170,21 @@ def test_an_auditor_whose_clock_is_set_back_looks_for_bookies_all_the_same(
     ghostly = replace(found.value, fragments=(Fragment(EntryId(0), ensemble),))
     store.write_ledger(LedgerId(writer.ledger_id), ghostly, found)
 
-    world.seconds += 101
+    processes.seconds += 101
     process.audit()
 
     assert list(store.underreplication.ledger_ids()) == [writer.ledger_id]
 
 
-def test_how_long_a_ledger_lacked_copies_is_told_by_one_clock(ground: Ground, world: World) -> None:
+def test_how_long_a_ledger_lacked_copies_is_told_by_one_clock(
+    ground: Ground, processes: Processes
+) -> None:
     writer = written(ground)
-    auditor, worker = world.process("auditor", HOURS_S), world.process("worker", -HOURS_S)
+    auditor, worker = processes.process("auditor", HOURS_S), processes.process("worker", -HOURS_S)
     auditor.audit()
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
     auditor.audit()
-    world.seconds += 7
+    processes.seconds += 7
 
     rows = worker.work()
 
@@ -203,124 +205,130 @@ def an_open_ledger_that_lacks_a_bookie(ground: Ground, process: Process) -> Ledg
 @pytest.mark.parametrize("ahead_s", [HOURS_S, -HOURS_S])
 @pytest.mark.parametrize("error", [None, MetadataError("no")])
 def test_where_the_clock_does_not_answer_once_a_writer_keeps_its_time(
-    ground: Ground, world: World, told_before: bool, ahead_s: float, error: BookKeeperError | None
+    ground: Ground,
+    processes: Processes,
+    told_before: bool,
+    ahead_s: float,
+    error: BookKeeperError | None,
 ) -> None:
-    wrong = world.process("wrong", ahead_s)
+    wrong = processes.process("wrong", ahead_s)
     writer = an_open_ledger_that_lacks_a_bookie(ground, wrong)
     if not told_before:  # an executor that has just begun
         wrong.context.clock.__init__()  # type: ignore[misc]
-        world.fails_in["round"] = error
+        processes.fails_in["round"] = error
 
-    world.fails_in["_waits_for_writer"] = error
+    processes.fails_in["_waits_for_writer"] = error
     for _ in range(3):
         wrong.work()
-        world.seconds += CONFIG.open_ledger_grace_ms / 1000 / 4
-    assert not world.fails_in
+        processes.seconds += CONFIG.open_ledger_grace_ms / 1000 / 4
+    assert not processes.fails_in
     assert state_of(ground, writer.ledger_id) is LedgerState.OPEN
-    world.seconds += CONFIG.retry_most_ms / 1000
+    processes.seconds += CONFIG.retry_most_ms / 1000
     wrong.work()
-    world.seconds += CONFIG.open_ledger_grace_ms / 1000
+    processes.seconds += CONFIG.open_ledger_grace_ms / 1000
     wrong.work()
 
     assert_replicated(ground, writer)
 
 
 def test_a_leader_that_is_hours_ahead_of_the_last_one_takes_no_writers_time(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
-    one, other = world.process("one"), world.process("other")
+    one, other = processes.process("one"), processes.process("other")
     other.work()
-    world.seconds += ASKED_SECONDS - 1
+    processes.seconds += ASKED_SECONDS - 1
     writer = an_open_ledger_that_lacks_a_bookie(ground, one)
     one.work()
-    world.seconds += 1
+    processes.seconds += 1
 
-    world.leader_ahead_s = HOURS_S
+    processes.leader_ahead_s = HOURS_S
     assert other.work() != [], "it asks again, and meets the other clock"
     one.work()
-    late = world.process("late")
+    late = processes.process("late")
     assert late.work() == [], "the time has begun anew, and the note says so"
     assert state_of(ground, writer.ledger_id) is LedgerState.OPEN
-    world.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
+    processes.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
     late.work()
 
     assert_replicated(ground, writer)
 
 
-def test_a_leader_that_was_hours_ahead_keeps_nobody_waiting(ground: Ground, world: World) -> None:
-    one = world.process("one")
+def test_a_leader_that_was_hours_ahead_keeps_nobody_waiting(
+    ground: Ground, processes: Processes
+) -> None:
+    one = processes.process("one")
     writer = an_open_ledger_that_lacks_a_bookie(ground, one)
     one.work()
     for ahead_s in (HOURS_S, 0.0):
-        world.leader_ahead_s = ahead_s
-        world.seconds += ASKED_SECONDS
+        processes.leader_ahead_s = ahead_s
+        processes.seconds += ASKED_SECONDS
         one.work()
 
-    world.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
+    processes.seconds += CONFIG.open_ledger_grace_ms / 1000 + 1
     one.work()
 
     assert_replicated(ground, writer)
 
 
 def test_what_was_left_by_a_leader_that_was_hours_ahead_is_looked_at_when_it_is_right_again(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
     """The worker beside a member can do nothing, until the replica of another one is damaged."""
     lost, beside, other = written(ground).metadata.last_fragment.ensemble
-    one = world.process("one")
+    one = processes.process("one")
     one.audit()
     local = Process(ground, "two", local=beside, runtime=one.runtime)
-    world.leader_ahead_s = HOURS_S
-    world.seconds += ASKED_SECONDS
+    processes.leader_ahead_s = HOURS_S
+    processes.seconds += ASKED_SECONDS
     ground.stop(lost)
     one.audit()
     assert local.work() == []
-    world.leader_ahead_s = 0.0
-    world.seconds += ASKED_SECONDS
+    processes.leader_ahead_s = 0.0
+    processes.seconds += ASKED_SECONDS
     for path in ground.files(other, "slots"):
         path.unlink()
     (ledger_id,) = ground.context.store.underreplication.ledger_ids()
     publish_finding(ground.context, ledger_id, [other], 100)
 
-    world.seconds += max(CONFIG.retry_most_ms, CONFIG.open_ledger_grace_ms) / 1000
+    processes.seconds += max(CONFIG.retry_most_ms, CONFIG.open_ledger_grace_ms) / 1000
 
     assert ("copy", other) in {(row.action, row.target) for row in local.work()}
 
 
 def test_a_clock_that_says_nothing_is_not_asked_again_for_a_while(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
-    process = world.process("one")
+    process = processes.process("one")
     asked: list[None] = []
     ground.cluster.clock_ms = lambda: asked.append(None)
 
     for _ in range(50):
-        assert process.context.cluster_ms() == world.at_ms
+        assert process.context.cluster_ms() == processes.at_ms
     assert len(asked) == 1
-    world.seconds += ASKED_SECONDS
+    processes.seconds += ASKED_SECONDS
     process.context.cluster_ms()
 
     assert len(asked) == 2
 
 
 def test_what_the_clock_said_before_is_counted_on_where_it_says_nothing(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
-    process = world.process("wrong", HOURS_S)
+    process = processes.process("wrong", HOURS_S)
     process.context.cluster_ms()
     ground.cluster.clock_ms = lambda: None
 
-    world.seconds += 10 * ASKED_SECONDS
+    processes.seconds += 10 * ASKED_SECONDS
 
-    assert process.context.cluster_ms() == world.at_ms
+    assert process.context.cluster_ms() == processes.at_ms
 
 
 def test_a_ledger_that_is_whole_is_not_called_left_where_the_clock_fails_at_the_end(
-    ground: Ground, world: World
+    ground: Ground, processes: Processes
 ) -> None:
     """Before its task went, it may fail: then it is done again."""
     writer = written(ground)
-    process = world.process("one")
+    process = processes.process("one")
     process.audit()
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
     process.audit()
@@ -328,8 +336,8 @@ def test_a_ledger_that_is_whole_is_not_called_left_where_the_clock_fails_at_the_
     remove = tree.remove
 
     def checked(task: Versioned[Task]) -> bool:
-        world.fails_in["finish"] = MetadataUnavailableError("no answer")
-        world.seconds += ASKED_SECONDS
+        processes.fails_in["finish"] = MetadataUnavailableError("no answer")
+        processes.seconds += ASKED_SECONDS
         return remove(task)
 
     process.context.store.underreplication.remove = checked  # type: ignore[method-assign]

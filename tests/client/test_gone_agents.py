@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 @dataclass
-class World:
+class AgentWorld:
     """Four bookies, a writer on three of them, and a clock that can be put forward.
 
     Nobody looks at the bookies but a test, however long it takes.
@@ -126,7 +126,7 @@ class World:
 
 
 @contextmanager
-def world_in(directory: Path) -> Iterator[World]:
+def world_in(directory: Path) -> Iterator[AgentWorld]:
     ground = Ground(directory, bookies=4, config=PATIENT)
     offset = 0.0
 
@@ -145,7 +145,7 @@ def world_in(directory: Path) -> Iterator[World]:
         patch.setattr(type(ground.runtime), "now", lambda _: time.monotonic() + offset)
         patch.setattr(Watch, "start", lambda _: None)
         writer = lifecycle.create_ledger(ground.context, USUAL)
-        world = World(ground, writer, later, held)
+        world = AgentWorld(ground, writer, later, held)
         writer.append(b"0")
         for bookie in ensemble(writer):
             world.stored(bookie, 0)
@@ -155,7 +155,7 @@ def world_in(directory: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[AgentWorld]:
     with world_in(tmp_path) as world:
         yield world
 
@@ -194,7 +194,7 @@ def test_a_writer_leaves_a_bookie_whose_agent_is_gone_though_its_files_answer(
 
 
 def test_a_writer_goes_back_to_a_bookie_that_it_left_when_another_one_is_lost(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """In the slot behind those that it filled: what it stored there stays where it is."""
     first, second, _ = ensemble(world.writer)
@@ -218,7 +218,7 @@ def test_a_writer_goes_back_to_a_bookie_that_it_left_when_another_one_is_lost(
 
 
 def test_agents_that_are_started_again_one_after_the_other_are_left_one_after_the_other(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """The living writer would lose its ledger to autorecovery: there is a bookie to go to."""
     count = 1
@@ -233,7 +233,7 @@ def test_agents_that_are_started_again_one_after_the_other_are_left_one_after_th
     assert_all_appended(world.ground, world.writer, count)
 
 
-def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: World) -> None:
+def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: AgentWorld) -> None:
     """R2, R3: nobody knows for certain which slot is the next one."""
     first, second, _ = ensemble(world.writer)
     world.hold(first, second)
@@ -249,7 +249,7 @@ def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: 
         world.writer.append(b"2")
 
 
-def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: World) -> None:
+def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: AgentWorld) -> None:
     first, second, _ = ensemble(world.writer)
     lane = world.lane(first)
     world.hold(first, second)
@@ -270,7 +270,9 @@ def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: World) ->
     assert_all_appended(world.ground, world.writer, 3)
 
 
-def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(world: World) -> None:
+def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(
+    world: AgentWorld,
+) -> None:
     """Slots ascend in entry ids: what was stored there would be sent there again."""
     first, second, third = ensemble(world.writer)
     (spare,) = set(world.ground.bookie_ids) - set(ensemble(world.writer))
@@ -288,7 +290,7 @@ def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(world
 
 
 def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """It had been left by then, and has it all the same: it would be sent there again."""
     first, second, third = ensemble(world.writer)
@@ -308,7 +310,7 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
         world.writer.append(b"2")
 
 
-def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: World) -> None:
+def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: AgentWorld) -> None:
     """Whatever was said, it may be there, or come there (R3)."""
     first, second, _ = ensemble(world.writer)
     lane = world.lane(first)
@@ -328,7 +330,7 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: World
         world.writer.append(b"2")
 
 
-def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: World) -> None:
+def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: AgentWorld) -> None:
     """Nobody gives a bookie up for it, and it may come to be in the next slot."""
     first, second, _ = ensemble(world.writer)
     lane = world.lane(first)
@@ -350,7 +352,7 @@ def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: Wo
         world.writer.append(b"2")
 
 
-def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: World) -> None:
+def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: AgentWorld) -> None:
     """What was won there went with the incarnation that it was won in."""
     first = ensemble(world.writer)[0]
     position = world.lane(first).position
@@ -371,7 +373,9 @@ def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: W
     assert slot.stem == "0".zfill(len(slot.stem))
 
 
-def test_who_goes_back_to_a_bookie_does_not_make_the_ledgers_directory_again(world: World) -> None:
+def test_who_goes_back_to_a_bookie_does_not_make_the_ledgers_directory_again(
+    world: AgentWorld,
+) -> None:
     """What was there is lost: a slot above it would say nothing of that (R11)."""
     first, second, _ = ensemble(world.writer)
     world.leave(first)
@@ -389,7 +393,9 @@ def test_who_goes_back_to_a_bookie_does_not_make_the_ledgers_directory_again(wor
     assert world.ground.files(first) == []
 
 
-def test_a_bookie_that_moved_since_the_writer_left_it_is_lost_to_the_writer(world: World) -> None:
+def test_a_bookie_that_moved_since_the_writer_left_it_is_lost_to_the_writer(
+    world: AgentWorld,
+) -> None:
     """What is put to where it was would be found by nobody."""
     first, second, _ = ensemble(world.writer)
     world.leave(first)
@@ -414,7 +420,7 @@ def test_a_bookie_that_moved_since_the_writer_left_it_is_lost_to_the_writer(worl
 
 
 def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowledgement(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """However long an add may take: autorecovery takes the ledger after a time of its own."""
     gone = ensemble(world.writer)[2]
@@ -437,7 +443,7 @@ def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowled
     assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: World) -> None:
+def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: AgentWorld) -> None:
     gone = ensemble(world.writer)[2]
     world.look()
     world.writer.append(b"1")
@@ -459,7 +465,9 @@ def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: Wo
     assert_all_appended(world.ground, world.writer, 4)
 
 
-def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(world: World) -> None:
+def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(
+    world: AgentWorld,
+) -> None:
     """Nothing about it is uncertain then, and nobody else takes data."""
     gone, other, _ = ensemble(world.writer)
     world.look()
@@ -487,7 +495,7 @@ def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(wor
 
 
 def test_nothing_is_held_up_while_the_metadata_store_is_silent(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look takes as long as its answer does."""
     added = world.append_held_up()
@@ -505,7 +513,7 @@ def test_nothing_is_held_up_while_the_metadata_store_is_silent(
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_writer_that_is_closed_or_dropped_waits_for_no_bookie_that_was_to_be_left(
-    world: World, is_dropped: bool
+    world: AgentWorld, is_dropped: bool
 ) -> None:
     added = world.append_held_up()
     ended = threading.Event()
@@ -525,7 +533,7 @@ def test_a_writer_that_is_closed_or_dropped_waits_for_no_bookie_that_was_to_be_l
 
 
 def test_what_a_look_acknowledges_is_told_later_where_no_thread_can_be_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The looks go on, or nobody would ever give up a bookie that hangs."""
     added = world.append_held_up()
@@ -542,7 +550,7 @@ def test_what_a_look_acknowledges_is_told_later_where_no_thread_can_be_started(
 
 
 def test_close_tells_what_nobody_told_as_no_thread_could_be_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added = world.append_held_up()
     adds, spawn = world.writer._adds, type(world.ground.runtime).spawn
@@ -566,7 +574,7 @@ def test_close_tells_what_nobody_told_as_no_thread_could_be_started(
 
 
 def test_nothing_is_held_up_where_the_only_other_bookie_may_not_join_the_ledger(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """It was formatted again since the ledger used it."""
     first, *_, slow = ensemble(world.writer)
@@ -585,7 +593,7 @@ def test_nothing_is_held_up_where_the_only_other_bookie_may_not_join_the_ledger(
 
 
 def test_a_gone_bookie_that_nobody_can_replace_costs_no_writer_that_it_lags_behind(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that takes data could not join the ledger; the others serve on."""
     gone = ensemble(world.writer)[2]
@@ -614,7 +622,7 @@ def test_a_gone_bookie_that_nobody_can_replace_costs_no_writer_that_it_lags_behi
 @pytest.mark.parametrize("explicit_lac_ms", [0, 1_000, 3_600_000])
 @pytest.mark.parametrize("add_timeout_ms", [30_000, 120_000])
 def test_how_soon_a_gone_bookie_is_left_does_not_depend_on_the_time_of_an_add(
-    world: World, add_timeout_ms: int, explicit_lac_ms: int
+    world: AgentWorld, add_timeout_ms: int, explicit_lac_ms: int
 ) -> None:
     """Within 15 seconds, whenever its agent goes; autorecovery takes the ledger after 30."""
     config = ClientConfig(add_timeout_ms=add_timeout_ms, explicit_lac_ms=explicit_lac_ms)
@@ -625,7 +633,7 @@ def test_how_soon_a_gone_bookie_is_left_does_not_depend_on_the_time_of_an_add(
 
 @pytest.mark.parametrize("add_timeout_ms", [30_000, 120_000])
 def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_ledger(
-    world: World, add_timeout_ms: int
+    world: AgentWorld, add_timeout_ms: int
 ) -> None:
     """By the loop that looks by itself, in a time that does not depend on that of an add."""
     adds, gone = world.writer._adds, ensemble(world.writer)[0]
@@ -666,7 +674,7 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
     world.release(gone)
 
 
-def left_after(world: World, config: ClientConfig, gone_at: float) -> float:
+def left_after(world: AgentWorld, config: ClientConfig, gone_at: float) -> float:
     """How long after its agent went the loop of a watch has a bookie left."""
     adds = world.writer._adds
     gone = ensemble(world.writer)[0]

@@ -55,7 +55,7 @@ def another_is_there() -> Iterator[pytest.ExceptionInfo[NoSuchLedgerError]]:
     assert caught.value.facts.get("is_another"), caught.value.message
 
 
-class World:
+class StoreWorld:
     """A ground, whose metadata is in memory or in a ZooKeeper."""
 
     def __init__(self, directory: Path, address: str | None) -> None:
@@ -107,11 +107,11 @@ class World:
 
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.integration)])
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StoreWorld]:
     address = None
     if request.param == "zookeeper":
         address = request.getfixturevalue("host").address
-    world = World(tmp_path, address)
+    world = StoreWorld(tmp_path, address)
     yield world
     world.close()
 
@@ -119,7 +119,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 class Lives:
     """The old ledger, whose writer still lives; and the new one, once it is made."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: StoreWorld) -> None:
         self.world = world
         self.old = lifecycle.create_ledger(world.context, USUAL, ledger_id=ID)
         self.known = self.old._adds.versioned
@@ -154,7 +154,7 @@ class Lives:
 
 
 @pytest.fixture
-def lives(world: World) -> Lives:
+def lives(world: StoreWorld) -> Lives:
     return Lives(world)
 
 
@@ -266,7 +266,7 @@ def test_a_repeated_delete_does_not_delete_the_new_ledger(lives: Lives) -> None:
     lifecycle.delete_ledger(lives.world.client(), ID)
 
 
-def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: World) -> None:
+def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: StoreWorld) -> None:
     metadata = lifecycle.create_ledger(world.context, USUAL).metadata
     lifecycle.create_ledger(world.context, USUAL, ledger_id=ID).close()
     world.make_again(replace(metadata, custom_metadata={}))

@@ -19,11 +19,7 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.lane import Group
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import (
-    AppendFailedError,
-    InvalidArgumentError,
-    LedgerFencedError,
-)
+from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, LedgerFencedError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Task
@@ -221,30 +217,7 @@ def test_small_entries_share_no_slot_that_is_larger_than_an_entry_may_be(
     assert len(writer.metadata.fragments) == 1, "no bookie is blamed"
 
 
-def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
-    with lifecycle.create_ledger(ground.context, USUAL) as writer:
-        gate = hold_adds(ground, *writer.metadata.last_fragment.ensemble)
-        future = writer.append_async(b"a")
-        assert not future.cancel(), "an append cannot be taken back"
-        gate.open()
-
-        assert writer.append(b"b") == 1
-        assert future.result(60) == 0
-
-
-def test_a_callback_may_append(ground: Ground) -> None:
-    with lifecycle.create_ledger(ground.context, USUAL) as writer:
-        done = threading.Event()
-
-        def again(_: Future[int]) -> None:
-            writer.append_async(b"b").add_done_callback(lambda _: done.set())
-
-        writer.append_async(b"a").add_done_callback(again)
-        assert done.wait(60)
-    assert payloads(ground, writer) == [b"a", b"b"]
-
-
-def test_a_callback_may_append_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
+def test_a_callback_may_append_also_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=20_000, max_group_bytes=5_000))
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     told: list[int] = []

@@ -26,6 +26,7 @@ from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
 from tests.worlds import USUAL, payloads
 
+
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (4, 3, 2), (3, 2, 2), (2, 2, 1)])
 def test_a_bookie_destroyed_between_appends_is_replaced(
     tmp_path: Path, sizes: tuple[int, int, int]

@@ -32,23 +32,14 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import LedgerRange, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import (
-    DigestType,
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-)
+from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import job as frame
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_ledgers
 from spark_bookkeeper.replication.fragments import Todo
 from spark_bookkeeper.replication.rebalance import Rebalance, rebalance
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.recover_ledgers import (
-    Recovered,
-    RecoverWork,
-    recover_ledgers,
-)
+from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recover_ledgers
 from spark_bookkeeper.replication.recovery_plan import PlannedShare
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.refill_ledger import RefillWork

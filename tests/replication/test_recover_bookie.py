@@ -521,23 +521,6 @@ def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) 
     assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
 
-def test_the_limit_on_bytes_holds_for_many_small_fragments_together(ground: Ground) -> None:
-    """Each is done before its own share of the limit has run out once."""
-    writers = [written(ground) for _ in range(6)]
-    lost = writers[0].metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
-    runtime = InlineRuntime()
-    client = ground.client(runtime)
-    wish = BookieRecovery((lost,), bytes_per_second=10)
-
-    report = recover_bookie(client, LocalRunner(client), wish)
-
-    assert report.is_complete
-    size = sum(row.bytes for row in report.rows)
-    assert size >= 20
-    assert runtime.slept >= size / 10 * 0.9
-
-
 def test_a_ledger_that_cannot_be_decoded_is_left_and_holds_up_no_other(ground: Ground) -> None:
     """It may name the lost bookie; nobody can say, so the report is not complete."""
     first, broken, last = (written(ground) for _ in range(3))

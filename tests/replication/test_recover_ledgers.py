@@ -6,11 +6,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.recover_ledgers import (
-    RecoverWork,
-    recover_ledgers,
-    recover_one,
-)
+from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_ledgers, recover_one
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy

@@ -186,20 +186,6 @@ def test_several_fragments_leave_limbo_in_one_step(tmp_path: Path) -> None:
     assert is_whole(ground, writer, of=bookie)
 
 
-def test_the_limit_of_bytes_per_second_holds(ground: Ground) -> None:
-    writers = [written(ground) for _ in range(4)]
-    bookie = writers[0].metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
-    runtime = InlineRuntime()
-    client = ground.client(runtime)
-
-    report = refill_bookie(client, LocalRunner(client), Refill(bookie, bytes_per_second=30))
-
-    copied = sum(row.bytes for row in report.rows)
-    assert copied >= 10
-    assert runtime.slept >= copied / 30 * 0.9
-
-
 def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
     writer, opened = (

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 
-from spark_bookkeeper.autorecovery import replication
 from spark_bookkeeper.autorecovery.limit import write_limit
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
@@ -20,14 +19,8 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication import (
-    fragments,
-    refill_bookie,
-    small_copies,
-)
-from spark_bookkeeper.replication import (
-    rereplicate_many as module,
-)
+from spark_bookkeeper.replication import fragments, refill_bookie, small_copies
+from spark_bookkeeper.replication import rereplicate_many as module
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork
@@ -579,22 +572,3 @@ def test_a_worker_that_is_disabled_ends_a_batch_that_waits_because_of_a_limit(
     told = [row.reason or "" for row in rows if row.action == "task"]
     assert sum("disabled" in reason for reason in told) >= len(writers) - 1
     assert len(list(store.underreplication.ledger_ids())) >= len(writers) - 1
-
-
-def test_a_worker_with_a_limit_makes_small_copies_together(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = Alone(monkeypatch, replication, "rereplicate_fragment", lambda _, w: w.ledger_id)
-    lost, writers = named(ground, 8)
-    ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
-    write_limit(ground.context.store.registers, LIMIT)
-    copies = Copies(ground, process.runtime)
-
-    process.work()
-
-    assert alone.ledger_ids == []
-    assert len(copies.seconds) == len(writers)
-    assert copies.keep_to(LIMIT)
-    assert list(ground.context.store.underreplication.ledger_ids()) == []
