@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, TRIALS, Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
@@ -22,11 +21,11 @@ from spark_bookkeeper.client.bookies.call import Call, current_call
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 from spark_bookkeeper.testing.simulation.scheduler import World
 from tests.client.benches import PATIENCE, Bench, in_a_world
+from tests.worlds import payloads, written
 
 CALLS: dict[str, Callable[[BoundedStorage], object]] = {
     "put_if_absent": lambda s: s.put_if_absent("d/a", b"x"),
@@ -548,9 +547,7 @@ def test_what_a_task_asks_after_it_asked_in_person_is_bounded() -> None:
 def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
     config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=100)
     ground = Ground(tmp_path, bookies=4, config=config)
-    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
-    for number in range(5):
-        writer.append(b"%d" % number)
+    writer = written(ground, 5, close=False)
     victim = writer.metadata.last_fragment.ensemble[0]
     ground.until(lambda: ground.count()["put_if_absent"] >= 15)
     writer.abandon()
@@ -565,8 +562,7 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
 
     assert closed.last_entry_id == 4
     assert ground.context.ledger(writer.ledger_id)[1].value == closed
-    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
-    assert [entry.payload for entry in reader.entries()] == [b"%d" % n for n in range(5)]
+    assert payloads(ground, writer) == [b"%d" % n for n in range(5)]
 
 
 STUCK = """

@@ -184,7 +184,7 @@ def forge(bookie: Bookie, rows: bytes = b"rows of the part") -> None:
     assert crc(bookie.disk.files[path]) == before
 
 
-def payloads(bookie: Bookie, entries: Sequence[int]) -> list[bytes]:
+def payloads_on(bookie: Bookie, entries: Sequence[int]) -> list[bytes]:
     """What the bookie delivers of entries, verified, from wherever it has a good copy."""
     log = bookie.log()
     delivery = Retrieval(log, entries, log.locate(entries[0], entries[-1])).read()
@@ -202,7 +202,7 @@ def test_a_forged_part_is_refused_as_its_sources_and_the_next_source_is_taken() 
     copied = copy_from({0: forged, 1: good}, target, 1)
 
     assert copied > 0
-    assert payloads(target, [0]) == [b"rows of the part"]
+    assert payloads_on(target, [0]) == [b"rows of the part"]
 
 
 def test_a_forged_part_alone_is_an_entry_that_cannot_be_read_and_no_fault_of_the_target() -> None:
@@ -280,7 +280,7 @@ def test_a_forged_slot_whose_offsets_have_no_length_is_refused_as_its_sources() 
         copy(forged, target, 2)
     copy_from({0: forged, 1: good}, target, 2)
 
-    assert payloads(target, [0, 1]) == [b"one", b"two"]
+    assert payloads_on(target, [0, 1]) == [b"one", b"two"]
 
 
 def test_a_forged_slot_is_no_fault_of_the_other_ledgers_that_are_looked_for_with_it() -> None:
@@ -307,7 +307,7 @@ def test_a_forged_part_is_repaired_where_it_is() -> None:
 
     copy(source, target, 1)
 
-    assert payloads(target, [0]) == [b"rows of the part"]
+    assert payloads_on(target, [0]) == [b"rows of the part"]
 
 
 def test_a_good_entry_of_a_forged_part_is_copied_without_the_others() -> None:
@@ -317,7 +317,7 @@ def test_a_good_entry_of_a_forged_part_is_copied_without_the_others() -> None:
 
     with pytest.raises(EntryUnreadableError, match="entry 0"):
         copy(source, target, 2)
-    assert payloads(target, [1]) == [b"more rows"]
+    assert payloads_on(target, [1]) == [b"more rows"]
 
 
 def test_a_part_that_is_copied_whole_is_verified_with_the_keyed_digest_too() -> None:
@@ -326,7 +326,7 @@ def test_a_part_that_is_copied_whole_is_verified_with_the_keyed_digest_too() -> 
 
     copy(source, target, 2)
 
-    assert payloads(target, [0, 1]) == [b"rows of the part", b"more rows"]
+    assert payloads_on(target, [0, 1]) == [b"rows of the part", b"more rows"]
     assert [len(r.record.parts) for r in target.log().locate(0).holdings] == [1]
 
 

@@ -33,26 +33,24 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.worlds import USUAL
+from tests.worlds import USUAL, written
 
 
 def closed(ground: Ground, quorum: Quorum = USUAL, count: int = 10) -> LedgerWriter:
-    with lifecycle.create_ledger(ground.context, quorum) as writer:
-        for i in range(count):
-            writer.append(b"%d" % i)
+    writer = written(ground, count, quorum)
     return writer
 
 
-def payloads(reader: LedgerReader, first: int = 0, last: int | None = None) -> list[bytes]:
+def payloads_from(reader: LedgerReader, first: int = 0, last: int | None = None) -> list[bytes]:
     return [entry.payload for entry in reader.entries(first, last)]
 
 
 def test_a_range_includes_both_its_ends(ground: Ground) -> None:
     reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
 
-    assert payloads(reader, 3, 5) == [b"3", b"4", b"5"]
-    assert payloads(reader, 8) == [b"8", b"9"]
-    assert payloads(reader, 9, 9) == [b"9"]
+    assert payloads_from(reader, 3, 5) == [b"3", b"4", b"5"]
+    assert payloads_from(reader, 8) == [b"8", b"9"]
+    assert payloads_from(reader, 9, 9) == [b"9"]
     assert [e.entry_id for e in reader.entries()] == list(range(10))
     assert reader.read_arrow(1, 2).to_pydict() == {"payload": [b"1", b"2"]}
 
@@ -82,7 +80,7 @@ def test_an_entry_out_of_range_is_refused_with_the_range(
     reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
 
     with pytest.raises(NoSuchEntryError, match="entries 0 to 9 can be"):
-        payloads(reader, first, last)
+        payloads_from(reader, first, last)
 
 
 @pytest.mark.parametrize(("first", "last"), [("a", None), (0, 1.5), (True, None), (None, None)])
@@ -125,10 +123,10 @@ def test_a_reader_that_was_closed_says_so(ground: Ground) -> None:
 def test_the_entries_of_an_empty_ledger_are_none(ground: Ground) -> None:
     reader = lifecycle.open_ledger(ground.context, closed(ground, count=0).ledger_id)
 
-    assert payloads(reader) == []
+    assert payloads_from(reader) == []
     assert reader.read_arrow().num_rows == 0
     with pytest.raises(NoSuchEntryError):
-        payloads(reader, 0, 0)
+        payloads_from(reader, 0, 0)
 
 
 def test_a_wrong_password_reads_and_changes_nothing(ground: Ground) -> None:
@@ -139,7 +137,7 @@ def test_a_wrong_password_reads_and_changes_nothing(ground: Ground) -> None:
         with pytest.raises(UnauthorizedError):
             opened(ground.context, writer.ledger_id, b"wrong")
     assert writer.append(b"b") == 1, "nothing was fenced"
-    assert payloads(lifecycle.open_ledger(ground.context, writer.ledger_id, b"secret")) == [
+    assert payloads_from(lifecycle.open_ledger(ground.context, writer.ledger_id, b"secret")) == [
         b"a",
         b"b",
     ]
@@ -159,7 +157,7 @@ def test_a_ledger_deleted_while_it_is_read(ground: Ground) -> None:
         shutil.rmtree(ground.root(bookie) / "ledgers", ignore_errors=True)
 
     with pytest.raises(NoSuchLedgerError):
-        payloads(reader)
+        payloads_from(reader)
 
 
 def test_a_payload_is_only_for_the_default_schema(ground: Ground) -> None:
@@ -195,18 +193,16 @@ def test_an_entry_equals_what_has_the_same_rows_however_they_came_to_it(ground: 
 
 
 def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for i in range(5):
-        writer.append(b"%d" % i)
+    writer = written(ground, 5, close=False)
     writer.flush()
 
     reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
     assert not reader.is_closed
     assert 0 <= reader.last_add_confirmed <= 4
-    assert payloads(reader) == [b"%d" % i for i in range(reader.last_add_confirmed + 1)]
+    assert payloads_from(reader) == [b"%d" % i for i in range(reader.last_add_confirmed + 1)]
     with pytest.raises(NoSuchEntryError, match="last add confirmed"):
-        payloads(reader, 0, reader.last_add_confirmed + 1)
+        payloads_from(reader, 0, reader.last_add_confirmed + 1)
     assert writer.append(b"5") == 5
     assert reader.refresh() >= 4
     writer.close()
@@ -230,7 +226,7 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
     reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
 
     assert reader.last_add_confirmed == -1, "one copy is no ack quorum"
-    assert payloads(reader) == []
+    assert payloads_from(reader) == []
     block.set()
     futures[-1].result(60)
     writer.close()
@@ -405,11 +401,11 @@ def test_dead_wiped_and_emptied_replicas_are_passed_over(
     writer = closed(ground, Quorum(*sizes))
     ensemble = writer.metadata.last_fragment.ensemble
     ground.stop(ensemble[0], destroy=True)
-    assert payloads(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
+    assert payloads_from(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
         b"%d" % i for i in range(10)
     ]
     ground.format(ensemble[1])
-    assert payloads(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
+    assert payloads_from(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
         b"%d" % i for i in range(10)
     ]
 
@@ -424,7 +420,7 @@ def test_when_none_is_left_the_error_names_entry_bookies_and_causes(ground: Grou
         path.unlink()
 
     with pytest.raises(EntryUnreadableError) as caught:
-        payloads(reader, 4)
+        payloads_from(reader, 4)
 
     error = caught.value
     assert error.entry_id == 4
@@ -432,7 +428,7 @@ def test_when_none_is_left_the_error_names_entry_bookies_and_causes(ground: Grou
     assert "does not answer" in error.causes[a]
     assert "do not delete the ledger" in error.message
     ground.start(a)
-    assert payloads(reader, 4, 4) == [b"4"]
+    assert payloads_from(reader, 4, 4) == [b"4"]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -487,7 +483,7 @@ def test_a_reader_finds_a_fragment_that_moved_under_it(tmp_path: Path) -> None:
     for bookie in ensemble[1:]:
         ground.stop(bookie)
 
-    assert payloads(reader) == [b"%d" % i for i in range(10)]
+    assert payloads_from(reader) == [b"%d" % i for i in range(10)]
 
 
 def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -> None:
@@ -504,17 +500,15 @@ def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     assert len(writer.metadata.fragments) == 3
-    assert payloads(reader) == [b"%d" % n for n in range(6)]
-    assert payloads(reader, 1, 4) == [b"%d" % n for n in range(1, 5)]
+    assert payloads_from(reader) == [b"%d" % n for n in range(6)]
+    assert payloads_from(reader, 1, 4) == [b"%d" % n for n in range(1, 5)]
     assert reader.read_arrow().column(0).to_pylist() == [b"%d" % n for n in range(6)]
 
 
 def test_a_reader_does_not_go_back_when_the_bookie_that_knew_most_goes_away(
     ground: Ground,
 ) -> None:
-    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
-    for number in range(5):
-        writer.append(b"%d" % number)
+    writer = written(ground, 5, close=False)
     writer.flush()
     reader = lifecycle.open_ledger_no_recovery(ground.context, writer.ledger_id)
     known = reader.last_add_confirmed

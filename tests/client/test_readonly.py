@@ -47,7 +47,7 @@ from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.whole import assert_whole
-from tests.worlds import USUAL
+from tests.worlds import USUAL, written
 
 QUICK = ClientConfig(add_timeout_ms=3_000)
 """Bookies are looked at four times within it."""
@@ -88,9 +88,7 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=5, config=QUICK)
-    writer = lifecycle.create_ledger(ground.context, Quorum(*sizes))
-    for i in range(8):
-        writer.append(b"%d" % i)
+    writer = written(ground, 8, Quorum(*sizes), close=False)
     short = ensemble(writer)[1]
 
     becomes_readonly(ground, short)

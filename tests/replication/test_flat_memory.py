@@ -313,7 +313,7 @@ def weighed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
 
 
 @pytest.mark.parametrize(
-    "count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=pytest.mark.slow)]
+    "count", [20 * AT_ONCE, pytest.param(100 * AT_ONCE, marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize(
     ("job", "is_open"),

@@ -26,6 +26,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.worlds import payloads
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -147,8 +148,7 @@ def test_a_queue_that_hangs_is_given_up_like_a_disk(tmp_path: Path) -> None:
     with pytest.raises(BookieUnavailableError, match="no answer") as caught:
         replica.tail()
     assert caught.value.bookie_id == bookie
-    reader = lifecycle.open_ledger(client, writer.ledger_id)
-    assert [entry.payload for entry in reader.entries()] == [b"kept"]
+    assert payloads(client, writer) == [b"kept"]
     with release:
         is_over = True
         release.notify_all()

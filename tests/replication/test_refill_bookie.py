@@ -232,9 +232,7 @@ def test_earlier_fragments_of_an_open_ledger_are_filled_and_its_writer_goes_on(
     tmp_path: Path,
 ) -> None:
     ground = Ground(tmp_path, bookies=4)
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for i in range(3):
-        writer.append(b"%d" % i)
+    writer = written(ground, 3, close=False)
     writer.flush()
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.format(bookie)  # the writer meets another incarnation, and leaves it

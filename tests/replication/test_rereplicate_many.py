@@ -19,7 +19,7 @@ from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 from tests.snapshots import Snapshot
-from tests.worlds import USUAL, payloads
+from tests.worlds import USUAL, payloads, written
 
 STRIPED = Quorum(3, 2, 2)
 
@@ -28,9 +28,7 @@ def closed(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWri
     """Closed ledgers with 0, 1, 2 ... entries."""
     writers = []
     for number in range(count):
-        writer = lifecycle.create_ledger(ground.context, quorum)
-        for entry in range(number):
-            writer.append(b"%d" % entry)
+        writer = written(ground, number, quorum, close=False)
         writer.close()
         writers.append(writer)
     return writers
