@@ -9,7 +9,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.memory_underreplication import MemoryTasks
@@ -20,27 +19,30 @@ _TELLS: Final = ("watchers", "vote_watchers")
 
 
 class Snapshot:
-    """A ground on which nothing happens any more; writers that it has left open are dead.
+    """A ground as it is now, whatever writers that it has left open do to it afterwards.
 
     Hooks are not copied, nor are clients other than the first.
     """
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+        self._kept = _copy(ground, ground.directory.with_name(f"{ground.directory.name}-kept"))
 
-    def copy(self, directory: Path, runtime: Runtime | None = None) -> Ground:
-        """A ground in ``directory`` that is as the original is."""
-        old = self._ground
-        made = Ground(directory, 0, old.config, runtime or old.runtime, old._open_bookie)
-        made.bookie_ids += old.bookie_ids
-        made._down |= old._down
-        for bookie in old.bookie_ids:
-            if old.root(bookie).exists():
-                shutil.copytree(old.root(bookie), made.root(bookie), copy_function=shutil.copyfile)
-        _copy_metadata(old.cluster, made.cluster)
-        made.cluster.notify()
-        made.forget()
-        return made
+    def copy(self, directory: Path) -> Ground:
+        """A ground in ``directory`` that is as the original was."""
+        return _copy(self._kept, directory)
+
+
+def _copy(old: Ground, directory: Path) -> Ground:
+    made = Ground(directory, 0, old.config, old.runtime, old._open_bookie)
+    made.bookie_ids += old.bookie_ids
+    made._down |= old._down
+    for bookie in old.bookie_ids:
+        if old.root(bookie).exists():
+            shutil.copytree(old.root(bookie), made.root(bookie), copy_function=shutil.copyfile)
+    _copy_metadata(old.cluster, made.cluster)
+    made.cluster.notify()
+    made.forget()
+    return made
 
 
 def _copy_metadata(old: MemoryCluster, made: MemoryCluster) -> None:

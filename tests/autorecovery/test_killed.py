@@ -3,7 +3,7 @@
 ``STEPS`` has the steps of each role in order, in words and as the operation on the metadata or on a
 bookie's storage that it is. A role dies as it begins one of them, its session ends, and another
 process does the rest. What is between two of them, mostly reading, is an operation too: in the
-slow tests a role dies at every single one. Or a bookie dies then, one that is copied from or one
+full run a role dies at every single one. Or a bookie dies then, one that is copied from or one
 that is copied to, for a while or for good; the role goes on as it can.
 """
 
@@ -274,7 +274,7 @@ def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
         assert end_of(ground) == expected, f"killed at step {number}: {step.words}"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("role", ROLES)
 def test_killed_at_any_operation_the_cluster_ends_the_same(tmp_path: Path, role: str) -> None:
     counting = KillAt(-1)
@@ -340,7 +340,7 @@ def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
         assert end == expected, f"the {which} was away from step {number}: {step.words}"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("role", "which"),
     [

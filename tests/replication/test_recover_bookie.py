@@ -551,7 +551,7 @@ KINDS = ("closed", "open", "striped", "in pieces")
     ("kind", "step"),
     [
         *(("closed", 7), ("open", 13), ("striped", 11), ("in pieces", 19)),
-        *(pytest.param(kind, 3, marks=pytest.mark.full) for kind in KINDS),
+        *(pytest.param(kind, 1, marks=pytest.mark.full) for kind in KINDS),
     ],
 )
 def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finished_work(
