@@ -1,10 +1,12 @@
-"""What is seen of tasks: which there are, and what the table says of one."""
+"""Tasks: one that is published, which there are, and what the table says of one."""
 
 from __future__ import annotations
 
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.autorecovery import USUAL, Process, written
 from spark_bookkeeper.testing.ground import Ground
 
 
@@ -20,3 +22,19 @@ def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
     rows = underreplicated_table(ground.context).to_pylist()
     (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
     return dict(row)
+
+
+def published(
+    ground: Ground,
+    quorum: Quorum = USUAL,
+    count: int = 4,
+    *,
+    close: bool = True,
+    destroy: bool = False,
+) -> tuple[LedgerWriter, BookieId, Process]:
+    """A ledger, the first of its bookies, which is lost, and the process that published that."""
+    writer = written(ground, quorum, count, close=close)
+    lost, process = victim_of(writer), Process(ground)
+    ground.stop(lost, destroy=destroy)
+    process.audit()
+    return writer, lost, process

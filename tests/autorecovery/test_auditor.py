@@ -30,10 +30,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-
-
-def task_ids(ground: Ground) -> list[int]:
-    return list(ground.context.store.underreplication.ledger_ids())
+from tests.autorecovery.seen import task_ids
 
 
 def control(ground: Ground) -> AutorecoveryControl:

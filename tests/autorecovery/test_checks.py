@@ -46,7 +46,8 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
-from tests.autorecovery.test_auditor import control, damage, task_ids
+from tests.autorecovery.seen import task_ids
+from tests.autorecovery.test_auditor import control, damage
 from tests.whole import assert_whole
 
 # When

@@ -15,16 +15,12 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.autorecovery.seen import row_of, task_ids, victim_of
+from tests.autorecovery.seen import published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 
 
 def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Ground) -> None:
-    writer = written(ground, close=False)
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, _, process = published(ground, close=False)
 
     process.work()
     row = row_of(ground, writer.ledger_id)
@@ -106,11 +102,7 @@ def test_a_writer_that_has_nowhere_to_go_is_waited_for_beside_every_bookie(groun
 
 
 def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
-    writer = written(ground, close=False)
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, lost, process = published(ground, close=False)
     process.work()
 
     ground.until(
@@ -128,11 +120,7 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) 
 
 def test_a_fragment_that_is_new_has_a_grace_period_of_its_own(ground: Ground) -> None:
     note = Notes(ground.context.store.registers)
-    writer = written(ground, close=False)
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, _, process = published(ground, close=False)
     process.work()
     first = note.read(LedgerId(writer.ledger_id))
     note.change(LedgerId(writer.ledger_id), lambda n: replace(n, open_fragment=None))

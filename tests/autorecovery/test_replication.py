@@ -24,7 +24,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from tests.autorecovery.seen import row_of, task_ids, victim_of
+from tests.autorecovery.seen import published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 
 
@@ -91,11 +91,7 @@ def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) ->
 
 
 def test_a_bookie_that_comes_back_takes_its_tasks_with_it(ground: Ground) -> None:
-    writer = written(ground)
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, lost, process = published(ground)
     ground.start(lost)
 
     rows = process.work()
@@ -119,10 +115,7 @@ def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
 
 
 def test_a_ledger_that_was_deleted_needs_nothing(ground: Ground) -> None:
-    writer = written(ground)
-    process = Process(ground)
-    ground.stop(victim_of(writer))
-    process.audit()
+    writer, _, process = published(ground)
     delete_ledger(ground.context.store, LedgerId(writer.ledger_id))
 
     rows = process.work()
@@ -132,10 +125,7 @@ def test_a_ledger_that_was_deleted_needs_nothing(ground: Ground) -> None:
 
 
 def test_an_empty_ledger_loses_its_dead_bookie(ground: Ground) -> None:
-    writer = written(ground, count=0)
-    process = Process(ground)
-    ground.stop(victim_of(writer), destroy=True)
-    process.audit()
+    writer, _, process = published(ground, count=0, destroy=True)
 
     process.work()
 
@@ -415,11 +405,7 @@ def test_copies_are_made_on_a_rack_that_has_none(ground: Ground) -> None:
 def test_why_it_is_still_underreplicated_survives_the_worker_that_met_the_trouble(
     ground: Ground,
 ) -> None:
-    writer = written(ground, Quorum(4, 4, 2))
-    lost = victim_of(writer)
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, lost, process = published(ground, Quorum(4, 4, 2))
     process.work()
 
     process.die()

@@ -33,6 +33,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
 from tests.autorecovery.checking import Tasks
+from tests.autorecovery.seen import published
 from tests.whole import assert_replicated
 
 DAY = 86_400
@@ -42,11 +43,7 @@ ON_ALL = Quorum(4, 3, 2)
 
 def lost_for_now(ground: Ground, quorum: Quorum) -> tuple[LedgerWriter, BookieId, Process]:
     """A ledger that nobody can repair, and who has tried."""
-    writer = written(ground, quorum)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, lost, process = published(ground, quorum)
     process.work()
     assert note_of(ground, writer).attempts == 1
     return writer, lost, process
@@ -92,11 +89,7 @@ def test_what_only_an_event_can_help_is_tried_once_a_day(ground: Ground, quorum:
 def test_a_bookie_that_comes_back_in_the_middle_of_an_attempt_is_waited_for_no_longer(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = written(ground, ON_ALL)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    process = Process(ground)
-    ground.stop(lost)
-    process.audit()
+    writer, lost, process = published(ground, ON_ALL)
     settle = replication._Replication._settle
 
     def come_before(attempt: replication._Replication, nonce: bytes | None) -> None:
@@ -424,10 +417,7 @@ def test_what_spark_did_not_do_waits_like_any_failure_and_says_why(
 
 def test_a_task_that_is_done_by_now_gets_no_note(ground: Ground) -> None:
     """The job failed behind the last of its copies."""
-    writer = written(ground)
-    process = Process(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    writer, _, process = published(ground)
     other = Process(ground, "other")
 
     def fails(item: TaskWork) -> bool:
@@ -492,10 +482,7 @@ def test_a_task_says_that_nobody_does_anything_and_what_to_do(ground: Ground) ->
 
 
 def test_a_ledger_that_was_closed_waits_for_no_writer(ground: Ground) -> None:
-    writer = written(ground, close=False)
-    process = Process(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    writer, _, process = published(ground, close=False)
     process.work()
     assert "grace period" in str(row_of(ground)["blocker"])
 
@@ -532,10 +519,7 @@ def test_a_task_says_who_could_take_it_where_no_worker_runs(ground: Ground) -> N
 def test_what_waited_for_a_bookie_that_has_come_is_due_now(tmp_path: Path) -> None:
     """Also where no worker runs: the day that was given to the event is not shown any more."""
     ground = Ground(tmp_path, bookies=3)
-    writer = written(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process = Process(ground)
-    process.audit()
+    _, _, process = published(ground)
     process.work()
     waiting = row_of(ground)
     assert waiting["next_try_at"] is not None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
-from tests.worlds import USUAL
+from tests.worlds import USUAL, written
 
 
 def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
@@ -44,3 +45,13 @@ def recovered(
     client = ground.client(InlineRuntime(), *hooks)
     whole = BookieRecovery(tuple(BookieId(b) for b in lost), **wish)  # type: ignore[arg-type]  # any field
     return recover_bookie(client, LocalRunner(client), whole, dry_run=dry_run)
+
+
+def written_and_lost(
+    ground: Ground, count: int = 10, quorum: Quorum = USUAL, *, close: bool = True
+) -> tuple[LedgerWriter, BookieId]:
+    """A ledger that was written, and the first of its bookies, which is destroyed."""
+    writer = written(ground, count, quorum, close=close)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+    return writer, lost

@@ -29,7 +29,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
-from tests.replication.recovering import recovered, with_fragments
+from tests.replication.recovering import recovered, with_fragments, written_and_lost
 from tests.snapshots import Snapshot
 from tests.whole import assert_whole
 from tests.worlds import USUAL, payloads, written
@@ -56,9 +56,7 @@ def test_every_share_of_a_lost_bookie_is_made_again(
 
 
 def test_run_again_there_is_nothing_to_do(ground: Ground) -> None:
-    writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
+    _, lost = written_and_lost(ground)
     recovered(ground, lost)
     ground.forget()
 
@@ -221,9 +219,7 @@ def test_only_the_ledgers_asked_for(tmp_path: Path) -> None:
 
 def test_an_open_ledger_is_recovered_first(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=5)
-    writer = written(ground, close=False)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
+    writer, lost = written_and_lost(ground, close=False)
 
     report = recovered(ground, lost)
 
@@ -290,9 +286,7 @@ def test_a_ledger_that_must_wait_is_left_and_its_fixed_fragments_are_copied(
 
 
 def test_an_empty_ledger_is_settled_by_metadata_alone(ground: Ground) -> None:
-    writer = written(ground, count=0)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
+    writer, lost = written_and_lost(ground, count=0)
     ground.forget()
 
     report = recovered(ground, lost)
@@ -373,9 +367,7 @@ def test_the_lost_bookies_own_storage_is_the_last_source(ground: Ground) -> None
 
 def test_a_target_that_fails_is_passed_over_for_another(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=5)
-    writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
+    writer, lost = written_and_lost(ground)
     tried: list[str] = []
 
     def first_is_full(place: str, operation: str, path: str) -> None:
