@@ -88,7 +88,6 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
         assert bk.context.store.underreplication.locks() == {}
 
 
-@pytest.mark.full
 def test_the_commands_show_and_set_what_the_cluster_does(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +140,6 @@ def test_the_commands_show_and_set_what_the_cluster_does(
         assert "alive" in str(drained["blocked_by"])
 
 
-@pytest.mark.full
 def test_the_commands_show_what_the_auditors_checks_found_and_ask_for_them(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
