@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -48,6 +49,27 @@ def in_a_world(
         bench = Bench(world, hangs)
         world.start(world.actor("client"), lambda: story(bench))
         world.run_all()
+
+
+def in_world(
+    hangs: Callable[[str, str], bool] = lambda *_: True,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test in a simulated world, with a bookie as its first argument."""
+
+    def decorate(story: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(story)
+        given_by_pytest = list(signature.parameters.values())[1:]
+
+        def run(**given: object) -> None:
+            in_a_world(lambda bench: story(bench, **given), hangs)
+
+        run.__name__ = story.__name__
+        run.__doc__ = story.__doc__
+        run.__module__ = story.__module__
+        run.__signature__ = signature.replace(parameters=given_by_pytest)  # type: ignore[attr-defined]  # pytest asks for it
+        return run
+
+    return decorate
 
 
 class Two:

@@ -24,7 +24,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 from spark_bookkeeper.testing.simulation.scheduler import World
-from tests.client.benches import PATIENCE, Bench, in_a_world
+from tests.client.benches import PATIENCE, Bench, in_a_world, in_world
 from tests.worlds import payloads, written
 
 CALLS: dict[str, Callable[[BoundedStorage], object]] = {
@@ -76,215 +76,195 @@ def test_what_was_given_up_may_still_take_effect(operation: str) -> None:
     in_a_world(story, lambda asked, _: asked == operation)
 
 
-def test_calls_that_come_back_are_progress_however_long_all_of_them_take() -> None:
-    def story(bench: Bench) -> None:
-        def slowly() -> int:
-            for _ in range(10):
-                bench.storage.size("f")
-                bench.runtime.sleep(9.0)
-            return 7
-
-        assert bench.door.ask("ten things", slowly) == 7
-        assert bench.runtime.now() == pytest.approx(90.0)
-
-    in_a_world(story, lambda *_: False)
-
-
-def test_a_call_that_moves_many_bytes_has_the_time_that_they_need() -> None:
-    def story(bench: Bench) -> None:
-        with pytest.raises(BookieUnavailableError):
-            bench.storage.read_range("f", 0, 400 << 20)
-
-        assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
-
-    in_a_world(story)
-
-
-def test_a_read_that_hands_out_pieces_comes_back_as_well() -> None:
-    def story(bench: Bench) -> None:
-        with pytest.raises(BookieUnavailableError):
-            bench.storage.read_through("f", 0, 400 << 20, lambda _: None)
-
-        assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
-
-    in_a_world(story)
-
-
-def test_within_a_call_the_storage_is_asked_without_another_task() -> None:
-    def story(bench: Bench) -> None:
-        employed: list[str] = []
-        employ = bench.runtime.employ
-
-        def counted(name: str, run: Callable[[], None]) -> None:
-            employed.append(name)
-            employ(name, run)
-
-        bench.runtime.employ = counted  # type: ignore[method-assign]
-
-        def several() -> None:
+@in_world(lambda *_: False)
+def test_calls_that_come_back_are_progress_however_long_all_of_them_take(bench: Bench) -> None:
+    def slowly() -> int:
+        for _ in range(10):
             bench.storage.size("f")
-            bench.storage.read("f")
-            bench.door.ask("more", lambda: bench.storage.list(""))
+            bench.runtime.sleep(9.0)
+        return 7
 
-        bench.door.ask("several things", several)
-        assert len(employed) == 1
-
-    in_a_world(story, lambda *_: False)
+    assert bench.door.ask("ten things", slowly) == 7
+    assert bench.runtime.now() == pytest.approx(90.0)
 
 
-def test_at_an_interrupt_nothing_more_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def story(bench: Bench) -> None:
-        asked: list[str] = []
+@in_world()
+def test_a_call_that_moves_many_bytes_has_the_time_that_they_need(bench: Bench) -> None:
+    with pytest.raises(BookieUnavailableError):
+        bench.storage.read_range("f", 0, 400 << 20)
 
-        def several() -> None:
-            bench.storage.read("f")
-            bench.storage.size("f")
-            asked.append("both")
+    assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
 
-        def interrupted(call: Call[object], seconds: float) -> None:
-            bench.runtime.sleep(1.0)
-            raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Call, "wait", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                bench.door.ask("two things", several)
-        bench.hang.release()
+@in_world()
+def test_a_read_that_hands_out_pieces_comes_back_as_well(bench: Bench) -> None:
+    with pytest.raises(BookieUnavailableError):
+        bench.storage.read_through("f", 0, 400 << 20, lambda _: None)
+
+    assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
+
+
+@in_world(lambda *_: False)
+def test_within_a_call_the_storage_is_asked_without_another_task(bench: Bench) -> None:
+    employed: list[str] = []
+    employ = bench.runtime.employ
+
+    def counted(name: str, run: Callable[[], None]) -> None:
+        employed.append(name)
+        employ(name, run)
+
+    bench.runtime.employ = counted  # type: ignore[method-assign]
+
+    def several() -> None:
+        bench.storage.size("f")
+        bench.storage.read("f")
+        bench.door.ask("more", lambda: bench.storage.list(""))
+
+    bench.door.ask("several things", several)
+    assert len(employed) == 1
+
+
+@in_world(lambda asked, _: asked == "read")
+def test_at_an_interrupt_nothing_more_is_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def several() -> None:
+        bench.storage.read("f")
+        bench.storage.size("f")
+        asked.append("both")
+
+    def interrupted(call: Call[object], seconds: float) -> None:
         bench.runtime.sleep(1.0)
+        raise KeyboardInterrupt
 
-        assert not asked
-        assert not bench.door.calls
-        assert bench.storage.size("f") == 7, "the bookie is not blamed"
+    with monkeypatch.context() as patch:
+        patch.setattr(Call, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.door.ask("two things", several)
+    bench.hang.release()
+    bench.runtime.sleep(1.0)
 
-    in_a_world(story, lambda asked, _: asked == "read")
+    assert not asked
+    assert not bench.door.calls
+    assert bench.storage.size("f") == 7, "the bookie is not blamed"
 
 
+@in_world(lambda asked, _: asked == "read")
 def test_at_an_interrupt_nothing_more_is_asked_of_several_bookies_either(
-    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def story(bench: Bench) -> None:
-        asked: list[str] = []
-        answers = Answers[int, None](bench.runtime)
+    asked: list[str] = []
+    answers = Answers[int, None](bench.runtime)
 
-        def several() -> None:
-            bench.storage.read("f")
-            bench.storage.size("f")
-            asked.append("both")
+    def several() -> None:
+        bench.storage.read("f")
+        bench.storage.size("f")
+        asked.append("both")
 
-        def interrupted(door: Door, changed: object, seconds: float) -> bool:
-            raise KeyboardInterrupt
+    def interrupted(door: Door, changed: object, seconds: float) -> bool:
+        raise KeyboardInterrupt
 
-        for number in range(2):
-            answers.ask(number, bench.door, "two things", several)
-        bench.runtime.sleep(1.0)
-        with monkeypatch.context() as patch:
-            patch.setattr(Door, "wait", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                answers.next()
-        bench.hang.release()
-        bench.runtime.sleep(1.0)
+    for number in range(2):
+        answers.ask(number, bench.door, "two things", several)
+    bench.runtime.sleep(1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Door, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            answers.next()
+    bench.hang.release()
+    bench.runtime.sleep(1.0)
 
-        assert not asked
-        assert not bench.door.calls
-        assert answers.next() is None, "nobody waits for anything"
-        assert bench.storage.size("f") == 7, "the bookie is not blamed"
-
-    in_a_world(story, lambda asked, _: asked == "read")
+    assert not asked
+    assert not bench.door.calls
+    assert answers.next() is None, "nobody waits for anything"
+    assert bench.storage.size("f") == 7, "the bookie is not blamed"
 
 
-def test_a_bookie_that_hangs_is_refused_for_a_while_and_then_tried_with_one_call() -> None:
-    def story(bench: Bench) -> None:
-        assert not bench.is_refused()
-        assert bench.is_refused()
-        bench.runtime.sleep(4.9)
-        assert bench.is_refused()
-        bench.runtime.sleep(0.2)
-        assert not bench.is_refused()  # the trial; it hangs too
-        assert bench.is_refused()
-
-        bench.runtime.sleep(5.1)
-        bench.hang.hangs = lambda *_: False
-        assert bench.storage.read("f") == b"content"
-        assert bench.storage.read("f") == b"content"
-        assert not bench.door.is_silent
-
-    in_a_world(story)
-
-
-def test_a_late_answer_shows_that_a_bookie_answers_again() -> None:
-    def story(bench: Bench) -> None:
-        assert not bench.is_refused()
-        bench.hang.release()
-        bench.runtime.sleep(0.1)
-
-        assert bench.storage.read("f") == b"content"
-
-    in_a_world(story)
-
-
-def test_while_a_trial_is_under_way_others_are_refused() -> None:
-    def story(bench: Bench) -> None:
-        assert not bench.is_refused()
-        bench.runtime.sleep(5.1)
-        refused: list[bool] = []
-        trial = bench.world.spawn("trial", lambda: refused.append(bench.is_refused()))
-        bench.runtime.sleep(1.0)
-        assert bench.is_refused()
-        trial.join()
-        assert refused == [False]
-
-    in_a_world(story)
-
-
-def test_a_bookie_that_hangs_holds_so_many_tasks_and_no_more_over_days() -> None:
-    def story(bench: Bench) -> None:
-        def ask() -> None:
-            with pytest.raises(BookieUnavailableError):
-                bench.storage.read("f")
-
-        tasks = [bench.world.spawn(f"user-{n}", ask) for n in range(3 * CALLS_AT_ONCE)]
-        for task in tasks:
-            task.join()
-        assert bench.hang.stuck == CALLS_AT_ONCE
-        for _ in range(100):
-            bench.runtime.sleep(1_000)
-            ask()
-
-        assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
-
-    in_a_world(story)
-
-
-def test_a_call_for_which_there_is_no_thread_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+def test_a_bookie_that_hangs_is_refused_for_a_while_and_then_tried_with_one_call(
+    bench: Bench,
 ) -> None:
-    def story(bench: Bench) -> None:
-        def none_left(name: str, run: Callable[[], None]) -> None:
-            raise RuntimeError("can't start new thread")
+    assert not bench.is_refused()
+    assert bench.is_refused()
+    bench.runtime.sleep(4.9)
+    assert bench.is_refused()
+    bench.runtime.sleep(0.2)
+    assert not bench.is_refused()  # the trial; it hangs too
+    assert bench.is_refused()
 
-        with monkeypatch.context() as patch:
-            patch.setattr(bench.runtime, "employ", none_left)
-            for _ in range(2 * CALLS_AT_ONCE):
-                with pytest.raises(BookieUnavailableError, match="could not start a thread"):
-                    bench.storage.read("f")
-        assert not bench.door.calls
-        assert bench.storage.read("f") == b"content"
-
-    in_a_world(story, lambda *_: False)
+    bench.runtime.sleep(5.1)
+    bench.hang.hangs = lambda *_: False
+    assert bench.storage.read("f") == b"content"
+    assert bench.storage.read("f") == b"content"
+    assert not bench.door.is_silent
 
 
-def test_a_sink_that_hangs_is_abandoned_by_who_is_stuck_in_it() -> None:
-    def story(bench: Bench) -> None:
-        sink = bench.storage.create("d/part")
+@in_world()
+def test_a_late_answer_shows_that_a_bookie_answers_again(bench: Bench) -> None:
+    assert not bench.is_refused()
+    bench.hang.release()
+    bench.runtime.sleep(0.1)
+
+    assert bench.storage.read("f") == b"content"
+
+
+@in_world()
+def test_while_a_trial_is_under_way_others_are_refused(bench: Bench) -> None:
+    assert not bench.is_refused()
+    bench.runtime.sleep(5.1)
+    refused: list[bool] = []
+    trial = bench.world.spawn("trial", lambda: refused.append(bench.is_refused()))
+    bench.runtime.sleep(1.0)
+    assert bench.is_refused()
+    trial.join()
+    assert refused == [False]
+
+
+@in_world()
+def test_a_bookie_that_hangs_holds_so_many_tasks_and_no_more_over_days(bench: Bench) -> None:
+    def ask() -> None:
         with pytest.raises(BookieUnavailableError):
-            sink.write(b"x")
-        sink.abandon()  # returns at once
-        assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
-        bench.hang.release()
-        bench.runtime.sleep(1)
-        assert "d/part" not in bench.disk.files
+            bench.storage.read("f")
 
-    in_a_world(story, lambda operation, _: operation == "write")
+    tasks = [bench.world.spawn(f"user-{n}", ask) for n in range(3 * CALLS_AT_ONCE)]
+    for task in tasks:
+        task.join()
+    assert bench.hang.stuck == CALLS_AT_ONCE
+    for _ in range(100):
+        bench.runtime.sleep(1_000)
+        ask()
+
+    assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
+
+
+@in_world(lambda *_: False)
+def test_a_call_for_which_there_is_no_thread_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(name: str, run: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "employ", none_left)
+        for _ in range(2 * CALLS_AT_ONCE):
+            with pytest.raises(BookieUnavailableError, match="could not start a thread"):
+                bench.storage.read("f")
+    assert not bench.door.calls
+    assert bench.storage.read("f") == b"content"
+
+
+@in_world(lambda operation, _: operation == "write")
+def test_a_sink_that_hangs_is_abandoned_by_who_is_stuck_in_it(bench: Bench) -> None:
+    sink = bench.storage.create("d/part")
+    with pytest.raises(BookieUnavailableError):
+        sink.write(b"x")
+    sink.abandon()  # returns at once
+    assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
+    bench.hang.release()
+    bench.runtime.sleep(1)
+    assert "d/part" not in bench.disk.files
 
 
 def test_a_process_that_stood_still_blames_nobody() -> None:
@@ -370,70 +350,64 @@ def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: s
     assert said == [b"content"]
 
 
-def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back() -> None:
-    def story(bench: Bench) -> None:
-        served = 0
+@in_world(lambda *_: False)
+def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back(bench: Bench) -> None:
+    served = 0
 
-        def slowly() -> None:
-            for _ in range(6):
-                bench.storage.size("f")
-                bench.runtime.sleep(1.0)
+    def slowly() -> None:
+        for _ in range(6):
+            bench.storage.size("f")
+            bench.runtime.sleep(1.0)
 
-        def user() -> None:
-            nonlocal served
-            bench.door.ask("a window of reads", slowly)
-            served += 1
+    def user() -> None:
+        nonlocal served
+        bench.door.ask("a window of reads", slowly)
+        served += 1
 
-        count = 4 * CALLS_AT_ONCE  # the last ones wait for 18 s
-        for task in [bench.world.spawn(f"user-{n}", user) for n in range(count)]:
-            task.join()
+    count = 4 * CALLS_AT_ONCE  # the last ones wait for 18 s
+    for task in [bench.world.spawn(f"user-{n}", user) for n in range(count)]:
+        task.join()
 
-        assert served == count
-
-    in_a_world(story, lambda *_: False)
+    assert served == count
 
 
-def test_a_bookie_is_busy_too_while_something_comes_back_within_each_call() -> None:
-    def story(bench: Bench) -> None:
-        def at_length() -> None:
-            call = current_call(bench.door)
-            assert call is not None
-            for _ in range(5):
-                call.step("read", "f", 0, bench.runtime.sleep, 6.0)
+@in_world(lambda *_: False)
+def test_a_bookie_is_busy_too_while_something_comes_back_within_each_call(bench: Bench) -> None:
+    def at_length() -> None:
+        call = current_call(bench.door)
+        assert call is not None
+        for _ in range(5):
+            call.step("read", "f", 0, bench.runtime.sleep, 6.0)
 
-        def user() -> None:
-            bench.door.ask("a large file", at_length)
+    def user() -> None:
+        bench.door.ask("a large file", at_length)
 
-        tasks = [bench.world.spawn(f"user-{n}", user) for n in range(CALLS_AT_ONCE)]
-        bench.runtime.sleep(1.0)
+    tasks = [bench.world.spawn(f"user-{n}", user) for n in range(CALLS_AT_ONCE)]
+    bench.runtime.sleep(1.0)
 
-        assert bench.storage.size("f") == len(b"content")
-        for task in tasks:
-            task.join()
-
-    in_a_world(story, lambda *_: False)
+    assert bench.storage.size("f") == len(b"content")
+    for task in tasks:
+        task.join()
 
 
-def test_the_first_answer_of_a_trial_lets_the_others_in() -> None:
-    def story(bench: Bench) -> None:
-        assert not bench.is_refused()
-        bench.hang.hangs = lambda *_: False
-        bench.runtime.sleep(5.1)
+@in_world()
+def test_the_first_answer_of_a_trial_lets_the_others_in(bench: Bench) -> None:
+    assert not bench.is_refused()
+    bench.hang.hangs = lambda *_: False
+    bench.runtime.sleep(5.1)
 
-        def at_length() -> None:
-            for _ in range(100):
-                bench.storage.size("f")
-                bench.runtime.sleep(1.0)
+    def at_length() -> None:
+        for _ in range(100):
+            bench.storage.size("f")
+            bench.runtime.sleep(1.0)
 
-        trial = bench.world.spawn("trial", lambda: bench.door.ask("looking at all", at_length))
-        bench.runtime.sleep(0.5)
+    trial = bench.world.spawn("trial", lambda: bench.door.ask("looking at all", at_length))
+    bench.runtime.sleep(0.5)
 
-        assert bench.storage.read("f") == b"content"
-        assert not bench.door.is_silent
-        trial.join()
-        assert bench.storage.read("f") == b"content"
-
-    in_a_world(story)
+    assert bench.storage.read("f") == b"content"
+    assert not bench.door.is_silent
+    trial.join()
+    assert bench.storage.read("f") == b"content"
 
 
 def fill(bench: Bench) -> None:
@@ -448,97 +422,87 @@ def fill(bench: Bench) -> None:
     bench.runtime.sleep(0.1)
 
 
-def test_no_other_bookie_waits_for_a_place_at_one_that_is_full() -> None:
-    def story(bench: Bench) -> None:
-        other = Bench(bench.world, lambda *_: False)
-        fill(bench)
-        began = bench.runtime.now()
-        answers = Answers[str, bytes | None](bench.runtime)
-        answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
-        answers.ask("other", other.door, "reading", lambda: other.storage.read("f"))
-        came = answers.next(PATIENCE.hedge)
-        assert isinstance(came, tuple)
-        assert (came[0], came[1]()) == ("other", b"content")
-        assert bench.runtime.now() == began
+@in_world()
+def test_no_other_bookie_waits_for_a_place_at_one_that_is_full(bench: Bench) -> None:
+    other = Bench(bench.world, lambda *_: False)
+    fill(bench)
+    began = bench.runtime.now()
+    answers = Answers[str, bytes | None](bench.runtime)
+    answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+    answers.ask("other", other.door, "reading", lambda: other.storage.read("f"))
+    came = answers.next(PATIENCE.hedge)
+    assert isinstance(came, tuple)
+    assert (came[0], came[1]()) == ("other", b"content")
+    assert bench.runtime.now() == began
 
-        assert answers.next(PATIENCE.hedge) == Late(("full",))
-        assert bench.runtime.now() == pytest.approx(began + PATIENCE.hedge, abs=0.1)
-        assert not answers.is_waited_for()
-        assert "no place" in answers.silence_of("full")
-        assert answers.waiting == ("full",)
+    assert answers.next(PATIENCE.hedge) == Late(("full",))
+    assert bench.runtime.now() == pytest.approx(began + PATIENCE.hedge, abs=0.1)
+    assert not answers.is_waited_for()
+    assert "no place" in answers.silence_of("full")
+    assert answers.waiting == ("full",)
 
-        came = answers.next()
-        assert isinstance(came, tuple)
-        with pytest.raises(BookieUnavailableError):
-            came[1]()
-        assert bench.runtime.now() == pytest.approx(began + PATIENCE.give_up, abs=1.0)
-        assert answers.next() is None
-
-    in_a_world(story)
+    came = answers.next()
+    assert isinstance(came, tuple)
+    with pytest.raises(BookieUnavailableError):
+        came[1]()
+    assert bench.runtime.now() == pytest.approx(began + PATIENCE.give_up, abs=1.0)
+    assert answers.next() is None
 
 
-def test_what_waits_for_a_place_is_sent_when_there_is_one() -> None:
-    def story(bench: Bench) -> None:
-        fill(bench)
-        answers = Answers[str, bytes | None](bench.runtime)
-        answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
-        bench.hang.release()
-        came = answers.next()
+@in_world()
+def test_what_waits_for_a_place_is_sent_when_there_is_one(bench: Bench) -> None:
+    fill(bench)
+    answers = Answers[str, bytes | None](bench.runtime)
+    answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+    bench.hang.release()
+    came = answers.next()
 
-        assert isinstance(came, tuple)
-        assert (came[0], came[1]()) == ("full", b"content")
-        assert answers.next() is None
-
-    in_a_world(story)
+    assert isinstance(came, tuple)
+    assert (came[0], came[1]()) == ("full", b"content")
+    assert answers.next() is None
 
 
-def test_who_would_lose_the_bookie_asks_it_also_while_it_hangs() -> None:
-    def story(bench: Bench) -> None:
-        assert not bench.is_refused()  # one bad file
-        with pytest.raises(BookieUnavailableError, match="hangs"):
-            bench.door.attend("writing a part")
-        lane = bench.door.attend("storing entries", insists=True)
-        lane.in_person(lambda: bench.storage.put_if_absent("d/a", b"x"))
+@in_world(lambda operation, _: operation == "read")
+def test_who_would_lose_the_bookie_asks_it_also_while_it_hangs(bench: Bench) -> None:
+    assert not bench.is_refused()  # one bad file
+    with pytest.raises(BookieUnavailableError, match="hangs"):
+        bench.door.attend("writing a part")
+    lane = bench.door.attend("storing entries", insists=True)
+    lane.in_person(lambda: bench.storage.put_if_absent("d/a", b"x"))
 
-        assert bench.disk.files["d/a"] == b"x"
-        assert bench.storage.size("f") == 7  # it answers
-
-    in_a_world(story, lambda operation, _: operation == "read")
+    assert bench.disk.files["d/a"] == b"x"
+    assert bench.storage.size("f") == 7  # it answers
 
 
-def test_those_who_insist_do_not_get_stuck_in_any_number() -> None:
-    def story(bench: Bench) -> None:
-        def insist() -> None:
-            call = bench.door.attend("storing entries", insists=True)
-            call.in_person(lambda: bench.storage.read("f"))
+@in_world()
+def test_those_who_insist_do_not_get_stuck_in_any_number(bench: Bench) -> None:
+    def insist() -> None:
+        call = bench.door.attend("storing entries", insists=True)
+        call.in_person(lambda: bench.storage.read("f"))
 
-        assert not bench.is_refused()
-        refused = 0
-        for number in range(2 * CALLS_AT_ONCE):
-            try:
-                bench.door.attend("storing entries", insists=True)
-            except BookieUnavailableError:
-                refused += 1
-            else:
-                bench.world.spawn(f"lane-{number}", insist)
-                bench.runtime.sleep(0.01)
-        assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
-        assert refused > 0
-        bench.hang.release()
-
-    in_a_world(story)
+    assert not bench.is_refused()
+    refused = 0
+    for number in range(2 * CALLS_AT_ONCE):
+        try:
+            bench.door.attend("storing entries", insists=True)
+        except BookieUnavailableError:
+            refused += 1
+        else:
+            bench.world.spawn(f"lane-{number}", insist)
+            bench.runtime.sleep(0.01)
+    assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
+    assert refused > 0
+    bench.hang.release()
 
 
-def test_what_a_task_asks_after_it_asked_in_person_is_bounded() -> None:
-    def story(bench: Bench) -> None:
-        call = bench.door.attend("storing entries")
-        call.in_person(lambda: bench.storage.size("f"))
+@in_world(lambda operation, _: operation == "read")
+def test_what_a_task_asks_after_it_asked_in_person_is_bounded(bench: Bench) -> None:
+    call = bench.door.attend("storing entries")
+    call.in_person(lambda: bench.storage.size("f"))
 
-        assert current_call(bench.door) is None
-        with pytest.raises(BookieUnavailableError, match="no answer"):
-            bench.storage.read("f")
-
-    in_a_world(story, lambda operation, _: operation == "read")
+    assert current_call(bench.door) is None
+    with pytest.raises(BookieUnavailableError, match="no answer"):
+        bench.storage.read("f")
 
 
 # In real time

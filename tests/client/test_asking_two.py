@@ -9,28 +9,26 @@ import pytest
 from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, TRIALS, aside
 from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.errors import BookieUnavailableError
-from tests.client.benches import PATIENCE, Bench, Two, in_a_world
+from tests.client.benches import PATIENCE, Bench, Two, in_a_world, in_world
 
 
-def test_two_bookies_are_asked_in_turn_by_one_task() -> None:
-    def story(bench: Bench) -> None:
-        two = Two(bench, lambda *_: False)
-        employed: list[str] = []
-        employ = bench.runtime.employ
+@in_world(lambda *_: False)
+def test_two_bookies_are_asked_in_turn_by_one_task(bench: Bench) -> None:
+    two = Two(bench, lambda *_: False)
+    employed: list[str] = []
+    employ = bench.runtime.employ
 
-        def counted(name: str, run: Callable[[], None]) -> None:
-            employed.append(name)
-            employ(name, run)
+    def counted(name: str, run: Callable[[], None]) -> None:
+        employed.append(name)
+        employ(name, run)
 
-        bench.runtime.employ = counted  # type: ignore[method-assign]
+    bench.runtime.employ = counted  # type: ignore[method-assign]
 
-        assert two.copy() == 3
-        assert two.disk.files["d/copy"] == b"content" * 3
-        assert len(employed) == 1
-        assert not two.door.calls
-        assert not two.other.calls
-
-    in_a_world(story, lambda *_: False)
+    assert two.copy() == 3
+    assert two.disk.files["d/copy"] == b"content" * 3
+    assert len(employed) == 1
+    assert not two.door.calls
+    assert not two.other.calls
 
 
 @pytest.mark.parametrize("silent", ["b:1", "c:1"])
@@ -123,96 +121,89 @@ def test_a_trial_that_is_given_up_for_another_bookie_does_not_keep_others_from_t
     in_a_world(story, lambda asked, _: tried == "b:1" and asked == "size")
 
 
-def test_copies_that_wait_for_their_limit_do_not_make_a_bookie_seem_silent() -> None:
-    def story(bench: Bench) -> None:
-        two = Two(bench, lambda *_: False)
-        copied = 0
+@in_world(lambda *_: False)
+def test_copies_that_wait_for_their_limit_do_not_make_a_bookie_seem_silent(bench: Bench) -> None:
+    two = Two(bench, lambda *_: False)
+    copied = 0
 
-        def run() -> None:
-            for _ in range(3):
-                two.source.read_range("f", 0, 7)
-                bench.runtime.sleep(30.0)  # the limit
-
-        def copy() -> None:
-            nonlocal copied
-            two.door.ask_with(two.other, "copying", run)
-            copied += 1
-
-        tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
-        bench.runtime.sleep(1.0)
-
-        two.target.size("d/nothing")  # when there is a place
-        for task in tasks:
-            task.join()
-        assert copied == CALLS_AT_ONCE
-
-    in_a_world(story, lambda *_: False)
-
-
-def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it() -> None:
-    def story(bench: Bench) -> None:
-        two = Two(bench, lambda *_: False)
-        copied = 0
-
-        def run() -> None:
-            for _ in range(3):
-                two.source.read_range("f", 0, 7)
-                aside(lambda: bench.runtime.sleep(1_000.0))  # the limit
-                two.target.size("d/nothing")
-
-        def copy() -> None:
-            nonlocal copied
-            two.door.ask_with(two.other, "copying", run)
-            copied += 1
-
-        tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
-        bench.runtime.sleep(1.0)
-        before = bench.runtime.now()
+    def run() -> None:
         for _ in range(3):
+            two.source.read_range("f", 0, 7)
+            bench.runtime.sleep(30.0)  # the limit
+
+    def copy() -> None:
+        nonlocal copied
+        two.door.ask_with(two.other, "copying", run)
+        copied += 1
+
+    tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+    bench.runtime.sleep(1.0)
+
+    two.target.size("d/nothing")  # when there is a place
+    for task in tasks:
+        task.join()
+    assert copied == CALLS_AT_ONCE
+
+
+@in_world(lambda *_: False)
+def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it(bench: Bench) -> None:
+    two = Two(bench, lambda *_: False)
+    copied = 0
+
+    def run() -> None:
+        for _ in range(3):
+            two.source.read_range("f", 0, 7)
+            aside(lambda: bench.runtime.sleep(1_000.0))  # the limit
             two.target.size("d/nothing")
-        assert bench.runtime.now() == before
 
-        for task in tasks:
-            task.join()
-        assert copied == CALLS_AT_ONCE
-        assert not two.door.calls
-        assert not two.other.calls
+    def copy() -> None:
+        nonlocal copied
+        two.door.ask_with(two.other, "copying", run)
+        copied += 1
 
-    in_a_world(story, lambda *_: False)
+    tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+    bench.runtime.sleep(1.0)
+    before = bench.runtime.now()
+    for _ in range(3):
+        two.target.size("d/nothing")
+    assert bench.runtime.now() == before
+
+    for task in tasks:
+        task.join()
+    assert copied == CALLS_AT_ONCE
+    assert not two.door.calls
+    assert not two.other.calls
 
 
-def test_whose_place_was_taken_meanwhile_asks_for_nothing_before_there_is_one() -> None:
+@in_world(lambda *_: False)
+def test_whose_place_was_taken_meanwhile_asks_for_nothing_before_there_is_one(bench: Bench) -> None:
     """A bookie that hangs holds no more tasks because some of them waited for a limit before."""
+    two = Two(bench, lambda *_: False)
+    refused: list[BookieUnavailableError] = []
 
-    def story(bench: Bench) -> None:
-        two = Two(bench, lambda *_: False)
-        refused: list[BookieUnavailableError] = []
+    def run() -> None:
+        aside(lambda: bench.runtime.sleep(100.0))
+        two.target.size("d/nothing")
 
-        def run() -> None:
-            aside(lambda: bench.runtime.sleep(100.0))
+    def copy() -> None:
+        with pytest.raises(BookieUnavailableError) as caught:
+            two.door.ask_with(two.other, "copying", run)
+        refused.append(caught.value)
+
+    def ask() -> None:
+        with pytest.raises(BookieUnavailableError):
             two.target.size("d/nothing")
 
-        def copy() -> None:
-            with pytest.raises(BookieUnavailableError) as caught:
-                two.door.ask_with(two.other, "copying", run)
-            refused.append(caught.value)
+    copies = [bench.world.spawn(f"copy-{n}", copy) for n in range(CALLS_AT_ONCE)]
+    bench.runtime.sleep(1.0)
+    two.hang.hangs = lambda *_: True
+    others = [bench.world.spawn(f"other-{n}", ask) for n in range(CALLS_AT_ONCE)]
+    for task in (*others, *copies):
+        task.join()
 
-        def ask() -> None:
-            with pytest.raises(BookieUnavailableError):
-                two.target.size("d/nothing")
-
-        copies = [bench.world.spawn(f"copy-{n}", copy) for n in range(CALLS_AT_ONCE)]
-        bench.runtime.sleep(1.0)
-        two.hang.hangs = lambda *_: True
-        others = [bench.world.spawn(f"other-{n}", ask) for n in range(CALLS_AT_ONCE)]
-        for task in (*others, *copies):
-            task.join()
-
-        assert two.hang.stuck <= CALLS_AT_ONCE + TRIALS
-        assert {error.facts["bookie_id"] for error in refused} == {"c:1"}
-        two.hang.release()
-
-    in_a_world(story, lambda *_: False)
+    assert two.hang.stuck <= CALLS_AT_ONCE + TRIALS
+    assert {error.facts["bookie_id"] for error in refused} == {"c:1"}
+    two.hang.release()
 
 
 def test_of_two_bookies_none_is_blamed_when_the_silent_one_answers_just_in_time(
@@ -236,12 +227,10 @@ def test_of_two_bookies_none_is_blamed_when_the_silent_one_answers_just_in_time(
     in_a_world(story, lambda asked, _: asked == "read_range")
 
 
-def test_a_copy_from_a_bookie_that_hangs_is_not_begun() -> None:
-    def story(bench: Bench) -> None:
-        two = Two(bench, lambda *_: False)
-        assert not bench.is_refused()
-        with pytest.raises(BookieUnavailableError, match="b:1 hangs"):
-            two.copy()
-        assert not two.disk.files
-
-    in_a_world(story, lambda asked, _: asked == "read")
+@in_world(lambda asked, _: asked == "read")
+def test_a_copy_from_a_bookie_that_hangs_is_not_begun(bench: Bench) -> None:
+    two = Two(bench, lambda *_: False)
+    assert not bench.is_refused()
+    with pytest.raises(BookieUnavailableError, match="b:1 hangs"):
+        two.copy()
+    assert not two.disk.files
