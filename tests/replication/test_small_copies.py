@@ -123,31 +123,46 @@ def planned(
     ]
 
 
+class Loss:
+    """A bookie that is gone, and the ledgers that named it, whose copies a limit holds up.
+
+    Args:
+        rate: bytes per second; ``rate[0]`` is what it is at any time.
+    """
+
+    def __init__(
+        self, ground: Ground, ledgers: int, rate: int | None, *, destroy: bool = True
+    ) -> None:
+        self.lost, self.writers = named(ground, ledgers)
+        ground.stop(self.lost, destroy=destroy)
+        self.runtime = InlineRuntime()
+        self.rate = [rate]
+        self.copies = Copies(ground, self.runtime)
+        self.client = ground.client(self.runtime)
+
+    def copy(self, bounds: Bounds | None = None) -> list[bool]:
+        """Make the copies together; whether that was done, by ledger."""
+        works = planned(self.writers, self.lost, self.rate)
+        return [
+            each is not None for each in rereplicate_many(self.client, works, bounds or Bounds())
+        ]
+
+
 def test_a_limit_that_is_raised_lets_the_rest_go(ground: Ground) -> None:
-    lost, writers = named(ground, 20)
-    ground.stop(lost, destroy=True)
-    runtime, rate = InlineRuntime(), list[int | None]([BYTES])
-    copies = Copies(ground, runtime)
-    copies.then = lambda: rate.__setitem__(0, 1_000_000)
+    loss = Loss(ground, 20, BYTES)
+    loss.copies.then = lambda: loss.rate.__setitem__(0, 1_000_000)
 
-    done = rereplicate_many(ground.client(runtime), planned(writers, lost, rate), Bounds())
-
-    assert None not in done
-    assert runtime.slept <= 1 + LOOK_SECONDS + 1, "and not one second for each"
+    assert all(loss.copy())
+    assert loss.runtime.slept <= 1 + LOOK_SECONDS + 1, "and not one second for each"
 
 
 def test_a_limit_that_is_lowered_or_set_holds_the_rest(ground: Ground) -> None:
-    lost, writers = named(ground, 20)
-    ground.stop(lost, destroy=True)
-    runtime, rate = InlineRuntime(), list[int | None]([4 * BYTES])
-    copies = Copies(ground, runtime)
-    copies.then = lambda: rate.__setitem__(0, BYTES)
+    loss = Loss(ground, 20, 4 * BYTES)
+    loss.copies.then = lambda: loss.rate.__setitem__(0, BYTES)
 
-    done = rereplicate_many(ground.client(runtime), planned(writers, lost, rate), Bounds())
-
-    assert None not in done
+    assert all(loss.copy())
     quick = LOOK_SECONDS * 4 + 4  # until it is looked at again, and what was begun then
-    assert runtime.slept >= len(writers) - quick
+    assert loss.runtime.slept >= len(loss.writers) - quick
 
 
 def test_a_limit_that_is_set_before_the_copies_are_stored_holds_a_batch_that_had_none(
@@ -165,44 +180,30 @@ def test_a_limit_that_is_set_before_the_copies_are_stored_holds_a_batch_that_had
 
 
 def test_a_batch_has_as_much_of_the_limit_as_the_items_in_whose_place_it_is(ground: Ground) -> None:
-    lost, writers = named(ground, 24)
-    ground.stop(lost, destroy=True)
-    runtime, rate = InlineRuntime(), list[int | None]([BYTES])
-    copies = Copies(ground, runtime)
+    loss = Loss(ground, 24, BYTES)
 
-    rereplicate_many(ground.client(runtime), planned(writers, lost, rate), Bounds(shares=6))
-
-    assert copies.keep_to(6 * BYTES)
-    assert runtime.slept <= 4.4
+    assert all(loss.copy(Bounds(shares=6)))
+    assert loss.copies.keep_to(6 * BYTES)
+    assert loss.runtime.slept <= 4.4
 
 
 def test_a_batch_that_is_to_end_does_so_after_what_it_has_begun(ground: Ground) -> None:
-    lost, writers = named(ground, 12)
-    ground.stop(lost, destroy=True)
-    runtime, rate = InlineRuntime(), list[int | None]([3 * BYTES])
-    copies = Copies(ground, runtime)
-    client = ground.client(runtime)
-    bounds = Bounds(is_ending=lambda: len(copies.seconds) >= 6)
+    loss = Loss(ground, 12, 3 * BYTES)
 
-    done = rereplicate_many(client, planned(writers, lost, rate), bounds)
+    done = loss.copy(Bounds(is_ending=lambda: len(loss.copies.seconds) >= 6))
 
-    assert [shares is not None for shares in done] == [True] * 6 + [False] * 6
-    assert len(copies.seconds) == 6
-    for writer in writers[:6]:
-        assert lost not in client.store.read_ledger(writer.ledger_id).value.bookies()
+    assert done == [True] * 6 + [False] * 6
+    assert len(loss.copies.seconds) == 6
+    for writer in loss.writers[:6]:
+        assert loss.lost not in loss.client.store.read_ledger(writer.ledger_id).value.bookies()
 
 
 def test_a_lost_bookie_that_is_back_in_the_middle_is_noticed(ground: Ground) -> None:
-    lost, writers = named(ground, 20)
-    ground.stop(lost)
-    runtime, rate = InlineRuntime(), list[int | None]([2 * BYTES])
-    copies = Copies(ground, runtime)
-    copies.then = lambda: ground.start(lost)
+    loss = Loss(ground, 20, 2 * BYTES, destroy=False)
+    loss.copies.then = lambda: ground.start(loss.lost)
 
-    done = rereplicate_many(ground.client(runtime), planned(writers, lost, rate), Bounds())
-
-    assert [shares is not None for shares in done] == [True] * 2 + [False] * 18
-    assert len(copies.seconds) == 2
+    assert loss.copy() == [True] * 2 + [False] * 18
+    assert len(loss.copies.seconds) == 2
 
 
 def test_a_worker_notices_in_the_middle_that_a_lost_bookie_is_back(
@@ -225,21 +226,15 @@ def test_a_worker_notices_in_the_middle_that_a_lost_bookie_is_back(
 
 @pytest.mark.parametrize("error", [MetadataError("no answer"), OSError("of another library")])
 def test_what_was_done_before_an_error_is_told(ground: Ground, error: Exception) -> None:
-    lost, writers = named(ground, 12)
-    ground.stop(lost, destroy=True)
-    runtime, rate = InlineRuntime(), list[int | None]([3 * BYTES])
-    copies = Copies(ground, runtime)
+    loss = Loss(ground, 12, 3 * BYTES)
 
     def is_ending() -> bool:
-        if len(copies.seconds) >= 6:
+        if len(loss.copies.seconds) >= 6:
             raise error
         return False
 
-    client = ground.client(runtime)
-    done = rereplicate_many(client, planned(writers, lost, rate), Bounds(is_ending=is_ending))
-
-    assert [shares is not None for shares in done] == [True] * 6 + [False] * 6
-    assert len(copies.seconds) == 6
+    assert loss.copy(Bounds(is_ending=is_ending)) == [True] * 6 + [False] * 6
+    assert len(loss.copies.seconds) == 6
 
 
 @pytest.mark.parametrize("job", ["recover", "refill"])
