@@ -87,10 +87,10 @@ class Case:
         if not is_open:
             recover_ledger(self.ground.client(), self.ledger_id)
 
-    def copied(self, directory: Path) -> Case:
-        """The same ledger once more."""
+    def on(self, ground: Ground) -> Case:
+        """The same ledger on a copy of the ground."""
         made = copy(self)
-        made.ground = Snapshot(self.ground).copy(directory)
+        made.ground = ground
         return made
 
     def _append(self, writer: LedgerWriter, start: int, end: int) -> None:
@@ -188,9 +188,10 @@ def rereplicate(case: Case, lost: BookieId) -> None:
 def test_another_bookie_is_made_again_from_what_is_good(tmp_path: Path, kind: Kind) -> None:
     """Every file of a source, in turn: each time another bookie is lost."""
     whole = Case(tmp_path / "whole", kind, is_open=False)
+    before = Snapshot(whole.ground)
     dice = random.Random(f"{kind}")
     for number in range(len(whole.files(whole.ensemble[0]))):
-        case = whole.copied(tmp_path / str(number))
+        case = whole.on(before.copy(tmp_path / str(number)))
         path = case.files(case.ensemble[0])[number]
         case.damage(path, dice.choice(some_damages(dice, path.stat().st_size, 4)))
 
@@ -205,9 +206,10 @@ def test_a_ledger_is_recovered_whole_or_waits_for_the_bookie_that_is_away(
 ) -> None:
     """One damaged file, and another bookie away for a moment: a ledger never closes short."""
     whole = Case(tmp_path / "whole", kind, is_open=True)
+    before = Snapshot(whole.ground)
     dice = random.Random(f"{kind}")
     for number in range(len(whole.files(whole.ensemble[0]))):
-        case = whole.copied(tmp_path / str(number))
+        case = whole.on(before.copy(tmp_path / str(number)))
         bookie, away, _ = case.ensemble
         path = case.files(bookie)[number]
         case.damage(path, dice.choice(some_damages(dice, path.stat().st_size, 4)))
