@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spark_bookkeeper.bookie import partition
 from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FileSystem
 from spark_bookkeeper.client.write import lane
@@ -111,7 +112,9 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
 
     What is written is there for every process all the same: only a machine that stops would lose
     it, and no test stops one. What a disk holds then is tested in ``bookie/``, in memory. One test
-    of a repair syncs 400 times, which takes longer than all else that it does.
+    of a repair syncs 400 times, which takes longer than all else that it does. A partition that is
+    formatted is probed with files of a KiB: eight of a MiB each were most of what it costs to start
+    a cluster.
     """
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
     is_whole = directory == "integration" and request.node.get_closest_marker("integration")
@@ -122,6 +125,7 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(new_file, "sync_content", os.fstat)  # what is closed is an error as ever
         patch.setattr(os, "fsync", os.fstat)
         patch.setattr(FileSystem, "sync", lambda _: None)
+        patch.setattr(partition, "_CONTENT_BYTES", 1 << 10)
         yield
 
 

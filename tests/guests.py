@@ -25,7 +25,7 @@ from spark_bookkeeper.runtime.runtime import Runtime
 _numbers: Final = itertools.count()
 
 
-class _Room(EmbeddedZooKeeper):
+class Room(EmbeddedZooKeeper):
     """The server of all, which runs before a guest comes and after it has gone."""
 
     @override
@@ -51,7 +51,7 @@ def guests_of(host: EmbeddedZooKeeper) -> Iterator[None]:
             self, given: Path | None, wanted: int, config: BookieConfig, runtime: Runtime
         ) -> None:
             super().__init__(given, wanted, config, runtime)
-            self.zookeeper = _Room(host.directory, host.port)
+            self.zookeeper = Room(host.directory, host.port)
             self._root = f"/guest-{next(_numbers)}/ledgers"
 
         @property

@@ -7,6 +7,7 @@ focus goes where it goes for a person, and names are those that it hands to a sc
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -19,7 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
+
+in_a_browser: Final = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 PATIENCE_SECONDS: Final = 240.0
 
@@ -85,6 +90,14 @@ class Page:
             fetchRelatives=False,
         )
         return _told(told["nodes"][0])
+
+    def picture(self, scheme: str) -> bytes:
+        """What is seen in a window as wide as three screens, in light or dark colours."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.ask("Emulation.setEmulatedMedia", features=[feature])
+        shape = {"width": 2600, "height": 920, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **shape)
+        return base64.b64decode(self.ask("Page.captureScreenshot")["data"])
 
     def told(self) -> Sequence[Focused]:
         """All that a screen reader is told, in its order."""

@@ -1,4 +1,4 @@
-"""A cluster in a directory, and back, as a person types it: real ZooKeeper, real bookies."""
+"""A cluster in a directory, and back, as a person types it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
-
-pytestmark = pytest.mark.integration
+from tests.twins import twins
 
 
 @dataclass
@@ -40,6 +39,7 @@ class Places:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     directory = tmp_path_factory.mktemp("backup")
     with (
+        twins(),
         LocalCluster(directory / "old", bookies=3) as old,
         LocalCluster(directory / "new", bookies=4) as new,
     ):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +15,7 @@ from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.sessions import connect_without_spark
-
-pytestmark = pytest.mark.integration
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
+from tests.cli.conftest import Call
 
 
 def test_every_bookie_is_listed(cluster: LocalCluster, call: Call) -> None:
@@ -100,13 +95,6 @@ def test_the_ledgers_of_a_bookie_are_shown_as_ids_and_not_as_a_number(
     assert str(ledger_id) in line
 
 
-def test_bookies_that_nobody_knows_are_refused(call: Call) -> None:
-    shown = call("bookie", "show", "127.0.0.1:9999")
-    recovered = call("bookie", "recover", "127.0.0.1:9999", "--no-spark")
-
-    assert [(done.code, "is unknown" in done.err) for done in (shown, recovered)] == [(2, True)] * 2
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -121,12 +109,6 @@ def test_what_is_no_name_of_a_bookie_is_refused_before_anything_is_asked(
     done = call_at("127.0.0.1:1")("bookie", "recover", *arguments, "--no-spark")
 
     assert (done.code, "is not of the form host:port" in done.err) == (2, True)
-
-
-def test_a_living_bookie_is_not_recovered_by_mistake(cluster: LocalCluster, call: Call) -> None:
-    done = call("bookie", "recover", cluster.bookie_ids[0], "--no-spark")
-
-    assert (done.code, "--even-if-alive" in done.err) == (2, True)
 
 
 def test_a_lost_bookie_is_recovered_and_forgotten(
@@ -182,66 +164,7 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
         assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
 
 
-def test_a_living_bookie_is_never_forgotten(
-    own_cluster: LocalCluster, call_own: Call, numbers: Path
-) -> None:
-    """Not even when its data may be copied off: once stopped it could not be started again."""
-    ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
-    bookie = call_own("ledger", "show", ledger_id, "--json").json["bookies"][0]
-    forgetting = ("bookie", "recover", bookie, "--delete-cookie", "--no-spark", "--yes")
-
-    refused = call_own(*forgetting, "--even-if-alive")
-    deleted = call_own("bookie", "cookie", "delete", bookie, "--yes")
-
-    for done in (refused, deleted):
-        assert (done.code, "Stop its agent, and repeat" in done.err) == (2, True)
-    assert bookie in call_own("ledger", "show", ledger_id, "--json").json["bookies"]
-    copied = call_own("bookie", "recover", bookie, "--even-if-alive", "--no-spark", "--json")
-    assert (copied.code, copied.json["complete"]) == (0, True)
-    root = own_cluster.root_of(bookie)
-    own_cluster.stop_bookie(bookie)
-    assert call_own(*forgetting).code == 0
-    assert call_own("bookie", "cookie", "get", bookie).code == 2
-
-    made = call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--yes")
-    own_cluster.start_bookie(bookie)
-
-    assert made.code == 0
-    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
-
-
-def test_a_cookie_that_was_lost_is_written_again(
-    own_cluster: LocalCluster, call_own: Call, numbers: Path
-) -> None:
-    ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
-    bookie = BookieId(call_own("ledger", "show", ledger_id, "--json").json["bookies"][0])
-    root = own_cluster.root_of(bookie)
-    own_cluster.stop_bookie(bookie)
-    told = call_own("bookie", "cookie", "get", bookie, "--json").json
-    with connect_without_spark(own_cluster.metadata_uri) as bk:
-        store = bk.context.store
-        cookie = store.read_cookie(bookie)
-        assert cookie is not None
-        store.delete_cookie(bookie, cookie.version)
-    name = ("--bookie-id", bookie, "--root", root)
-    for verb in ("start", "format"):
-        refused = call_own("bookie", verb, *name, *(["--yes"] if verb == "format" else []))
-        remedy = f"bookie cookie create --bookie-id {bookie} --root file://{root}"
-        assert (refused.code, remedy in refused.err) == (2, True)
-
-    asked = call_own("bookie", "cookie", "create", *name)
-    assert (asked.code, "Is this the storage" in asked.err) == (1, True)
-    made = call_own("bookie", "cookie", "create", *name, "--yes", "--json")
-    again = call_own("bookie", "cookie", "create", *name)
-    own_cluster.start_bookie(bookie)
-
-    assert (made.code, made.json, again.code) == (0, told, 0)
-    assert told["bookie_id"] == bookie
-    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
-    assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
-
-
-def test_a_bookie_is_made_readonly_by_hand_and_writable_again(
+def test_a_bookie_is_made_readonly_by_hand_for_a_reason_and_writable_again(
     own_cluster: LocalCluster, call_own: Call
 ) -> None:
     bookie = own_cluster.bookie_ids[0]
@@ -250,6 +173,9 @@ def test_a_bookie_is_made_readonly_by_hand_and_writable_again(
     own_cluster.agent(bookie).step()
     listed = call_own("bookie", "list", "--state", "readonly", "--json").json["bookies"]
     shown = call_own("bookie", "show", bookie, "--json").json
+    kept = call_own("bookie", "set-readonly", bookie)
+    replaced = call_own("bookie", "set-readonly", bookie, "--reason", "moves")
+    told = call_own("bookie", "set-readonly", bookie, "--reason", "noise", "--json").json
     back = call_own("bookie", "set-writable", bookie, "--json")
     again = call_own("bookie", "set-writable", bookie)
     own_cluster.agent(bookie).step()
@@ -259,22 +185,6 @@ def test_a_bookie_is_made_readonly_by_hand_and_writable_again(
         (bookie, "set by hand: new disk")
     ]
     assert (shown["state"], shown["readonly_by_hand"]) == ("readonly", "new disk")
-    assert (back.code, back.json["was_readonly_by_hand"]) == (0, True)
-    assert "nothing was changed" in again.out
-    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
-    assert call_own("bookie", "set-readonly", "10.9.9.9:3181").code == 2
-
-
-def test_a_reason_is_kept_where_none_is_given_and_told_where_another_takes_its_place(
-    own_cluster: LocalCluster, call_own: Call
-) -> None:
-    bookie = own_cluster.bookie_ids[0]
-    call_own("bookie", "set-readonly", bookie, "--reason", "new disk")
-
-    kept = call_own("bookie", "set-readonly", bookie)
-    replaced = call_own("bookie", "set-readonly", bookie, "--reason", "moves")
-    told = call_own("bookie", "set-readonly", bookie, "--reason", "noise", "--json").json
-
     assert (kept.code, "the reason stays: new disk" in kept.out) == (0, True)
     assert (replaced.code, "the reason was: new disk" in replaced.out) == (0, True)
     assert told == {
@@ -282,6 +192,10 @@ def test_a_reason_is_kept_where_none_is_given_and_told_where_another_takes_its_p
         "readonly_by_hand": "noise",
         "readonly_by_hand_before": "moves",
     }
+    assert (back.code, back.json["was_readonly_by_hand"]) == (0, True)
+    assert "nothing was changed" in again.out
+    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
+    assert call_own("bookie", "set-readonly", "10.9.9.9:3181").code == 2
 
 
 def test_a_cluster_is_summed_up(cluster: LocalCluster, call: Call, numbers: Path) -> None:
@@ -306,6 +220,7 @@ def test_a_cluster_is_made_once(cluster: LocalCluster, call_at: Callable[[str], 
     assert call("cluster", "info", "--json").json["instance_id"] == made.json["instance_id"]
 
 
+@pytest.mark.integration
 def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     own_cluster: LocalCluster, call_own: Call, numbers: Path
 ) -> None:

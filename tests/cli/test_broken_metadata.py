@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
+from tests.cli.conftest import Call
 
 pytestmark = pytest.mark.integration
 

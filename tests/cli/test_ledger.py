@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +18,7 @@ from spark_bookkeeper.cli.ledger.data import rows_of
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
-
-pytestmark = pytest.mark.integration
+from tests.cli.conftest import Call
 
 REPORT_KEYS = [
     "job",
@@ -96,6 +91,7 @@ def test_rows_of_a_ledger_are_read_by_time(call: Call, numbers: Path, tmp_path: 
         assert (refused.code, said in refused.err) == (2, True), refused.err
 
 
+@pytest.mark.integration
 def test_standard_input_becomes_a_ledger(cluster: LocalCluster, call: Call) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark_bookkeeper", "ledger", "append", "-", "--json"],
@@ -232,29 +228,17 @@ def test_deleting_asks_first_and_may_be_repeated(
     ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
 
     asked = call("ledger", "delete", ledger_id)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    no = call("ledger", "delete", ledger_id)
     shown = call("ledger", "show", ledger_id)
     done = call("ledger", "delete", ledger_id, "--yes", "--json")
     again = call("ledger", "delete", ledger_id, "--yes", "--json")
 
     assert (asked.code, "last entry 99" in asked.err, shown.code) == (1, True, 0)
     assert "Nothing was changed; --yes does it without asking" in asked.err
+    assert (no.code, no.err.strip().endswith("not confirmed. Nothing was changed")) == (1, True)
     assert (done.code, done.json) == (0, {"deleted": [ledger_id], "not_found": []})
     assert (again.code, again.json) == (0, {"deleted": [], "not_found": [ledger_id]})
-
-
-def test_whoever_answers_no_is_told_that_nothing_was_changed(
-    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-
-    asked = call("ledger", "delete", ledger_id)
-
-    assert (asked.code, asked.err.strip().endswith("not confirmed. Nothing was changed")) == (
-        1,
-        True,
-    )
-    assert call("ledger", "show", ledger_id).code == 0
 
 
 def test_damage_is_named_repaired_and_gone(
@@ -306,20 +290,9 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(
         "is not a file": ["ledger", "append", tmp_path / "nothing.txt"],
         "takes any file": ["ledger", "append", numbers, "--as", "rows"],
         "is not its own": ["ledger", "read", secret, "--password", "other"],
-        "has a password; nothing was read or changed. Give --password": ["ledger", "read", secret],
-        "its last entry is 99": [
-            "ledger", "read", secret, "--password", "s3cret", "--last", "200"
-        ],
-        "ensemble_size >= write_quorum_size": ["ledger", "create", "-e", "2", "-w", "3"],
         "127.0.0.1:3181": ["ledger", "create", "-e", "9"],
-        "KEY=VALUE; 'nameless' has not": ["ledger", "create", "--label", "nameless"],
-        "choose another key": ["ledger", "create", "--label", "spark-bookkeeper.nonce=x"],
         "are one label": ["ledger", "create", "--name", "a", "--label", "name=b"],
         "'--ensemble-size' / '-e': 0": ["ledger", "create", "-e", "0"],
-        f"mkdir -p '{tmp_path}/no such'": [
-            "ledger", "read", secret, "--password", "s3cret", "--output",
-            tmp_path / "no such" / "rows.parquet",
-        ],
         "end it in .parquet or .arrow": [
             "ledger", "read", secret, "--password", "s3cret", "--output", "rows.csv"
         ],
@@ -402,16 +375,6 @@ def test_a_file_that_may_not_be_read_is_refused_before_anything_is_made(
 
     assert (done.code, "may not be read" in done.err) == (2, True)
     assert call("ledger", "list", "--json").json == before
-
-
-def test_a_place_without_a_cluster_is_not_a_cluster(
-    cluster: LocalCluster, call_at: Callable[[str], Call]
-) -> None:
-    elsewhere = cluster.metadata_uri.replace("/ledgers", "/elsewhere")
-
-    done = call_at(elsewhere)("ledger", "list")
-
-    assert (done.code, "Error:" in done.err) == (2, True)
 
 
 def test_a_zookeeper_that_is_not_there_is_said_to_be_so(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import time, timedelta
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,14 +20,10 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.sessions import connect_without_spark
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
-
-pytestmark = pytest.mark.integration
+from tests.cli.conftest import Call
 
 
+@pytest.mark.integration
 def test_a_log_from_its_creation_to_its_end(call: Call, numbers: Path) -> None:
     assert call("log", "create", "story", "-e", 4).code == 0
     first = call("log", "append", "story", numbers, "--json").json
@@ -60,20 +55,6 @@ def test_a_log_from_its_creation_to_its_end(call: Call, numbers: Path) -> None:
         second["ledger_id"]
     ]
     assert call("log", "read", "story").code != 0
-
-
-def test_a_file_that_does_not_fit_fences_nobody(
-    call: Call, cluster: LocalCluster, numbers: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"n": [1]}), path)
-    call("log", "create", "busy")
-    with connect_without_spark(cluster.metadata_uri) as bk:
-        with bk.open_log("busy").become_writer() as writer:
-            done = call("log", "append", "busy", numbers, path)
-            writer.append(b"goes on")
-
-    assert (done.code, "n: int64" in done.err) == (2, True)
 
 
 def test_rows_go_into_a_log_of_their_schema(call: Call, tmp_path: Path) -> None:
@@ -121,7 +102,12 @@ def test_an_append_that_cannot_be_deposes_no_writer(
 ) -> None:
     pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "rows.parquet")
     call("log", "create", "kept", "--schema-of", tmp_path / "rows.parquet")
+    call("log", "create", "of-bytes")
     with sbk.connect(cluster.metadata_uri) as bk, bk.open_log("kept").become_writer() as writer:
+        with bk.open_log("of-bytes").become_writer() as other:
+            done = call("log", "append", "of-bytes", numbers, tmp_path / "rows.parquet")
+            other.append(b"goes on")
+        assert (done.code, "n: int64" in done.err) == (2, True)
         writer.append(pa.table({"n": [0]}))
         for said, *files in (
             ("nothing was appended", numbers),

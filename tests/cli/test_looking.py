@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-
-pytestmark = pytest.mark.integration
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.cli.conftest import Call
 
 
 def test_space_and_orphans_and_history_of_a_ledger(
@@ -92,13 +87,16 @@ def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
 @pytest.fixture
 def zookeeper_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers that there is a cluster, and nothing more."""
-    require = ZooKeeperStore.require_cluster
+    require = MemoryStore.require_cluster
 
-    def then_go(store: ZooKeeperStore) -> None:
+    def gone(moment: str, operation: str, subject: str) -> None:
+        raise MetadataUnavailableError("ZooKeeper did not answer")
+
+    def then_go(store: MemoryStore) -> None:
         require(store)
-        store.close()
+        store.faults = gone
 
-    monkeypatch.setattr(ZooKeeperStore, "require_cluster", then_go)
+    monkeypatch.setattr(MemoryStore, "require_cluster", then_go)
 
 
 @pytest.mark.usefixtures("zookeeper_goes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,12 +49,6 @@ class Opened:
     def rereplicate(self, *, dry_run: bool, **_: Any) -> RecoveryReport:
         one = ReplicationWorker(self.context, LocalRunner(self.context), CONFIG, "one")
         return rereplicate(self.context, one, dry_run=dry_run)
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """A cluster that lacks nothing."""
-    return Ground(tmp_path)
 
 
 def once(opened: Any, *, is_json: bool = False, dry_run: bool = False) -> int:

@@ -24,12 +24,8 @@ from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from spark_bookkeeper.testing.znodes import operations_of
-from tests.cli.browser import CHROMIUM, Focused, Page, browsing
+from tests.cli.browser import Focused, Page, browsing, in_a_browser
 from tests.cli.test_cluster_page import a_ledger_that_lost_a_bookie
-
-pytestmark = [pytest.mark.integration]
-
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 WAYS = """
 const ways = [...document.querySelectorAll("a[href], input, button, summary, [tabindex='0']")]
@@ -148,13 +144,15 @@ CHANGES = {"Create", "Create2", "SetData", "SetACL", "Delete", "MultiWrite", "Re
 """Requests of ZooKeeper's protocol that change something."""
 
 
+@pytest.mark.integration
 def test_whoever_looks_at_it_changes_nothing(
     own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for a node that says what ZooKeeper's clock does, and is gone with the look."""
     asked: list[Any] = []
+    with connect_without_spark(own_cluster.metadata_uri) as other:  # what it writes may come late
+        a_ledger_that_lost_a_bookie(own_cluster, other)
     with connect_without_spark(own_cluster.metadata_uri) as bk:
-        a_ledger_that_lost_a_bookie(own_cluster, bk)
         store = bk.context.store
         assert isinstance(store, ZooKeeperStore)
         client = store._zk._client
@@ -190,6 +188,7 @@ def test_whoever_looks_at_it_changes_nothing(
         assert changed() == []
 
 
+@pytest.mark.integration
 def test_the_command_serves_it_on_this_machine_until_ctrl_c(cluster: LocalCluster) -> None:
     arguments = ["--metadata-uri", cluster.metadata_uri, "cluster", "report"]
     with subprocess.Popen(

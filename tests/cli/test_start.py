@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
+from tests.cli.conftest import Call
 
 OF_OTHERS = ("delta", "fsspec", "pandas", "py4j", "pyarrow.compute", "pyspark", "tornado")
 """What takes long to import, and has no part in looking at ledgers."""
@@ -43,14 +44,16 @@ def test_help_and_version_import_next_to_nothing(option: str) -> None:
 
 
 @pytest.mark.integration
-def test_a_list_of_ledgers_imports_neither_spark_nor_jobs(cluster: LocalCluster) -> None:
-    uri = cluster.metadata_uri
-    imported_by("--metadata-uri", uri, "ledger", "create", "--ensemble-size", "3")
-    modules = imported_by("--metadata-uri", uri, "ledger", "list")
+def test_a_list_of_ledgers_imports_neither_spark_nor_jobs(
+    cluster: LocalCluster, call: Call
+) -> None:
+    call("ledger", "create", "--ensemble-size", "3")
+    modules = imported_by("--metadata-uri", cluster.metadata_uri, "ledger", "list")
 
     assert modules.isdisjoint({*OF_OTHERS, *(f"spark_bookkeeper.{name}" for name in OF_OURS)})
 
 
+@pytest.mark.full
 def test_a_session_is_imported_without_spark() -> None:
     script = (
         "import spark_bookkeeper.opening, spark_bookkeeper.spark.frames, sys;"

@@ -1,20 +1,12 @@
-"""``spark-bookkeeper bookie gc | compact | scrub``, and their methods, on a real ZooKeeper."""
+"""``spark-bookkeeper bookie gc | compact | scrub``, and their methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.testing.sessions import connect_without_spark
-
-pytestmark = pytest.mark.integration
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
+from tests.cli.conftest import Call
 
 
 def files(cluster: LocalCluster, ledger_id: int) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,7 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
-
-pytestmark = pytest.mark.integration
-
-Call = Callable[..., Any]
-"""See ``conftest.py``."""
+from tests.cli.conftest import Call
 
 CHECK = "writers of open ledgers"
 
@@ -117,8 +113,14 @@ def test_the_doctor_finds_ledgers_that_nobody_closes_any_more(
 
 
 def test_a_ledger_whose_writer_lives_is_left_alone_and_the_others_are_deleted(
-    call_own: Call, writer: LedgerWriter, gone: int
+    call_own: Call, writer: LedgerWriter, gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    refused = call_own("ledger", "delete", writer.ledger_id)
+    assert (refused.code, "for ever?" in refused.err) == (1, False), "nobody is asked"
+    assert "deleted: nothing" in refused.out
+    assert "--even-if-alive" in refused.out
+
     done = call_own("ledger", "delete", gone, writer.ledger_id, 987654, "--yes", "--json")
 
     assert (done.code, done.json["deleted"], done.json["not_found"]) == (1, [gone], [987654])
@@ -131,18 +133,6 @@ def test_a_ledger_whose_writer_lives_is_left_alone_and_the_others_are_deleted(
     assert (forced.code, forced.json) == (0, {"deleted": [writer.ledger_id], "not_found": []})
     with pytest.raises(NoSuchLedgerError):
         writer.append(b"3")
-
-
-def test_nobody_is_asked_about_what_would_be_refused(
-    call_own: Call, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-
-    done = call_own("ledger", "delete", writer.ledger_id)
-
-    assert (done.code, "for ever?" in done.err) == (1, False)
-    assert "deleted: nothing" in done.out
-    assert "--even-if-alive" in done.out
 
 
 @pytest.mark.parametrize(
@@ -211,6 +201,7 @@ def test_bookies_that_could_not_be_fenced_are_named(
     assert sorted(done.json["not_fenced"][str(gone)]) == sorted(ensemble[:2])
 
 
+@pytest.mark.integration
 def test_a_ledger_that_cannot_be_decoded_is_deleted_when_told_so(
     own_cluster: LocalCluster, call_own: Call, gone: int
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,20 +75,37 @@ def run(
     instead: tuple[str, str] = ("", ""),
 ) -> None:
     """Args: ``instead`` is a text in its cells, and what stands in its place."""
-    # Here, for they take seconds, which the collection of all tests would spend each time.
     import nbformat
-    from nbclient import NotebookClient
 
-    use_this_python(tmp_path, monkeypatch)
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
         cell.source = cell.source.replace(*instead) if instead[0] else cell.source
-    client = NotebookClient(
-        notebook, timeout=600, kernel_name="this-python", resources={"metadata": {"path": tmp_path}}
-    )
+    execute(notebook, tmp_path, monkeypatch)
 
-    client.execute()
+
+def execute(
+    notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, allow_errors: bool = False
+) -> None:
+    """Run all cells in a kernel that is this very environment, whatever others are installed."""
+    # Here, for it takes seconds, which the collection of all tests would spend each time.
+    from nbclient import NotebookClient
+
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    folder = tmp_path / "kernels" / "this-python"
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": command, "display_name": "this Python", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="this-python",
+        allow_errors=allow_errors,
+        resources={"metadata": {"path": tmp_path}},
+    ).execute()
 
 
 CELLS = (
@@ -135,18 +153,8 @@ def test_a_cell_that_is_interrupted_cancels_its_job_and_leaves_nothing(
 ) -> None:
     """As by the button of a notebook, which sends this signal to its kernel."""
     import nbformat
-    from nbclient import NotebookClient
 
-    use_this_python(tmp_path, monkeypatch)
     cells = [nbformat.v4.new_code_cell(text.strip()) for text in CELLS]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    client = NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="this-python",
-        allow_errors=True,
-        resources={"metadata": {"path": tmp_path}},
-    )
 
     def press() -> None:
         while not (running := tmp_path / "running").exists():
@@ -154,23 +162,8 @@ def test_a_cell_that_is_interrupted_cancels_its_job_and_leaves_nothing(
         os.kill(int(running.read_text()), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
-    client.execute()
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    execute(notebook, tmp_path, monkeypatch, allow_errors=True)
 
     errors = [[o.ename for o in cell.outputs if o.output_type == "error"] for cell in cells]
     assert errors == [[], ["KeyboardInterrupt"], []], cells
-
-
-def use_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setenv("JUPYTER_PATH", str(kernel_of_this_python(tmp_path)))
-
-
-def kernel_of_this_python(place: Path) -> Path:
-    """A kernel that is this very environment, whatever others are installed."""
-    folder = place / "kernels" / "this-python"
-    folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": command, "display_name": "this Python", "language": "python"}
-    (folder / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-    return place

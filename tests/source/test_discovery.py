@@ -23,6 +23,14 @@ assert issubclass(pyspark_bookkeeper.DefaultSource, DataSource)
 assert pyspark_bookkeeper.DefaultSource.name() == "bookkeeper"
 heavy = {"pyarrow", "pandas", "kazoo", "numpy"} & {name for name in sys.modules}
 assert not heavy, heavy
+
+# What a task imports that reads: each worker process pays for it, before its first row.
+import spark_bookkeeper.source.reading
+import spark_bookkeeper.spark.frames
+import spark_bookkeeper.spark.runner
+
+heavy = {"kazoo", "google.protobuf", "rich", "click", "pandas"} & set(sys.modules)
+assert not heavy, heavy
 """
 
 MISSED = """
@@ -32,18 +40,7 @@ assert not hasattr(pyspark_bookkeeper, "DefaultSource")
 """
 
 
-IN_TASKS = """
-import sys
-
-import spark_bookkeeper.source.reading
-import spark_bookkeeper.spark.frames
-import spark_bookkeeper.spark.runner
-
-heavy = {"kazoo", "google.protobuf", "rich", "click", "pandas"} & set(sys.modules)
-assert not heavy, heavy
-"""
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["wheel:standard", "wheel:editable"])
 def test_every_install_has_the_module_at_the_top_and_once(kind: str, tmp_path: Path) -> None:
     if kind.endswith("editable"):
@@ -57,22 +54,10 @@ def test_every_install_has_the_module_at_the_top_and_once(kind: str, tmp_path: P
     assert found == ["pyspark_bookkeeper.py"]
 
 
-def test_the_module_is_found_and_imports_nothing_heavy() -> None:
+def test_the_module_is_found_and_neither_it_nor_a_task_imports_anything_heavy() -> None:
     path = f"{ROOT / 'spark_bookkeeper' / '_discovery'}:{ROOT}"
     done = subprocess.run(
         [sys.executable, "-c", LOOK], env={"PYTHONPATH": path}, capture_output=True, text=True
-    )
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_task_that_reads_imports_nothing_that_it_does_without() -> None:
-    """Each worker process pays for it, before its first row."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_TASKS],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
     )
 
     assert done.returncode == 0, done.stderr

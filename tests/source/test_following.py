@@ -42,8 +42,13 @@ USUAL = LogOptions(Quorum(3, 3, 2))
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> ClientContext:
-    return Ground(tmp_path, runtime=InlineRuntime()).context
+def ground(inline_ground: Ground) -> Ground:
+    return inline_ground
+
+
+@pytest.fixture
+def context(ground: Ground) -> ClientContext:
+    return ground.context
 
 
 @pytest.fixture
@@ -372,10 +377,10 @@ def test_a_stream_that_begins_anew_waits_for_the_bookies_that_know_what_it_has_r
 
 
 def test_a_log_that_is_truncated_while_it_is_looked_at_is_looked_at_again(
-    tmp_path: Path,
+    ground: Ground,
+    log: Log,
 ) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    writer = create_log(ground.context, "orders", USUAL).become_writer()
+    writer = log.become_writer()
     writer.append(b"a")
     old = writer.ledger_id
     writer.roll()
@@ -403,10 +408,9 @@ def test_a_log_that_is_truncated_while_it_is_looked_at_is_looked_at_again(
     assert truncated
 
 
-def test_the_head_of_a_log_is_read_before_its_ledgers(tmp_path: Path) -> None:
+def test_the_head_of_a_log_is_read_before_its_ledgers(ground: Ground, log: Log) -> None:
     """It is read as new as anybody knows it, and what the session reads behind it is no older."""
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    with create_log(ground.context, "orders", USUAL).become_writer() as writer:
+    with log.become_writer() as writer:
         writer.append(b"a")
     start = follow(ground.context).begin(LATEST)
     ground.forget()
@@ -428,8 +432,7 @@ def test_an_empty_log_begins_where_its_first_ledger_will_be(
     assert [p for batch in batches(context, stream, start) for p in batch] == [b"a"]
 
 
-def test_an_idle_stream_outlives_bookies_that_are_away(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
+def test_an_idle_stream_outlives_bookies_that_are_away(ground: Ground) -> None:
     log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 3)))  # no add is late
     writer = log.become_writer()
     writer.append(b"a")
@@ -468,9 +471,9 @@ def asked_while_idle(ground: Ground, stream: Followed, start: Offset) -> tuple[i
     return len(metadata), len(ground.steps) - len(metadata)
 
 
-def test_an_idle_trigger_costs_no_request_where_nothing_can_have_come(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
+def test_an_idle_trigger_costs_no_request_where_nothing_can_have_come(
+    ground: Ground, log: Log
+) -> None:
     empty = follow(ground.context)
     assert asked_while_idle(ground, empty, empty.begin(LATEST)) == (0, 0)
     with log.become_writer() as writer:
@@ -485,10 +488,8 @@ def test_an_idle_trigger_costs_no_request_where_nothing_can_have_come(tmp_path: 
 
 @pytest.mark.parametrize("what", ["log", "ledger"])
 def test_an_idle_trigger_asks_bookies_only_where_a_ledger_is_written(
-    tmp_path: Path, what: str
+    ground: Ground, log: Log, what: str
 ) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
     writer = log.become_writer()
     writer.append(b"a")
     named = {"log": "orders"} if what == "log" else {"ledger": str(writer.ledger_id)}
@@ -501,9 +502,7 @@ def test_an_idle_trigger_asks_bookies_only_where_a_ledger_is_written(
     assert on_bookies <= 20 * 3 * 4, once  # a look a second, three bookies, four files at the most
 
 
-def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
+def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(ground: Ground, log: Log) -> None:
     stream = follow(ground.context)
     start = stream.begin(LATEST)
     for round_ in range(4):
@@ -519,9 +518,8 @@ def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(tmp_path: Path
 
 
 @pytest.mark.parametrize("what", ["log", "ledger"])
-def test_a_closed_ledger_is_not_watched(tmp_path: Path, what: str) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    writer = create_log(ground.context, "orders", USUAL).become_writer()
+def test_a_closed_ledger_is_not_watched(ground: Ground, log: Log, what: str) -> None:
+    writer = log.become_writer()
     writer.append(b"a")
     first = writer.ledger_id
     named = {"log": "orders"} if what == "log" else {"ledger": str(first)}
@@ -549,10 +547,9 @@ def test_a_closed_ledger_is_not_watched(tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize("what", ["log", "ledger"])
 @pytest.mark.parametrize("is_known", [True, False], ids=["read_before", "new"])
 def test_a_ledger_that_is_closed_just_before_it_is_watched_is_seen_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_known: bool
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch, what: str, is_known: bool
 ) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    writer = create_log(ground.context, "orders", USUAL).become_writer()
+    writer = log.become_writer()
     writer.append(b"a")
     named = {"log": "orders"} if what == "log" else {"ledger": str(writer.ledger_id)}
     stream = follow(ground.context, **named)
@@ -583,10 +580,8 @@ def test_a_ledger_that_is_closed_just_before_it_is_watched_is_seen_closed(
 @pytest.mark.parametrize("deleted", ["log", "truncated", "ledger"])
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "closed"])
 def test_what_is_lost_while_a_stream_is_idle_is_told_by_its_next_trigger(
-    tmp_path: Path, deleted: str, is_written: bool
+    ground: Ground, log: Log, deleted: str, is_written: bool
 ) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
     writer = log.become_writer()
     writer.append(b"a")
     ledger = writer.ledger_id
@@ -637,11 +632,9 @@ def test_one_ledger_is_followed_until_it_is_closed_and_after(context: ClientCont
         follow(context, ledger=str(writer.ledger_id)).begin(EARLIEST)
 
 
-def test_a_log_of_many_ledgers_is_looked_at_by_its_end(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
+def test_a_log_of_many_ledgers_is_looked_at_by_its_end(ground: Ground, log: Log) -> None:
     with log.become_writer() as writer:
-        for _ in range(30):
+        for _ in range(12):
             writer.append(b"a")
             writer.roll()
     ground.forget()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -23,14 +21,14 @@ from spark_bookkeeper.source.metadata_column import METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import named_ledgers, open_selection, viewed_ledgers
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import Ground
 
 HUGE = "0-9999999999"
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> ClientContext:
-    return Ground(tmp_path, runtime=InlineRuntime()).context
+def context(inline_ground: Ground) -> ClientContext:
+    return inline_ground.context
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ found by its name.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -56,9 +55,8 @@ def test_no_two_classes_have_one_name() -> None:
         where = module.relative_to(PACKAGE)
         if where.parts[0] == "testing":
             continue
-        for node in ast.parse(module.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(str(where))
+        for name in re.findall(r"^class ([A-Za-z]\w*)", module.read_text(encoding="utf-8"), re.M):
+            places[name].append(str(where))
 
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice.keys() == WORDS_OF_TWO_LAYERS, twice

@@ -47,10 +47,10 @@ def test_lines_of_a_console_block_are_commands() -> None:
 
 def test_the_two_commands_are_those_that_continuous_integration_runs() -> None:
     first, second = (block.text.strip() for block in blocks(README) if block.language == "sh")
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    ci, suites = (ROOT.joinpath(".ci", name).read_text("utf-8") for name in ("run", "suites.py"))
 
     assert "pip install -e '.[test]'" in first
     assert first.endswith("spark-bookkeeper demo")
     assert second == "python -m pytest"
     assert "pip install -e '.[test]'" in ci
-    assert '"$python" -m pytest\n' in ci
+    assert 'Suite("python -m pytest", (sys.executable, *pytest))' in suites

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -51,11 +51,10 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def _imported(path: Path) -> set[str]:
-    """The modules that a file names in its imports."""
+    """The modules that a file names in its imports, which are found much sooner than parsed."""
+    statements = r"^ *(?:from ([\w.]+) import (\([^)]*\)|.+)|import (.+))$"
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+    for module, names, modules in re.findall(statements, path.read_text(encoding="utf-8"), re.M):
+        imported = re.findall(r"([\w.]+)(?: as \w+)?", names or modules)
+        found |= {module, *(f"{module}.{name}" for name in imported)} if module else {*imported}
     return found
