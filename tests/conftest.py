@@ -103,7 +103,9 @@ def running_spark() -> Any:
 
 WAITING_FOR_DISKS = ("bookie", "benchmarks")
 """Directories whose tests sync as the library does, for they look at what it does with a disk. So
-do the whole clusters of ``integration/``, which run as they do elsewhere."""
+do the whole clusters of ``integration/`` outside the plain run: each takes five times as long."""
+
+OUTSIDE_THE_PLAIN_RUN = ("full", "slow", "exhaustive", "peer")
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +119,9 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
     a cluster.
     """
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
-    is_whole = directory == "integration" and request.node.get_closest_marker("integration")
+    is_whole = directory == "integration" and any(
+        map(request.node.get_closest_marker, OUTSIDE_THE_PLAIN_RUN)
+    )
     if directory in WAITING_FOR_DISKS or is_whole:
         yield
         return

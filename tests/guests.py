@@ -1,7 +1,8 @@
 """Clusters of tests that are guests of one ZooKeeper, each below a node of its own.
 
-What a test does to its cluster takes less time than a server of its own to start. Who stops, kills
-or freezes ZooKeeper, or starts a cluster again, has a server of its own.
+What a test does to its cluster takes less time than a server of its own to start. A guest that is
+started again, in its directory or where that was moved, is below its node again. A test that stops,
+kills or freezes ZooKeeper has a server of its own.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ class Room(EmbeddedZooKeeper):
         return True
 
 
+def _root_of(directory: Path) -> str:
+    """Where the metadata of a guest are, which its directory remembers."""
+    note = directory / "zookeeper" / "guest"
+    if not note.exists():
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(f"/guest-{next(_numbers)}/ledgers")
+    return note.read_text()
+
+
 @contextmanager
 def guests_of(host: EmbeddedZooKeeper) -> Iterator[None]:
     """Every ``LocalCluster`` that is started meanwhile is a guest of this server."""
@@ -52,7 +62,7 @@ def guests_of(host: EmbeddedZooKeeper) -> Iterator[None]:
         ) -> None:
             super().__init__(given, wanted, config, runtime)
             self.zookeeper = Room(host.directory, host.port)
-            self._root = f"/guest-{next(_numbers)}/ledgers"
+            self._root = _root_of(self.directory)
 
         @property
         @override

@@ -99,3 +99,15 @@ def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCl
         yield lambda bookies: stack.enter_context(
             LocalCluster(tmp_path / f"cluster-of-{bookies}", bookies=bookies)
         )
+
+
+def first_of(*cases: object) -> list[object]:
+    """Cases for ``parametrize``: the plain run takes the first one, and ``full`` the others too."""
+    first, *others = cases
+    return [
+        first,
+        *(
+            pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
+            for case in others
+        ),
+    ]

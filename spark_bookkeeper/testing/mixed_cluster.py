@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
@@ -48,6 +48,14 @@ class MixedCluster:
         else:
             self.roots[bookie] = f"s3://{self.server.make_bucket()}/bookies/{bookie}"
         storage = open_storage(self.roots[bookie], self.server.storage_options)
+        # What a bucket promises is probed in tests of storage; it takes fifty requests.
+        format_partition(
+            storage,
+            bookie,
+            self.store.instance_id(),
+            token=self.runtime.token,
+            is_probe_required=False,
+        )
         agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime, ON_DEMAND)
         agent.start()
         self.agents[bookie] = agent

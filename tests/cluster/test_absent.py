@@ -20,12 +20,6 @@ from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.ground import Ground
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path)
-
-
 def findings(ground: Ground) -> dict[str, Diagnosis]:
     return {found.check: found for found in cluster_diagnoses(ground.context)}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from typing_extensions import override
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
@@ -25,15 +24,13 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.runtime import Task, ThreadRuntime
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
+from tests.cluster.agents import STEPPED, TOTAL, NoLoop, half_full
 
 BOOKIE = BookieId("10.0.0.3:3181")
-TOTAL = 1_000
-CONFIG = BookieConfig(
-    probe_interval_ms=20, readonly_below_free_bytes=100, writable_above_free_bytes=200
-)
+CONFIG = BookieConfig(20, 100, 200)
 
 
 class Disturbance:
@@ -66,24 +63,7 @@ class Disturbance:
             raise MetadataUnavailableError("no answer")
 
 
-class Ended:
-    """A task that does nothing any more."""
-
-    is_alive = False
-
-    def join(self, timeout: float | None = None) -> None:
-        pass
-
-
-class NoLoop(ThreadRuntime):
-    """Never runs an agent's loop: the test calls ``step`` instead."""
-
-    @override
-    def spawn(self, name: str, run: Callable[[], None]) -> Task:
-        return Ended() if name.startswith("agent-") else super().spawn(name, run)
-
-
-class World:
+class AgentWorld:
     """One bookie in memory. Its agent is moved by ``step``, or by its own loop if it has one."""
 
     def __init__(self) -> None:
@@ -91,17 +71,22 @@ class World:
         self.metadata = MemoryCluster()
         self.metadata.session().initialize_cluster()
         self.store = MemoryStore(self.metadata, self.disturb.of_store)
-        self.disk = MemoryDisk("disk")
-        self.disk.free_bytes, self.disk.total_bytes = 500, TOTAL
+        self.disk = half_full()
         self.storage = MemoryStorage(self.disk, self.disturb.of_storage)
-        self.agent = BookieAgent(
-            self.store, self.storage, BOOKIE, NoLoop(), BookieConfig(60_000, 100, 200)
-        )
+        self.agent = BookieAgent(self.store, self.storage, BOOKIE, NoLoop(), STEPPED)
 
     def start_loop(self, interval_ms: int) -> None:
         config = BookieConfig(interval_ms, 100, 200)
         self.agent = BookieAgent(self.store, self.storage, BOOKIE, ThreadRuntime(), config)
         self.agent.start()
+
+    def lose_cookie(self) -> None:
+        self.store.delete_cookie(BOOKIE, self.cookie_version())
+
+    def cookie_version(self) -> int:
+        version = self.store.cookie_version(BOOKIE)
+        assert version is not None
+        return version
 
     @property
     def registration(self) -> Registration | None:
@@ -117,16 +102,23 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def fresh() -> Iterator[AgentWorld]:
+    world = AgentWorld()
     yield world
     world.disturb.__init__()  # type: ignore[misc]  # everything answers again
     world.agent.stop()
 
 
-def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(world: World) -> None:
-    world.agent.start()
+@pytest.fixture
+def world(fresh: AgentWorld) -> AgentWorld:
+    """One whose agent was started."""
+    fresh.agent.start()
+    return fresh
 
+
+def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(
+    world: AgentWorld,
+) -> None:
     marker = read_marker(world.storage)
     assert marker is not None
     assert world.registration == Registration(
@@ -135,74 +127,67 @@ def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(worl
     assert not [name for name in world.disk.files if name.startswith(AGENT_PROBE_PREFIX)]
 
 
-def test_a_bookie_writes_its_cookie_again_whenever_it_has_registered(world: World) -> None:
+def test_a_bookie_writes_its_cookie_again_whenever_it_has_registered(world: AgentWorld) -> None:
     """Who is about to forget it, and found it down before, is refused then."""
-    world.agent.start()
-    first = world.store.cookie_version(BOOKIE)
+    first = world.cookie_version()
     world.agent.step()
-    assert world.store.cookie_version(BOOKIE) == first, "it was registered already"
+    assert world.cookie_version() == first, "it was registered already"
 
     world.store.expire()
     world.agent.step()
 
-    again = world.store.cookie_version(BOOKIE)
     assert world.state == "writable"
-    assert first is not None
-    assert again == first + 1
+    assert world.cookie_version() == first + 1
 
 
-def test_a_cookie_that_could_not_be_written_again_is_written_at_a_later_look(world: World) -> None:
+def test_a_cookie_that_could_not_be_written_again_is_written_at_a_later_look(
+    world: AgentWorld,
+) -> None:
     """Else who began to forget the bookie before it was back would still succeed."""
-    world.agent.start()
-    found_by_who_forgets = world.store.cookie_version(BOOKIE)
-    assert found_by_who_forgets is not None
+    found_by_who_forgets = world.cookie_version()
     world.store.expire()
     world.disturb.lost_requests = {"write_cookie"}
     world.agent.step()
     world.agent.step()
     assert world.state == "writable"
-    assert world.store.cookie_version(BOOKIE) == found_by_who_forgets
+    assert world.cookie_version() == found_by_who_forgets
 
     world.disturb.lost_requests = set()
     world.agent.step()
     world.agent.step()
 
-    assert world.store.cookie_version(BOOKIE) == found_by_who_forgets + 1, "once"
+    assert world.cookie_version() == found_by_who_forgets + 1, "once"
     with pytest.raises(VersionConflictError):
         world.store.delete_cookie(BOOKIE, found_by_who_forgets)
 
 
 def test_a_bookie_that_was_forgotten_just_after_it_registered_looks_again_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    fresh: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.start_loop(interval_ms=3_600_000)
-    write_cookie = world.store.write_cookie
+    fresh.start_loop(interval_ms=3_600_000)
+    write_cookie = fresh.store.write_cookie
 
     def too_late(cookie: Cookie, version: int | None) -> None:
         assert version is not None
-        world.metadata.session().delete_cookie(BOOKIE, version)
+        fresh.metadata.session().delete_cookie(BOOKIE, version)
         write_cookie(cookie, version)
 
-    monkeypatch.setattr(world.store, "write_cookie", too_late)
+    monkeypatch.setattr(fresh.store, "write_cookie", too_late)
 
-    world.store.expire()
+    fresh.store.expire()
 
-    wait_for(world, "readonly")
-    assert world.agent.status.lacks_cookie
+    wait_for(fresh, "readonly")
+    assert fresh.agent.status.lacks_cookie
 
 
-def test_a_stopped_bookie_is_unregistered(world: World) -> None:
-    world.agent.start()
-
+def test_a_stopped_bookie_is_unregistered(world: AgentWorld) -> None:
     world.agent.stop()
     world.agent.stop()
 
     assert world.state == "gone"
 
 
-def test_a_bookie_whose_storage_fails_goes_and_comes_back(world: World) -> None:
-    world.agent.start()
-
+def test_a_bookie_whose_storage_fails_goes_and_comes_back(world: AgentWorld) -> None:
     world.disturb.storage_fails = True
     world.agent.step()
     assert world.state == "gone"
@@ -214,9 +199,7 @@ def test_a_bookie_whose_storage_fails_goes_and_comes_back(world: World) -> None:
     assert world.agent.status.problem is None
 
 
-def test_a_wiped_bookie_goes_and_is_not_formatted_behind_anybodys_back(world: World) -> None:
-    world.agent.start()
-
+def test_a_wiped_bookie_goes_and_is_not_formatted_behind_anybodys_back(world: AgentWorld) -> None:
     world.disk.wipe()
     world.agent.step()
     world.agent.step()
@@ -227,10 +210,8 @@ def test_a_wiped_bookie_goes_and_is_not_formatted_behind_anybodys_back(world: Wo
 
 
 def test_a_bookie_that_lost_its_ledgers_and_not_its_marker_goes_and_says_why(
-    world: World,
+    world: AgentWorld,
 ) -> None:
-    world.agent.start()
-
     MemoryStorage(world.disk).delete_directory("ledgers")
     world.agent.step()
 
@@ -242,11 +223,10 @@ def test_a_bookie_that_lost_its_ledgers_and_not_its_marker_goes_and_says_why(
 
 
 def test_a_bookie_with_another_disk_in_its_place_goes_until_the_right_one_is_back(
-    world: World,
+    world: AgentWorld,
 ) -> None:
-    world.agent.start()
     right = dict(world.disk.files)
-    other = World()
+    other = AgentWorld()
     other.agent.start()
     other.agent.stop()
 
@@ -264,9 +244,8 @@ def test_a_bookie_with_another_disk_in_its_place_goes_until_the_right_one_is_bac
 
 
 def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_served_as_the_new_one(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.start()
     before = world.agent.status.incarnation
 
     world.disk.wipe()
@@ -284,31 +263,26 @@ def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_serve
 
 
 def test_the_disk_of_another_bookie_of_the_cluster_at_the_same_path_is_never_served(
-    world: World,
+    fresh: AgentWorld,
 ) -> None:
     """As when a disk is mounted on the wrong machine, where paths are alike."""
-    disk = MemoryDisk("disk")
-    disk.free_bytes, disk.total_bytes = 500, TOTAL
+    disk = half_full()
     storage, name = MemoryStorage(disk), BookieId("another:1")
-    other = BookieAgent(
-        world.metadata.session(), storage, name, NoLoop(), BookieConfig(60_000, 100, 200)
-    )
+    other = BookieAgent(fresh.metadata.session(), storage, name, NoLoop(), STEPPED)
     other.start()
     other.stop()
-    world.agent.start()
+    fresh.agent.start()
 
-    world.disk.files.clear()
-    world.disk.files.update(disk.files)
+    fresh.disk.files.clear()
+    fresh.disk.files.update(disk.files)
     for _ in range(3):
-        world.agent.step()
-        assert world.state == "gone"
+        fresh.agent.step()
+        assert fresh.state == "gone"
 
 
 def test_a_bookie_whose_disk_was_formatted_before_its_agent_looked_is_gone_before_it_is_new(
-    world: World,
+    world: AgentWorld,
 ) -> None:
-    world.agent.start()
-
     world.disk.wipe()
     world.store.unregister(BOOKIE)
     new = format_bookie(
@@ -322,8 +296,7 @@ def test_a_bookie_whose_disk_was_formatted_before_its_agent_looked_is_gone_befor
     assert world.agent.status.incarnation == new.incarnation
 
 
-def test_a_bookie_that_was_formatted_by_another_agent_leaves_it_to_that(world: World) -> None:
-    world.agent.start()
+def test_a_bookie_that_was_formatted_by_another_agent_leaves_it_to_that(world: AgentWorld) -> None:
     world.disk.wipe()
     world.agent.step()
     format_bookie(world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True)
@@ -339,9 +312,7 @@ def test_a_bookie_that_was_formatted_by_another_agent_leaves_it_to_that(world: W
     assert world.state == "writable", "it takes over what nobody serves any more"
 
 
-def test_a_bookie_is_readonly_while_space_is_short(world: World) -> None:
-    world.agent.start()
-
+def test_a_bookie_is_readonly_while_space_is_short(world: AgentWorld) -> None:
     states = []
     for free_bytes in (99, 150, 250, 150, 99):
         world.disk.free_bytes = free_bytes
@@ -351,9 +322,7 @@ def test_a_bookie_is_readonly_while_space_is_short(world: World) -> None:
     assert states == ["readonly", "readonly", "writable", "writable", "readonly"]
 
 
-def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: World) -> None:
-    world.agent.start()
-
+def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: AgentWorld) -> None:
     world.disturb.is_full = True
     world.agent.step()
     assert world.state == "readonly"
@@ -364,10 +333,8 @@ def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: World) -> None:
 
 
 def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not_gone(
-    world: World,
+    world: AgentWorld,
 ) -> None:
-    world.agent.start()
-
     world.disturb.writing_fails = True
     world.agent.step()
     found = world.registration
@@ -382,9 +349,7 @@ def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not
     assert world.state == "gone"
 
 
-def test_a_lost_session_is_followed_by_a_new_registration(world: World) -> None:
-    world.agent.start()
-
+def test_a_lost_session_is_followed_by_a_new_registration(world: AgentWorld) -> None:
     world.store.expire()
     assert world.state == "gone"
     world.agent.step()
@@ -392,8 +357,7 @@ def test_a_lost_session_is_followed_by_a_new_registration(world: World) -> None:
     assert world.state == "writable"
 
 
-def test_a_session_lost_while_registering_is_noticed(world: World) -> None:
-    world.agent.start()
+def test_a_session_lost_while_registering_is_noticed(world: AgentWorld) -> None:
     world.store.expire()
 
     def expire_once(moment: str, operation: str, subject: str) -> None:
@@ -410,9 +374,8 @@ def test_a_session_lost_while_registering_is_noticed(world: World) -> None:
 
 
 def test_a_registration_whose_answer_was_lost_is_taken_back_when_the_storage_fails(
-    world: World,
+    world: AgentWorld,
 ) -> None:
-    world.agent.start()
     world.store.expire()
     world.disturb.lost_answers = {"register"}
     world.agent.step()
@@ -424,8 +387,7 @@ def test_a_registration_whose_answer_was_lost_is_taken_back_when_the_storage_fai
     assert world.state == "gone"
 
 
-def test_an_unregistering_whose_request_was_lost_is_repeated(world: World) -> None:
-    world.agent.start()
+def test_an_unregistering_whose_request_was_lost_is_repeated(world: AgentWorld) -> None:
     world.disturb.storage_fails = True
     world.disturb.lost_requests = {"unregister"}
     world.agent.step()
@@ -437,13 +399,10 @@ def test_an_unregistering_whose_request_was_lost_is_repeated(world: World) -> No
     assert world.state == "gone"
 
 
-def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: World) -> None:
-    world.agent.start()
+def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: AgentWorld) -> None:
     world.disturb.storage_fails = True
     world.agent.step()
-    cookie = world.store.read_cookie(BOOKIE)
-    assert cookie is not None
-    world.store.delete_cookie(BOOKIE, cookie.version)
+    world.lose_cookie()
 
     world.disturb.storage_fails = False
     world.agent.step()
@@ -454,12 +413,9 @@ def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: 
 
 
 def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_back(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.start()
-    cookie = world.store.read_cookie(BOOKIE)
-    assert cookie is not None
-    world.store.delete_cookie(BOOKIE, cookie.version)
+    world.lose_cookie()
 
     world.agent.step()
     world.agent.step()
@@ -478,15 +434,12 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
 
 @pytest.mark.parametrize(("free_bytes", "after"), [(150, "writable"), (50, "readonly")])
 def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
-    world: World, free_bytes: int, after: str
+    world: AgentWorld, free_bytes: int, after: str
 ) -> None:
     """Between the two marks of space it stays what it was for its space alone."""
-    world.agent.start()
     world.disk.free_bytes = free_bytes
     world.agent.step()
-    cookie = world.store.read_cookie(BOOKIE)
-    assert cookie is not None
-    world.store.delete_cookie(BOOKIE, cookie.version)
+    world.lose_cookie()
     world.agent.step()
     assert world.state == "readonly"
 
@@ -497,8 +450,7 @@ def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
     assert world.state == after
 
 
-def test_a_living_bookie_whose_cookie_became_anothers_goes(world: World) -> None:
-    world.agent.start()
+def test_a_living_bookie_whose_cookie_became_anothers_goes(world: AgentWorld) -> None:
     cookie = world.store.read_cookie(BOOKIE)
     assert cookie is not None
     world.store.write_cookie(replace(cookie.value, incarnation="another"), cookie.version)
@@ -509,8 +461,7 @@ def test_a_living_bookie_whose_cookie_became_anothers_goes(world: World) -> None
     assert "formatted by somebody else" in str(world.agent.status.problem)
 
 
-def test_a_cookie_that_cannot_be_read_for_a_moment_changes_nothing(world: World) -> None:
-    world.agent.start()
+def test_a_cookie_that_cannot_be_read_for_a_moment_changes_nothing(world: AgentWorld) -> None:
     world.disturb.lost_requests = {"read_cookie"}
 
     world.agent.step()
@@ -520,9 +471,8 @@ def test_a_cookie_that_cannot_be_read_for_a_moment_changes_nothing(world: World)
 
 
 def test_a_second_agent_for_the_same_bookie_is_refused(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.start()
     second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, ThreadRuntime(), CONFIG)
 
     with caplog.at_level("INFO"), pytest.raises(CookieMismatchError) as caught:
@@ -534,8 +484,7 @@ def test_a_second_agent_for_the_same_bookie_is_refused(
     assert "unregistered" not in caplog.text, "the other agent's registration stays"
 
 
-def test_storage_that_does_not_answer_at_the_start_is_refused(world: World) -> None:
-    world.agent.start()
+def test_storage_that_does_not_answer_at_the_start_is_refused(world: AgentWorld) -> None:
     world.agent.stop()
     world.disturb.storage_fails = True
 
@@ -545,8 +494,7 @@ def test_storage_that_does_not_answer_at_the_start_is_refused(world: World) -> N
     assert world.state == "gone"
 
 
-def test_what_a_killed_agent_left_is_removed(world: World) -> None:
-    world.agent.start()
+def test_what_a_killed_agent_left_is_removed(world: AgentWorld) -> None:
     world.agent.stop()
     world.disk.files[f"{AGENT_PROBE_PREFIX}0123"] = b"left behind"
 
@@ -555,7 +503,7 @@ def test_what_a_killed_agent_left_is_removed(world: World) -> None:
     assert f"{AGENT_PROBE_PREFIX}0123" not in world.disk.files
 
 
-def wait_for(world: World, state: str) -> None:
+def wait_for(world: AgentWorld, state: str) -> None:
     """Wait for a change of the registrations, without polling a clock."""
     changed = threading.Event()
     stop = world.metadata.session().watch_registrations(changed.set)
@@ -567,37 +515,37 @@ def wait_for(world: World, state: str) -> None:
         stop()
 
 
-def test_the_loop_notices_by_itself(world: World) -> None:
-    world.start_loop(interval_ms=50)
+def test_the_loop_notices_by_itself(fresh: AgentWorld) -> None:
+    fresh.start_loop(interval_ms=50)
 
-    world.disturb.storage_fails = True
-    wait_for(world, "gone")
-    world.disturb.storage_fails = False
-    wait_for(world, "writable")
-    world.disk.free_bytes = 10
-    wait_for(world, "readonly")
-
-
-def test_a_lost_session_wakes_the_loop_at_once(world: World) -> None:
-    world.start_loop(interval_ms=60_000)
-
-    world.store.expire()
-
-    wait_for(world, "writable")
+    fresh.disturb.storage_fails = True
+    wait_for(fresh, "gone")
+    fresh.disturb.storage_fails = False
+    wait_for(fresh, "writable")
+    fresh.disk.free_bytes = 10
+    wait_for(fresh, "readonly")
 
 
-def test_storage_that_hangs_is_not_well(world: World) -> None:
-    world.start_loop(interval_ms=50)
+def test_a_lost_session_wakes_the_loop_at_once(fresh: AgentWorld) -> None:
+    fresh.start_loop(interval_ms=60_000)
 
-    world.disturb.hangs.set()
-    wait_for(world, "gone")
-    world.disturb.hangs.clear()
-    world.disturb.goes_on.set()
+    fresh.store.expire()
 
-    wait_for(world, "writable")
+    wait_for(fresh, "writable")
 
 
-def pause_while_it_looks(world: World) -> None:
+def test_storage_that_hangs_is_not_well(fresh: AgentWorld) -> None:
+    fresh.start_loop(interval_ms=50)
+
+    fresh.disturb.hangs.set()
+    wait_for(fresh, "gone")
+    fresh.disturb.hangs.clear()
+    fresh.disturb.goes_on.set()
+
+    wait_for(fresh, "writable")
+
+
+def pause_while_it_looks(world: AgentWorld) -> None:
     """The storage hangs, and goes on hanging when the agent is paused."""
     world.start_loop(interval_ms=60_000)
     world.disturb.hangs.set()
@@ -608,7 +556,7 @@ def pause_while_it_looks(world: World) -> None:
     looking.join(60)
 
 
-def let_the_look_end(world: World) -> None:
+def let_the_look_end(world: AgentWorld) -> None:
     world.disturb.hangs.clear()
     world.disturb.goes_on.set()
     for thread in threading.enumerate():
@@ -616,22 +564,22 @@ def let_the_look_end(world: World) -> None:
             thread.join(60)
 
 
-def test_an_agent_that_is_paused_while_it_looks_changes_nothing(world: World) -> None:
-    pause_while_it_looks(world)
+def test_an_agent_that_is_paused_while_it_looks_changes_nothing(fresh: AgentWorld) -> None:
+    pause_while_it_looks(fresh)
 
-    assert world.state == "writable"
-    let_the_look_end(world)
+    assert fresh.state == "writable"
+    let_the_look_end(fresh)
 
 
 def test_what_an_agent_saw_before_it_was_paused_is_forgotten_when_it_starts_again(
-    world: World,
+    fresh: AgentWorld,
 ) -> None:
-    pause_while_it_looks(world)
-    world.disturb.storage_fails = True
-    let_the_look_end(world)
+    pause_while_it_looks(fresh)
+    fresh.disturb.storage_fails = True
+    let_the_look_end(fresh)
 
-    world.disturb.storage_fails = False
-    world.agent.start()
-    world.agent.step()
+    fresh.disturb.storage_fails = False
+    fresh.agent.start()
+    fresh.agent.step()
 
-    assert (world.state, world.agent.status.problem) == ("writable", None)
+    assert (fresh.state, fresh.agent.status.problem) == ("writable", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from spark_bookkeeper.testing.program import Program, until
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 OWN = (BookieId("127.0.0.1:4181"), BookieId("127.0.0.1:4182"))
 
@@ -26,20 +26,19 @@ open_ledger_grace_ms = 86_400_000
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
-    """Of three bookies without a worker beside them."""
-    with LocalCluster(tmp_path / "cluster", bookies=3) as running:
-        yield running
+def three(cluster_of: Callable[[int], LocalCluster]) -> LocalCluster:
+    """Three bookies without a worker beside them."""
+    return cluster_of(3)
 
 
 @pytest.fixture
-def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with connect_without_spark(cluster.metadata_uri) as connected:
+def bk(three: LocalCluster) -> Iterator[BookKeeper]:
+    with connect_without_spark(three.metadata_uri) as connected:
         yield connected
 
 
 @pytest.fixture
-def agent(cluster: LocalCluster, tmp_path: Path) -> Iterator[Program]:
+def agent(three: LocalCluster, tmp_path: Path) -> Iterator[Program]:
     """An agent of two partitions, with autorecovery."""
     (tmp_path / "agent.toml").write_text(CONF)
     roots = [tmp_path / "1", tmp_path / "2"]
@@ -47,7 +46,7 @@ def agent(cluster: LocalCluster, tmp_path: Path) -> Iterator[Program]:
         root.mkdir()
     named = [f"{bookie}={root}" for bookie, root in zip(OWN, roots, strict=True)]
     environment = {
-        "SPARK_BOOKKEEPER_METADATA_URI": cluster.metadata_uri,
+        "SPARK_BOOKKEEPER_METADATA_URI": three.metadata_uri,
         "SPARK_BOOKKEEPER_CONF": str(tmp_path / "agent.toml"),
     }
     log = tmp_path / "agent.log"
@@ -89,7 +88,7 @@ def is_without(bk: BookKeeper, ledger_id: int, bookie: str) -> bool:
 
 
 def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
-    cluster: LocalCluster, bk: BookKeeper, agent: Program
+    three: LocalCluster, bk: BookKeeper, agent: Program
 ) -> None:
     lost, kept, unattended = sorted(
         r.bookie_id for r in bk.context.store.registrations() if r.bookie_id not in OWN
@@ -101,7 +100,7 @@ def test_an_agent_replicates_to_its_own_bookies_with_a_worker_for_each(
     for_first = [written_on(bk, {lost, kept, second}) for _ in range(3)]
     open_ledger = written_on(bk, {lost, kept, first}, close=False)
 
-    cluster.stop_bookie(lost, destroy=True)
+    three.stop_bookie(lost, destroy=True)
 
     for ledger_id in (*for_second, *for_first):
         until(partial(is_without, bk, ledger_id, lost), "copied")

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from spark_bookkeeper.cli.main import run
@@ -23,9 +21,10 @@ from spark_bookkeeper.cluster.local_state import write_json
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
-    MetadataUnavailableError,
     MissingRequirementError,
 )
+from spark_bookkeeper.testing.program import until
+from tests.cluster.processes import processes_of
 
 pytestmark = pytest.mark.integration
 
@@ -34,18 +33,6 @@ pytestmark = pytest.mark.integration
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "a cluster"
     stop_detached(tmp_path / "a cluster")
-
-
-def processes_of(directory: Path) -> list[psutil.Process]:
-    """Every process that has the directory on its command line."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(str(directory) in part for part in process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
@@ -91,27 +78,13 @@ def test_without_java_nothing_is_left_behind(
     assert not directory.exists()
 
 
-def test_it_starts_again_where_it_was(directory: Path) -> None:
-    first = start_detached(directory, 2)
-    stop_detached(directory)
-
-    second = start_detached(directory, 2)
-
-    assert second.metadata_uri == first.metadata_uri
-    assert [r.incarnation for r in second.registrations] == [
-        r.incarnation for r in first.registrations
-    ]
-
-
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_killed_cluster_is_noticed_and_started_again(directory: Path) -> None:
     first = start_detached(directory, 1)
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while birth_of(first.pid) is not None:
-        assert time.monotonic() < deadline, "it was killed and is still there"
-        time.sleep(0.01)
+    pid = first.pid
+    until(lambda: birth_of(pid) is None, "it ended", 0.01)
 
     seen = status(directory)
     assert not seen.is_running
@@ -156,21 +129,6 @@ def test_a_process_that_ends_just_before_it_is_told_to_is_stopped(
     assert not (directory / "background.json").exists()
 
 
-def test_a_lost_zookeeper_is_started_again(directory: Path) -> None:
-    started = start_detached(directory, 1)
-    servers = [p for p in processes_of(directory) if p.name() == "java"]
-    assert len(servers) == 1
-    servers[0].kill()
-
-    gone, _ = psutil.wait_procs(servers, 60)
-    assert gone
-    deadline = time.monotonic() + 60
-    while (seen := status(directory)).problem is not None:  # which waits some seconds by itself
-        assert time.monotonic() < deadline, seen.problem
-
-    assert seen.metadata_uri == started.metadata_uri
-
-
 def test_a_start_that_is_refused_says_why_and_leaves_no_process(directory: Path) -> None:
     directory.mkdir()
     (directory / "cluster.json").write_text('{"format_version": 99}')
@@ -181,14 +139,7 @@ def test_a_start_that_is_refused_says_why_and_leaves_no_process(directory: Path)
     assert processes_of(directory) == []
 
 
-def test_a_directory_that_another_process_serves_is_refused(directory: Path) -> None:
-    with (
-        LocalCluster(directory, bookies=1),
-        pytest.raises(MetadataUnavailableError, match=rf"another process \({os.getpid()}\)"),
-    ):
-        start_detached(directory)
-
-
+@pytest.mark.full
 def test_people_see_what_to_type_next(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["local", "start", "--directory", str(directory), "--bookies", "1"])
     shown = capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.cluster.clearing import clear_cluster, contents_of
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import InvalidArgumentError, NoClusterError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
@@ -21,6 +19,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 BOOKIE = BookieId("10.0.0.3:3181")
 
@@ -59,6 +58,7 @@ def test_another_id_or_somebody_at_work_is_refused_and_changes_nothing(
         clear_cluster(store, name, begins_again=begins_again)
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"x")
+    wait_for_every_copy(writer)
     for bookie in ground.bookie_ids:
         ground.stop(bookie)
     with pytest.raises(InvalidArgumentError, match="1 ledgers are being written"):
@@ -112,56 +112,47 @@ def test_doctor_names_what_is_left_of_a_former_cluster(tmp_path: Path) -> None:
 # In a real ZooKeeper
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
-
-
 @pytest.fixture
-def cluster(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Iterator[ZooKeeperStore]:
-    uri = f"zk://{server.address}/{request.node.name}"
-    store = ZooKeeperStore(uri, token=ThreadRuntime().token)
-    store.initialize_cluster()
+def filled_store(store: ZooKeeperStore) -> ZooKeeperStore:
+    """A cluster with three ledgers and a bookie."""
     fragments = (Fragment(EntryId(0), (BOOKIE,)),)
     for ledger_id in (LedgerId(3), LedgerId(70_000), LedgerId(1 << 40)):
         made = LedgerMetadata(Quorum(1, 1, 1), LedgerState.OPEN, fragments)
         store.create_ledger(ledger_id, made)
     store.write_cookie(Cookie(BOOKIE, "file:///gone", "i", store.instance_id()), None)
-    yield store
-    store.close()
+    return store
 
 
 @pytest.mark.integration
-def test_ended_in_the_middle_it_is_repeated(cluster: ZooKeeperStore) -> None:
-    name = cluster.instance_id()
-    Clearing(cluster._zk, cluster._root)._delete_ledgers()
+def test_ended_in_the_middle_it_is_repeated(filled_store: ZooKeeperStore) -> None:
+    name = filled_store.instance_id()
+    Clearing(filled_store._zk, filled_store._root)._delete_ledgers()
 
-    assert cluster.instance_id() == name, "so that the same call is right again"
-    made = clear_cluster(cluster, name, begins_again=True)
+    assert filled_store.instance_id() == name, "so that the same call is right again"
+    made = clear_cluster(filled_store, name, begins_again=True)
     assert made is not None
-    Clearing(cluster._zk, cluster._root)._delete_ledgers()
-    clear_cluster(cluster, made, begins_again=False)
+    Clearing(filled_store._zk, filled_store._root)._delete_ledgers()
+    clear_cluster(filled_store, made, begins_again=False)
 
-    assert not cluster._zk.exists(cluster._root)
+    assert not filled_store._zk.exists(filled_store._root)
 
 
 @pytest.mark.integration
-def test_what_is_no_part_of_a_cluster_is_nobodys_to_remove(cluster: ZooKeeperStore) -> None:
-    cluster._zk.create(f"{cluster._root}/kafka", b"")
+def test_what_is_no_part_of_a_cluster_is_nobodys_to_remove(filled_store: ZooKeeperStore) -> None:
+    filled_store._zk.create(f"{filled_store._root}/kafka", b"")
 
     with pytest.raises(InvalidArgumentError, match="kafka"):
-        clear_cluster(cluster, cluster.instance_id(), begins_again=False)
+        clear_cluster(filled_store, filled_store.instance_id(), begins_again=False)
 
-    assert list(cluster.ledger_ids()) == [3, 70_000, 1 << 40]
+    assert list(filled_store.ledger_ids()) == [3, 70_000, 1 << 40]
 
 
 @pytest.mark.integration
 def test_the_commands_ask_show_what_goes_and_want_the_name_typed(
-    cluster: ZooKeeperStore, capsys: pytest.CaptureFixture[str]
+    filled_store: ZooKeeperStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = ["--metadata-uri", str(cluster.uri), "cluster"]
-    name = cluster.instance_id()
+    call = ["--metadata-uri", str(filled_store.uri), "cluster"]
+    name = filled_store.instance_id()
 
     assert run([*call, "format", "--yes"]) == 2
     assert run([*call, "format", "--yes", "--instance-id", "another"]) == 2
@@ -172,7 +163,7 @@ def test_the_commands_ask_show_what_goes_and_want_the_name_typed(
     assert "3 ledgers" in said
     assert f"bookie {BOOKIE}: its data stays at file:///gone" in said
     assert run([*call, "format", "--instance-id", name, "--yes"]) == 0
-    other = ZooKeeperStore(str(cluster.uri), token=ThreadRuntime().token)
+    other = ZooKeeperStore(str(filled_store.uri), token=ThreadRuntime().token)
     after = other.instance_id()
     other.close()
     assert after != name

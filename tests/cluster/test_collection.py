@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,37 +42,30 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests import worlds
+from tests.worlds import USUAL, payloads
 
-USUAL = Quorum(3, 3, 2)
-
-EVERY_STEP = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
-"""Of a table of steps some are taken in the plain run, and all in the slow one."""
+EVERY_STEP = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
+"""Of a table of steps the plain run takes some, and ``full`` all."""
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path, runtime=InlineRuntime())
+def ground(inline_ground: Ground) -> Ground:
+    return inline_ground
 
 
-def written(ground: Ground, count: int = 3, *, closed: bool = True) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.client(), USUAL)
-    for number in range(count):
-        writer.append(b"%d" % number)
-    wait_for_every_copy(writer)
-    if closed:
-        writer.close()
-    return writer
-
-
-def payloads(context: ClientContext, ledger_id: int) -> list[bytes]:
-    reader = lifecycle.open_ledger(context, LedgerId(ledger_id))
-    return [entry.payload for entry in reader.entries()]
+def written(ground: Ground, count: int = 3, *, close: bool = True) -> LedgerWriter:
+    """By a client of its own, which may live on."""
+    return worlds.written(ground.client(), count, close=close)
 
 
 def directories(ground: Ground, ledger_id: int) -> list[Path]:
     return sorted(ground.directory.glob(f"*/ledgers/{ledger_id}-*"))
+
+
+def assert_all_is_left(ground: Ground, writer: LedgerWriter, report: GarbageReport) -> None:
+    assert {row.status for row in report.rows} == {Outcome.LEFT}
+    assert len(directories(ground, writer.ledger_id)) == 3
 
 
 def deleted(report: GarbageReport) -> list[tuple[int, str | None]]:
@@ -114,7 +109,7 @@ def test_progress_is_of_one_bookie_and_counts_what_was_looked_at(ground: Ground)
 
 
 def test_a_deleted_ledger_goes_from_every_bookie_and_others_stay(ground: Ground) -> None:
-    gone, open_, kept = written(ground), written(ground, closed=False), written(ground)
+    gone, open_, kept = written(ground), written(ground, close=False), written(ground)
     delete_ledger(ground.context, gone.ledger_id)
     planned = collect_garbage(ground.context, wish=Collection(dry_run=True))
     assert len(directories(ground, gone.ledger_id)) == 3
@@ -129,13 +124,13 @@ def test_a_deleted_ledger_goes_from_every_bookie_and_others_stay(ground: Ground)
     assert len(list(ground.directory.glob(f"*/retired/{gone.ledger_id}-*"))) == 3
     open_.append(b"more")
     open_.close()
-    assert payloads(ground.context, open_.ledger_id) == [b"0", b"1", b"2", b"more"]
-    assert payloads(ground.context, kept.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, open_.ledger_id) == [b"0", b"1", b"2", b"more"]
+    assert payloads(ground, kept.ledger_id) == [b"0", b"1", b"2"]
     assert collect_garbage(ground.context).rows == ()
 
 
 def test_a_writer_of_a_deleted_ledger_gets_nothing_stored_afterwards(ground: Ground) -> None:
-    writer = written(ground, closed=False)
+    writer = written(ground, close=False)
     delete_ledger(ground.context, writer.ledger_id, even_if_alive=True)
     collect_garbage(ground.context)
 
@@ -150,20 +145,18 @@ def test_a_ledger_that_is_being_created_is_not_touched(ground: Ground) -> None:
     """At every operation of a create, an append and a close, the collector comes by."""
     collector = ground.client()
     number = 0
+
+    def collect() -> None:
+        assert deleted(collect_garbage(collector)) == []
+
     while True:
-        seen = [0]
-
-        def hook(place: str, operation: str, path: str) -> None:
-            seen[0] += 1  # noqa: B023
-            if seen[0] == number:  # noqa: B023
-                assert deleted(collect_garbage(collector)) == []
-
-        client = ground.client(None, hook)
+        meeting = At(number, collect)
+        client = ground.client(None, meeting)
         writer = lifecycle.create_ledger(client, USUAL)
         writer.append(b"0")
         writer.close()
-        assert payloads(ground.context, writer.ledger_id) == [b"0"]
-        if seen[0] < number:
+        assert payloads(ground, writer.ledger_id) == [b"0"]
+        if meeting.operations < number:
             break
         number += 1
     assert number > 10
@@ -189,6 +182,19 @@ def test_killed_at_every_step_the_next_one_ends_it(ground: Ground, stride: int) 
     assert number > 20
 
 
+class At:
+    """A hook that does something at the n-th operation, counted from 1."""
+
+    def __init__(self, number: int, act: Callable[..., object], *arguments: object) -> None:
+        self._number, self._act = number, partial(act, *arguments)
+        self.operations = 0
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        self.operations += 1
+        if self.operations == self._number:
+            self._act()
+
+
 class _NoAnswer:
     def __init__(self, *operations: str) -> None:
         self.operations = operations
@@ -207,8 +213,7 @@ def test_without_an_answer_of_the_metadata_store_nothing_goes(
 
     report = collect_garbage(ground.client(None, _NoAnswer(operation)))
 
-    assert {row.status for row in report.rows} == {Outcome.LEFT}
-    assert len(directories(ground, writer.ledger_id)) == 3
+    assert_all_is_left(ground, writer, report)
 
 
 def test_a_server_that_lags_behind_is_made_to_catch_up_before_it_is_believed(
@@ -224,7 +229,7 @@ def test_a_server_that_lags_behind_is_made_to_catch_up_before_it_is_believed(
             store, "read_ledgers", lambda ids, stale=stale: [(one, stale) for one in ids]
         )
         assert collect_garbage(ground.context).rows == ()
-    assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
 def test_another_life_of_the_id_goes_and_the_one_that_is_there_stays(ground: Ground) -> None:
@@ -239,7 +244,7 @@ def test_another_life_of_the_id_goes_and_the_one_that_is_there_stays(ground: Gro
 
     assert len(deleted(report)) == 3
     assert not any(directory.exists() for directory in other)
-    assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
 def test_metadata_that_cannot_be_read_or_do_not_say_whose_they_are_keep_everything(
@@ -254,8 +259,7 @@ def test_metadata_that_cannot_be_read_or_do_not_say_whose_they_are_keep_everythi
 
     report = collect_garbage(ground.context)
 
-    assert {row.status for row in report.rows} == {Outcome.LEFT}
-    assert len(directories(ground, writer.ledger_id)) == 3
+    assert_all_is_left(ground, writer, report)
 
 
 @pytest.mark.parametrize("what", ["instance", "no cookie", "another incarnation"])
@@ -279,8 +283,7 @@ def test_a_partition_that_is_not_this_clusters_keeps_everything(ground: Ground, 
 
     report = collect_garbage(ground.context)
 
-    assert {row.status for row in report.rows} == {Outcome.LEFT}
-    assert len(directories(ground, writer.ledger_id)) == 3
+    assert_all_is_left(ground, writer, report)
 
 
 def test_a_cluster_that_is_formatted_meanwhile_deletes_nothing(
@@ -311,7 +314,7 @@ def test_copies_that_nothing_names_go_and_the_fence_stays(ground: Ground) -> Non
 
     assert deleted(report) == [(writer.ledger_id, source)]
     assert [p.parent.name for p in ground.files(source)] == ["slots"]
-    assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, writer.ledger_id) == [b"0", b"1", b"2"]
     assert ground.files(target)
     assert collect_garbage(ground.context).rows == ()
     said = collections_of(metadata(ground, writer.ledger_id), source, incarnation(ground, source))
@@ -319,7 +322,7 @@ def test_copies_that_nothing_names_go_and_the_fence_stays(ground: Ground) -> Non
     # And the bookie can be named again afterwards.
     move(ground.context, target)
     assert source in metadata(ground, writer.ledger_id).bookies()
-    assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
 def test_who_stops_an_agent_waits_for_no_limit_on_reading(ground: Ground) -> None:
@@ -420,7 +423,6 @@ def met_at_every_step(tmp_path: Path, who: str, stride: int) -> None:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         writer = written(ground, 2)
         source, target = moved(ground, writer.ledger_id)
-        seen = [0]
         other = ground.client()
 
         def collect(context: ClientContext) -> None:
@@ -430,22 +432,17 @@ def met_at_every_step(tmp_path: Path, who: str, stride: int) -> None:
             move(context, target)  # noqa: B023
 
         first, second = (back, collect) if who == "copier" else (collect, back)
-
-        def hook(place: str, operation: str, path: str) -> None:
-            seen[0] += 1  # noqa: B023
-            if seen[0] == number:  # noqa: B023
-                second(other)  # noqa: B023
-
-        first(ground.client(None, hook))
+        meeting = At(number, second, other)
+        first(ground.client(None, meeting))
         named_data_is_there(ground, writer.ledger_id)
-        assert payloads(ground.context, writer.ledger_id) == [b"0", b"1"]
-        if seen[0] < number:
+        assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
+        if meeting.operations < number:
             break
         number += stride
     assert number > 10
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_gc_register_a_named_bookie_would_lose_its_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,20 +489,14 @@ def test_a_recovery_that_copies_is_not_disturbed(tmp_path: Path, stride: int) ->
     number = 1
     while True:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
-        writer = written(ground, 2, closed=False)
+        writer = written(ground, 2, close=False)
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[0], destroy=True)
-        seen = [0]
         other = ground.client()
-
-        def hook(place: str, operation: str, path: str) -> None:
-            seen[0] += 1  # noqa: B023
-            if seen[0] == number:  # noqa: B023
-                collect_garbage(other)  # noqa: B023
-
-        closed = recover_ledger(ground.client(None, hook), writer.ledger_id).value
+        meeting = At(number, collect_garbage, other)
+        closed = recover_ledger(ground.client(None, meeting), writer.ledger_id).value
         assert closed.last_entry_id == 1
-        assert payloads(ground.context, writer.ledger_id) == [b"0", b"1"]
-        if seen[0] < number:
+        assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
+        if meeting.operations < number:
             break
         number += stride
     assert number > 10
@@ -517,20 +508,14 @@ def test_an_ensemble_change_is_not_disturbed(tmp_path: Path) -> None:
     while True:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         other = ground.client()
-        seen = [0]
-
-        def hook(place: str, operation: str, path: str) -> None:
-            seen[0] += 1  # noqa: B023
-            if seen[0] == number:  # noqa: B023
-                collect_garbage(other)  # noqa: B023
-
-        writer = lifecycle.create_ledger(ground.client(None, hook), USUAL)
+        meeting = At(number, collect_garbage, other)
+        writer = lifecycle.create_ledger(ground.client(None, meeting), USUAL)
         writer.append(b"0")
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[1])
         writer.append(b"1")
         writer.close()
-        assert payloads(ground.context, writer.ledger_id) == [b"0", b"1"]
-        if seen[0] < number:
+        assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
+        if meeting.operations < number:
             break
         number += 6
     assert number > 10
@@ -568,7 +553,7 @@ def aged(path: Path) -> None:
 
 
 def test_leftovers_go_when_they_are_old_and_only_from_closed_ledgers(ground: Ground) -> None:
-    closed, open_ = written(ground), written(ground, closed=False)
+    closed, open_ = written(ground), written(ground, close=False)
     made = []
     for writer in (closed, open_):
         for directory in directories(ground, writer.ledger_id):
@@ -589,7 +574,7 @@ def test_leftovers_go_when_they_are_old_and_only_from_closed_ledgers(ground: Gro
     assert len(there) == 6
     open_.append(b"more")
     open_.close()
-    assert payloads(ground.context, closed.ledger_id) == [b"0", b"1", b"2"]
+    assert payloads(ground, closed.ledger_id) == [b"0", b"1", b"2"]
 
 
 def test_leftovers_are_not_old_because_a_clock_is_ahead(ground: Ground) -> None:

@@ -28,7 +28,7 @@ BOOKIE = BookieId("10.0.0.3:3181")
 CONFIG = BookieConfig(3_600_000, 0, 0)
 
 
-class World:
+class ServedBookie:
     """A bookie that served its root once, with a ledger there."""
 
     def __init__(self, directory: Path) -> None:
@@ -80,24 +80,24 @@ class World:
 @dataclass(frozen=True)
 class Situation:
     name: str
-    prepare: Callable[[World], object]
+    prepare: Callable[[ServedBookie], object]
     refused: str | None
     """What the refusal says; ``None``: it is served."""
     at_other: bool = False
     moved: bool = False
 
 
-def new(world: World) -> None:
+def new(world: ServedBookie) -> None:
     world.without_cookie()
     world.wipe()
 
 
-def data_without_marker(world: World) -> None:
+def data_without_marker(world: ServedBookie) -> None:
     world.without_cookie()
     (world.root / MARKER_PATH).unlink()
 
 
-def another_bookie_here(world: World) -> None:
+def another_bookie_here(world: ServedBookie) -> None:
     world.wipe()
     format_partition(
         world.storage(world.root),
@@ -108,12 +108,12 @@ def another_bookie_here(world: World) -> None:
     )
 
 
-def moved(world: World) -> None:
+def moved(world: ServedBookie) -> None:
     shutil.rmtree(world.other)
     shutil.copytree(world.root, world.other)
 
 
-def replaced(world: World) -> None:
+def replaced(world: ServedBookie) -> None:
     world.wipe()
     format_bookie(
         world.store,
@@ -127,9 +127,9 @@ def replaced(world: World) -> None:
 SITUATIONS = [
     Situation("all agree", lambda world: None, None),
     Situation("nobody knows anything", new, None),
-    Situation("cookie lost, data there", World.without_cookie, "bookie cookie create"),
+    Situation("cookie lost, data there", ServedBookie.without_cookie, "bookie cookie create"),
     Situation("cookie lost, data of nobody", data_without_marker, "nothing says whose it is"),
-    Situation("wiped", World.wipe, "not mounted, or it was wiped"),
+    Situation("wiped", ServedBookie.wipe, "not mounted, or it was wiped"),
     Situation(
         "marker lost", lambda world: (world.root / MARKER_PATH).unlink(), "not mounted, or it was"
     ),
@@ -157,7 +157,7 @@ SITUATIONS = [
 
 @pytest.mark.parametrize("case", SITUATIONS, ids=lambda case: case.name)
 def test_what_an_agent_does_before_it_registers(case: Situation, tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ServedBookie(tmp_path)
     case.prepare(world)
     root = world.other if case.at_other else world.root
     agent = world.agent(root, moved=case.moved)

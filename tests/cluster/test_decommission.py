@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import (
     ROUNDS_MAX,
     DecommissionReport,
@@ -22,16 +20,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-
-
-def written(ground: Ground, quorum: Quorum, *, close: bool = True) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.context, quorum)
-    for i in range(3):
-        writer.append(b"%d" % i)
-    writer._adds.drain()
-    if close:
-        writer.close()
-    return writer
+from tests.worlds import written
 
 
 def obey(ground: Ground, bookie: BookieId) -> None:
@@ -54,7 +43,7 @@ def drained(ground: Ground, bookie: BookieId, *, dry_run: bool = False) -> Decom
 
 def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=5)
-    writers = [written(ground, Quorum(3, 3, 2)), written(ground, Quorum(4, 3, 2), close=False)]
+    writers = [written(ground), written(ground, quorum=Quorum(4, 3, 2), close=False)]
     bookie = writers[0].metadata.last_fragment.ensemble[0]
     obey(ground, bookie)
 
@@ -77,10 +66,9 @@ def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> 
 
 
 def test_a_bookie_that_is_drained_while_it_is_down_takes_nothing_when_it_comes_back(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    ground = Ground(tmp_path, bookies=4)
-    bookie = written(ground, Quorum(3, 3, 2)).metadata.last_fragment.ensemble[0]
+    bookie = written(ground).metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
 
     report = drained(ground, bookie)
@@ -93,7 +81,7 @@ def test_a_bookie_that_is_drained_while_it_is_down_takes_nothing_when_it_comes_b
 
 def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
-    writer = written(ground, Quorum(3, 3, 2))
+    writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     obey(ground, bookie)
 
@@ -106,9 +94,8 @@ def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
     assert report.to_dict()["remaining"] == [writer.ledger_id]
 
 
-def test_an_agent_that_does_not_obey_is_in_the_way(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, bookies=4)
-    writer = written(ground, Quorum(3, 3, 2))
+def test_an_agent_that_does_not_obey_is_in_the_way(ground: Ground) -> None:
+    writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
 
     report = drained(ground, bookie)
@@ -119,10 +106,9 @@ def test_an_agent_that_does_not_obey_is_in_the_way(tmp_path: Path) -> None:
 
 
 def test_decommission_drains_a_living_bookie_and_forgets_it_when_it_is_stopped(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    ground = Ground(tmp_path, bookies=4)
-    writer = written(ground, Quorum(3, 3, 2))
+    writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     obey(ground, bookie)
     client = ground.client(InlineRuntime())
@@ -141,10 +127,9 @@ def test_decommission_drains_a_living_bookie_and_forgets_it_when_it_is_stopped(
     assert client.store.read_cookie(bookie) is None
 
 
-def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(tmp_path: Path) -> None:
+def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(ground: Ground) -> None:
     """It may count on it: nobody can say."""
-    ground = Ground(tmp_path, bookies=4)
-    writer = written(ground, Quorum(3, 3, 2))
+    writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
 
@@ -162,10 +147,9 @@ def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(tmp_path: Path)
 
 @pytest.mark.parametrize("job", [drain_bookie, decommission_bookie])
 def test_the_limit_of_bytes_per_second_holds(
-    tmp_path: Path, job: Callable[..., DecommissionReport]
+    ground: Ground, job: Callable[..., DecommissionReport]
 ) -> None:
-    ground = Ground(tmp_path, bookies=4)
-    writers = [written(ground, Quorum(3, 3, 2)) for _ in range(4)]
+    writers = [written(ground) for _ in range(4)]
     bookie = writers[0].metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
     runtime = InlineRuntime()
@@ -180,11 +164,10 @@ def test_the_limit_of_bytes_per_second_holds(
     assert runtime.now() - began >= copied / 4
 
 
-def test_a_bookie_that_goes_on_taking_data_is_left_after_some_rounds(tmp_path: Path) -> None:
+def test_a_bookie_that_goes_on_taking_data_is_left_after_some_rounds(ground: Ground) -> None:
     """Its agent does not obey, and a ledger is made on it after each round."""
-    ground = Ground(tmp_path, bookies=4)
     every = Quorum(4, 4, 2)
-    bookie = written(ground, every).metadata.last_fragment.ensemble[0]
+    bookie = written(ground, quorum=every).metadata.last_fragment.ensemble[0]
     ground.add_bookie()
     rounds = 0
 
@@ -195,7 +178,7 @@ def test_a_bookie_that_goes_on_taking_data_is_left_after_some_rounds(tmp_path: P
             rounds += 1
             if rounds % 2 == 0:
                 ground.before.remove(take)
-                while bookie not in written(ground, every).metadata.bookies():
+                while bookie not in written(ground, quorum=every).metadata.bookies():
                     pass
                 ground.before.append(take)
 
@@ -216,12 +199,11 @@ def test_a_bookie_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bookie_that_comes_back_and_takes_data_meanwhile_is_in_the_way_and_nothing_else(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
     """What was copied until then is told."""
-    ground = Ground(tmp_path, bookies=4)
     every = Quorum(4, 4, 2)
-    writer = written(ground, Quorum(3, 3, 2))
+    writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
     rounds = 0
@@ -234,7 +216,7 @@ def test_a_bookie_that_comes_back_and_takes_data_meanwhile_is_in_the_way_and_not
             if rounds == 2:
                 ground.before.clear()
                 ground.start(bookie)
-                written(ground, every)
+                written(ground, quorum=every)
 
     ground.before.append(come_back)
 

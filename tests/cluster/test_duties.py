@@ -35,7 +35,7 @@ class Steps:
             assert self.taken.acquire(timeout=60)
 
 
-class World:
+class DutyWorld:
     def __init__(self) -> None:
         self.metrics = BookieMetrics()
         self.running: list[Duties] = []
@@ -48,20 +48,20 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[DutyWorld]:
+    world = DutyWorld()
     yield world
     for duties in world.running:
         duties.stop()
 
 
-def test_a_duty_is_done_at_once_and_again_after_each_interval(world: World) -> None:
+def test_a_duty_is_done_at_once_and_again_after_each_interval(world: DutyWorld) -> None:
     scrub = Steps()
     world.run(Duty("scrub", OFTEN, scrub))
     scrub.wait(3)
 
 
-def test_a_duty_that_hangs_holds_up_no_other(world: World) -> None:
+def test_a_duty_that_hangs_holds_up_no_other(world: DutyWorld) -> None:
     hung, released, scrub, hangs = threading.Event(), threading.Event(), Steps(), Steps()
 
     def hang() -> None:
@@ -88,7 +88,7 @@ def test_a_duty_that_hangs_holds_up_no_other(world: World) -> None:
     ],
 )
 def test_a_step_that_fails_is_counted_and_told_and_the_next_turn_comes(
-    world: World, error: Exception
+    world: DutyWorld, error: Exception
 ) -> None:
     scrub = Steps()
 
@@ -110,7 +110,7 @@ def test_a_step_that_fails_is_counted_and_told_and_the_next_turn_comes(
     assert counted['bookie_duty_seconds_count{duty="scrub"}'] == status.runs
 
 
-def test_the_last_error_is_that_of_the_last_step(world: World) -> None:
+def test_the_last_error_is_that_of_the_last_step(world: DutyWorld) -> None:
     scrub, errors = Steps(), [BookieUnavailableError("input/output error", bookie_id="a:1")]
 
     def fail_once() -> None:
@@ -126,7 +126,7 @@ def test_the_last_error_is_that_of_the_last_step(world: World) -> None:
     assert (status.failures, status.last_error) == (1, None)
 
 
-def test_what_happens_can_take_the_next_turn_before_its_time(world: World) -> None:
+def test_what_happens_can_take_the_next_turn_before_its_time(world: DutyWorld) -> None:
     audit = Steps()
     world.run(Duty("audit", SELDOM, audit))
     audit.wait()
@@ -137,7 +137,7 @@ def test_what_happens_can_take_the_next_turn_before_its_time(world: World) -> No
     audit.wait()
 
 
-def test_who_wakes_a_duty_during_its_step_gets_another_one(world: World) -> None:
+def test_who_wakes_a_duty_during_its_step_gets_another_one(world: DutyWorld) -> None:
     audit = Steps()
     woken: list[int] = []
 
@@ -153,7 +153,7 @@ def test_who_wakes_a_duty_during_its_step_gets_another_one(world: World) -> None
     audit.wait(2)
 
 
-def test_a_stop_is_seen_by_the_step_under_way_and_waits_for_it(world: World) -> None:
+def test_a_stop_is_seen_by_the_step_under_way_and_waits_for_it(world: DutyWorld) -> None:
     begun, scrub = threading.Event(), Steps()
     ended: list[bool] = []
 
@@ -174,7 +174,7 @@ def test_a_stop_is_seen_by_the_step_under_way_and_waits_for_it(world: World) -> 
     assert duties.status()[0].runs == 1
 
 
-def test_what_was_stopped_can_be_started_again(world: World) -> None:
+def test_what_was_stopped_can_be_started_again(world: DutyWorld) -> None:
     scrub = Steps()
     duties = world.run(Duty("scrub", SELDOM, scrub))
     scrub.wait()

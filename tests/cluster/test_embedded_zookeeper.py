@@ -7,9 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +17,8 @@ from kazoo.client import KazooClient
 from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.testing.program import until
+from tests.cluster.processes import is_gone, start_script
 
 pytestmark = pytest.mark.integration
 
@@ -27,15 +27,6 @@ pytestmark = pytest.mark.integration
 def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
     with EmbeddedZooKeeper(tmp_path / "zookeeper") as running:
         yield running
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """Poll until ``condition`` holds; return the seconds it took."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, f"after {seconds} s still not: {what}"
-        time.sleep(0.01)
-    return time.monotonic() - start
 
 
 def set_value(address: str, value: bytes) -> None:
@@ -56,29 +47,11 @@ def get_value(address: str) -> bytes:
     return bytes(value)
 
 
-def test_it_serves_within_about_a_second(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    server = EmbeddedZooKeeper(tmp_path)
-    begin = time.monotonic()
-    server.start()
-    seconds = time.monotonic() - begin
-    record_property("serving_seconds", seconds)
-    print(f"serving after {seconds:.2f} s")
-
-    set_value(server.address, b"x")
-
-    server.stop()
-    assert server.pid is None
-
-
-def test_it_listens_on_loopback_only(server: EmbeddedZooKeeper) -> None:
-    assert server.pid is not None
-
+def test_it_listens_on_loopback_only(host: EmbeddedZooKeeper) -> None:
     listening = [
         connection.laddr.ip
-        for connection in psutil.Process(server.pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == server.port
+        for connection in psutil.Process(host.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == host.port
     ]
 
     assert listening
@@ -86,9 +59,15 @@ def test_it_listens_on_loopback_only(server: EmbeddedZooKeeper) -> None:
 
 
 def test_a_restart_on_the_same_directory_has_everything_in_it(tmp_path: Path) -> None:
-    with EmbeddedZooKeeper(tmp_path / "zoo keeper, größer") as first:
-        set_value(first.address, b"kept")
-        port = first.port
+    first = EmbeddedZooKeeper(tmp_path / "zoo keeper, größer")
+    first.start()
+    set_value(first.address, b"kept")
+    pid, port = first.pid, first.port
+    assert pid is not None
+    first.stop()
+    first.stop()
+    assert not psutil.pid_exists(pid)
+    assert (first.pid, first.is_running) == (None, False)
 
     with EmbeddedZooKeeper(tmp_path / "zoo keeper, größer", port) as second:
         assert second.port == port
@@ -100,7 +79,7 @@ def test_what_was_answered_survives_a_killed_server(server: EmbeddedZooKeeper) -
     killed = server.pid
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: not server.is_running, "the watchdog noticed")
+    until(lambda: not server.is_running, "the watchdog noticed", 0.01)
 
     server.start()
 
@@ -108,17 +87,7 @@ def test_what_was_answered_survives_a_killed_server(server: EmbeddedZooKeeper) -
     assert get_value(server.address) == b"answered"
 
 
-def test_stop_is_idempotent_and_leaves_no_process(server: EmbeddedZooKeeper) -> None:
-    pid = server.pid
-    assert pid is not None
-
-    server.stop()
-    server.stop()
-
-    assert not psutil.pid_exists(pid)
-    assert not server.is_running
-
-
+@pytest.mark.full
 def test_a_port_that_somebody_else_has_is_left_to_them(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -143,31 +112,23 @@ def test_a_port_lost_at_the_last_moment_is_replaced(
 
 
 def test_another_server_on_the_port_is_not_taken_for_ours(
-    server: EmbeddedZooKeeper, tmp_path: Path
+    host: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    assert server.port is not None
+    assert host.port is not None
 
-    assert zookeeper._is_serving(server.port, tmp_path / "zookeeper" / "data")
-    assert not zookeeper._is_serving(server.port, tmp_path / "another" / "data")
-
-
-def test_two_servers_side_by_side_are_separate(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    with EmbeddedZooKeeper(tmp_path / "other") as other:
-        set_value(server.address, b"one")
-        set_value(other.address, b"two")
-
-        assert get_value(server.address) == b"one"
+    assert zookeeper._is_serving(host.port, host.directory / "data")
+    assert not zookeeper._is_serving(host.port, tmp_path / "another" / "data")
 
 
 def test_a_directory_in_use_is_refused_at_once(
-    server: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
+    host: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zookeeper, "_LOCK_SECONDS", 3600.0)
 
     with pytest.raises(MetadataUnavailableError, match=rf"another process \({os.getpid()}\)"):
-        EmbeddedZooKeeper(server.directory).start()
+        EmbeddedZooKeeper(host.directory).start()
 
-    set_value(server.address, b"still serving")
+    set_value(host.address, b"still serving")
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
@@ -199,28 +160,20 @@ time.sleep(600)
 
 
 def start_maker(directory: Path, manner: str) -> tuple[subprocess.Popen[str], int, int, str]:
-    maker = subprocess.Popen(
-        [sys.executable, "-c", MAKER, str(directory), manner],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    maker = start_script(MAKER, directory, manner)
     assert maker.stdout is not None
     server, watchdog, address = maker.stdout.readline().split()
     return maker, int(server), int(watchdog), address
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+MANNERS = ["kill", "interrupt", "exit", "fork"]
 
 
-@pytest.mark.parametrize("manner", ["kill -9", "kill", "interrupt", "exit", "fork", "watchdog"])
-def test_no_process_stays_behind_however_the_maker_ends(
-    tmp_path: Path, manner: str, record_property: Callable[[str, object], None]
-) -> None:
+@pytest.mark.parametrize(
+    "manner",
+    ["kill -9", "watchdog", *(pytest.param(each, marks=pytest.mark.full) for each in MANNERS)],
+)
+def test_no_process_stays_behind_however_the_maker_ends(tmp_path: Path, manner: str) -> None:
     maker, server, watchdog, _ = start_maker(tmp_path, manner)
     try:
         if manner == "kill":
@@ -232,9 +185,8 @@ def test_no_process_stays_behind_however_the_maker_ends(
         elif manner != "exit":
             maker.kill()
 
-        seconds = wait_until(lambda: is_gone(server), "the server is gone")
-        record_property("gone_after_seconds", seconds)
-        wait_until(lambda: is_gone(watchdog), "the watchdog is gone")
+        until(lambda: is_gone(server), "the server is gone", 0.01)
+        until(lambda: is_gone(watchdog), "the watchdog is gone", 0.01)
     finally:
         os.killpg(maker.pid, signal.SIGKILL)
         maker.communicate()
@@ -253,12 +205,12 @@ def test_a_directory_whose_maker_was_killed_starts_again_at_once(tmp_path: Path)
         assert get_value(server.address) == b"before the kill"
 
 
-def test_a_forked_child_does_not_stop_its_parents_server(server: EmbeddedZooKeeper) -> None:
+def test_a_forked_child_does_not_stop_its_parents_server(host: EmbeddedZooKeeper) -> None:
     child = os.fork()
     if child == 0:
-        server.stop()
+        host.stop()
         os._exit(0)
     os.waitpid(child, 0)
 
-    set_value(server.address, b"still serving")
-    assert server.is_running
+    set_value(host.address, b"still serving")
+    assert host.is_running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -32,8 +33,18 @@ READONLY = Published(True, 50, TOTAL)
 UNNAMED = Published(False, 150, TOTAL, lacks_cookie=True)
 
 
-def seen(free_bytes: int) -> Observation:
-    return Observation(None, False, free_bytes, TOTAL)
+def seen(free_bytes: int | None, total_bytes: int | None = TOTAL, **more: Any) -> Observation:
+    return Observation(None, False, free_bytes, total_bytes, **more)
+
+
+def registers(
+    is_short: bool, free_bytes: int | None, total_bytes: int | None = TOTAL, **more: Any
+) -> Register:
+    return Register(Published(is_short, free_bytes, total_bytes, **more))
+
+
+NAMELESS: Any = {"lacks_cookie": True}
+UNWRITABLE: Any = {"write_error": "I/O error"}
 
 
 @pytest.mark.parametrize(
@@ -45,50 +56,30 @@ def seen(free_bytes: int) -> Observation:
         (READONLY, Observation("no answer"), Unregister("no answer")),
         (None, Observation("no answer"), Stay()),
         # Space: two marks, and between them a bookie stays what it is.
-        (WRITABLE, seen(100), Register(Published(False, 100, TOTAL))),
-        (WRITABLE, seen(99), Register(Published(True, 99, TOTAL))),
-        (READONLY, seen(199), Register(Published(True, 199, TOTAL))),
-        (READONLY, seen(200), Register(Published(False, 200, TOTAL))),
-        (None, seen(150), Register(Published(False, 150, TOTAL))),
-        (None, seen(50), Register(Published(True, 50, TOTAL))),
+        (WRITABLE, seen(100), registers(False, 100)),
+        (WRITABLE, seen(99), registers(True, 99)),
+        (READONLY, seen(199), registers(True, 199)),
+        (READONLY, seen(200), registers(False, 200)),
+        (None, seen(150), registers(False, 150)),
+        (None, seen(50), registers(True, 50)),
         # A write that was refused says more than a number.
-        (
-            WRITABLE,
-            Observation(None, True, 500, TOTAL),
-            Register(Published(True, 500, TOTAL)),
-        ),
+        (WRITABLE, Observation(None, True, 500, TOTAL), registers(True, 500)),
         (READONLY, Observation(None, True, 50, TOTAL), Stay()),
         # Without its cookie it takes nothing new; what is said of its space stays as it is.
-        (WRITABLE, replace(seen(150), lacks_cookie=True), Register(UNNAMED)),
-        (UNNAMED, seen(150), Register(Published(False, 150, TOTAL))),
-        (UNNAMED, seen(99), Register(Published(True, 99, TOTAL))),
-        (
-            READONLY,
-            replace(seen(150), lacks_cookie=True),
-            Register(Published(True, 150, TOTAL, lacks_cookie=True)),
-        ),
-        (
-            Published(True, 150, TOTAL, lacks_cookie=True),
-            seen(150),
-            Register(Published(True, 150, TOTAL)),
-        ),
-        (
-            UNNAMED,
-            replace(seen(99), lacks_cookie=True),
-            Register(Published(True, 99, TOTAL, lacks_cookie=True)),
-        ),
+        (WRITABLE, seen(150, **NAMELESS), Register(UNNAMED)),
+        (UNNAMED, seen(150), registers(False, 150)),
+        (UNNAMED, seen(99), registers(True, 99)),
+        (READONLY, seen(150, **NAMELESS), registers(True, 150, **NAMELESS)),
+        (Published(True, 150, TOTAL, **NAMELESS), seen(150), registers(True, 150)),
+        (UNNAMED, seen(99, **NAMELESS), registers(True, 99, **NAMELESS)),
         # What cannot be written can be read, and is not lost.
-        (
-            WRITABLE,
-            replace(WELL, write_error="I/O error"),
-            Register(replace(WRITABLE, write_error="I/O error")),
-        ),
-        (replace(WRITABLE, write_error="I/O error"), WELL, Register(WRITABLE)),
+        (WRITABLE, seen(500, **UNWRITABLE), registers(False, 500, **UNWRITABLE)),
+        (replace(WRITABLE, **UNWRITABLE), WELL, Register(WRITABLE)),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
-        (WRITABLE, seen(440), Register(Published(False, 440, TOTAL))),
+        (WRITABLE, seen(440), registers(False, 440)),
         # Buckets have no end.
-        (None, Observation(), Register(Published(False, None, None))),
+        (None, Observation(), registers(False, None, None)),
         (Published(False, None, None), Observation(), Stay()),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,23 +21,17 @@ from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
+from tests.cluster.agents import free_port, half_full
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class World:
+class ShownAgent:
     def __init__(self) -> None:
         self.metadata = MemoryCluster()
         self.store = self.metadata.session()
         self.store.initialize_cluster()
-        self.disk = MemoryDisk("disk")
-        self.disk.free_bytes, self.disk.total_bytes = 500, 1_000
+        self.disk = half_full()
         self.config = BookieConfig(3_600_000, 100, 200)
         self.runtime = ThreadRuntime()
         self.scrubbed = Bell(self.runtime)
@@ -72,8 +65,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def fresh() -> Iterator[ShownAgent]:
+    world = ShownAgent()
     yield world
     world.fails = False
     world.agent.stop()
@@ -81,9 +74,14 @@ def world() -> Iterator[World]:
     world.server.close()
 
 
-def test_health_is_well_when_the_bookie_is_registered(world: World) -> None:
-    world.agent.start()
+@pytest.fixture
+def world(fresh: ShownAgent) -> ShownAgent:
+    """One that was started."""
+    fresh.agent.start()
+    return fresh
 
+
+def test_health_is_well_when_the_bookie_is_registered(world: ShownAgent) -> None:
     code, body = world.get("/health")
 
     told = json.loads(body)
@@ -94,20 +92,19 @@ def test_health_is_well_when_the_bookie_is_registered(world: World) -> None:
     assert told["seconds_since_good_probe"] >= 0
 
 
-def test_health_is_bad_before_a_start_and_says_why_after_a_failed_probe(world: World) -> None:
-    assert world.get("/health")[0] == 503
-    world.agent.start()
-    world.fails = True
+def test_health_is_bad_before_a_start_and_says_why_after_a_failed_probe(fresh: ShownAgent) -> None:
+    assert fresh.get("/health")[0] == 503
+    fresh.agent.start()
+    fresh.fails = True
 
-    world.agent.step()
+    fresh.agent.step()
 
-    code, body = world.get("/health")
+    code, body = fresh.get("/health")
     told = json.loads(body)
     assert (code, told["state"], told["reason"]) == (503, "unregistered", "input/output error")
 
 
-def test_health_says_why_a_bookie_is_readonly(world: World) -> None:
-    world.agent.start()
+def test_health_says_why_a_bookie_is_readonly(world: ShownAgent) -> None:
     set_readonly(world.store, world.agent.bookie_id, "new disk", 0)
     world.agent.step()
 
@@ -117,8 +114,7 @@ def test_health_says_why_a_bookie_is_readonly(world: World) -> None:
     assert (code, told["state"], told["reason"]) == (200, "readonly", "set by hand: new disk")
 
 
-def test_health_shows_each_duty_with_its_last_run_and_error(world: World) -> None:
-    world.agent.start()
+def test_health_shows_each_duty_with_its_last_run_and_error(world: ShownAgent) -> None:
     assert world.scrubbed.wait(60)
     world.agent.pause()  # the step has ended
 
@@ -129,15 +125,15 @@ def test_health_shows_each_duty_with_its_last_run_and_error(world: World) -> Non
     assert duty["last_run_ms"] > 0
 
 
-def test_metrics_are_what_prometheus_reads(world: World) -> None:
-    assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
-    world.agent.start()
-    world.fails = True
-    world.agent.step()
-    world.fails = False
-    world.agent.step()
+def test_metrics_are_what_prometheus_reads(fresh: ShownAgent) -> None:
+    assert "bookie_SERVER_STATUS -1.0" in fresh.get("/metrics")[1]
+    fresh.agent.start()
+    fresh.fails = True
+    fresh.agent.step()
+    fresh.fails = False
+    fresh.agent.step()
 
-    code, body = world.get("/metrics")
+    code, body = fresh.get("/metrics")
 
     lines = body.splitlines()
     assert code == 200
@@ -152,8 +148,7 @@ def test_metrics_are_what_prometheus_reads(world: World) -> None:
     assert any(line.startswith("bookie_seconds_since_good_probe ") for line in lines)
 
 
-def test_the_status_follows_the_registration(world: World) -> None:
-    world.agent.start()
+def test_the_status_follows_the_registration(world: ShownAgent) -> None:
     set_readonly(world.store, world.agent.bookie_id, "new disk", 0)
     world.agent.step()
     assert "bookie_SERVER_STATUS 0.0" in world.get("/metrics")[1]
@@ -161,42 +156,44 @@ def test_the_status_follows_the_registration(world: World) -> None:
     assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
 
 
-def test_there_is_nothing_else(world: World) -> None:
-    there = f"there are /metrics, /health, /health/{world.agent.bookie_id}\n"
-    assert world.get("/") == (404, there)
-    assert world.get("/health/10.0.0.9:3181") == (404, there)
-    assert world.get("/health?verbose")[0] == 503
+def test_there_is_nothing_else(fresh: ShownAgent) -> None:
+    there = f"there are /metrics, /health, /health/{fresh.agent.bookie_id}\n"
+    assert fresh.get("/") == (404, there)
+    assert fresh.get("/health/10.0.0.9:3181") == (404, there)
+    assert fresh.get("/health?verbose")[0] == 503
 
 
-def test_who_asks_for_the_head_alone_gets_the_same_answer_without_its_body(world: World) -> None:
-    for page in ("/metrics", "/health", f"/health/{world.agent.bookie_id}", "/"):
-        assert world.get(page, "HEAD") == (world.get(page)[0], "")
-    world.agent.start()
-    assert world.get("/health", "HEAD") == (200, "")
+def test_who_asks_for_the_head_alone_gets_the_same_answer_without_its_body(
+    fresh: ShownAgent,
+) -> None:
+    for page in ("/metrics", "/health", f"/health/{fresh.agent.bookie_id}", "/"):
+        assert fresh.get(page, "HEAD") == (fresh.get(page)[0], "")
+    fresh.agent.start()
+    assert fresh.get("/health", "HEAD") == (200, "")
 
 
-def test_it_listens_at_the_port_of_the_bookie_id_on_the_loopback_address(world: World) -> None:
-    port = int(world.agent.bookie_id.rpartition(":")[2])
+def test_it_listens_at_the_port_of_the_bookie_id_on_the_loopback_address(fresh: ShownAgent) -> None:
+    port = int(fresh.agent.bookie_id.rpartition(":")[2])
 
-    assert world.server.address == ("127.0.0.1", port)
+    assert fresh.server.address == ("127.0.0.1", port)
 
 
 def test_a_port_that_is_taken_costs_the_pages_and_not_the_bookie(
-    world: World, caplog: pytest.LogCaptureFixture
+    fresh: ShownAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        second = HealthServer([world.agent], world.config)
+        second = HealthServer([fresh.agent], fresh.config)
 
     assert second.address is None
     assert "http_port" in caplog.text
-    world.agent.start()
-    assert world.agent.status.state == "writable"
+    fresh.agent.start()
+    assert fresh.agent.status.state == "writable"
 
 
-def test_it_listens_elsewhere_or_nowhere_as_configured(world: World) -> None:
-    with HealthServer([world.agent], BookieConfig(http_port=free_port())) as elsewhere:
-        assert elsewhere.address not in (None, world.server.address)
-    assert HealthServer([world.agent], BookieConfig(http_host="")).address is None
+def test_it_listens_elsewhere_or_nowhere_as_configured(fresh: ShownAgent) -> None:
+    with HealthServer([fresh.agent], BookieConfig(http_port=free_port())) as elsewhere:
+        assert elsewhere.address not in (None, fresh.server.address)
+    assert HealthServer([fresh.agent], BookieConfig(http_host="")).address is None
     with pytest.raises(InvalidArgumentError, match="http_port"):
         BookieConfig(http_port=70_000)
     with pytest.raises(InvalidArgumentError, match="http_host"):
@@ -207,8 +204,8 @@ def test_somebody_who_asks_nothing_keeps_no_process_from_ending() -> None:
     script = """
 import socket
 from spark_bookkeeper.config import BookieConfig
-from tests.cluster.test_health_server import World
-world = World()
+from tests.cluster.test_health_server import ShownAgent
+world = ShownAgent()
 idle = socket.create_connection(world.server.address)
 print(world.get("/health")[0])
 """
@@ -219,16 +216,12 @@ print(world.get("/health")[0])
 
 
 def test_metrics_of_what_runs_beside_the_agent_stand_on_its_page_and_no_name_stands_twice() -> None:
-    world = World()
+    world = ShownAgent()
     beside = ClientMetrics()
     beside.replicated_ledgers.inc(3)
     world.server.show_also(world.agent.bookie_id, beside)
     try:
-        assert world.server.address is not None
-        connection = HTTPConnection(*world.server.address)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
+        _, text = world.get("/metrics")
     finally:
         world.server.close()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -153,11 +152,6 @@ CASES = {
         lambda ground: [f"{slow.seconds:.0f}" for slow in slowest_of(ground.context, "job")],
     ),
 }
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

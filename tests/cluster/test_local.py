@@ -1,14 +1,17 @@
-"""A whole cluster on this machine: started again, moved, robbed of bookies, side by side."""
+"""A whole cluster on this machine: started again, moved, robbed of bookies, side by side.
+
+What is shown of bookies is shown with guests of the ZooKeeper that all tests share; those with a
+ZooKeeper of their own are about the processes that a cluster starts.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
+import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +31,16 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
+from spark_bookkeeper.testing.program import until
+from tests.cluster.processes import is_gone, processes_of, start_script
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", bookies=3) as running:
-        yield running
+def three(cluster_of: Callable[[int], LocalCluster]) -> LocalCluster:
+    """A guest of three bookies."""
+    return cluster_of(3)
 
 
 def connect(cluster: LocalCluster) -> ZooKeeperStore:
@@ -52,43 +57,25 @@ def registered(cluster: LocalCluster) -> dict[BookieId, Registration]:
 
 def add_ledger(cluster: LocalCluster, *ensemble: BookieId) -> None:
     store = connect(cluster)
-    store.create_ledger(
-        store.generate_ledger_id(),
-        LedgerMetadata(
-            quorum=Quorum(len(ensemble), 1, 1),
-            state=LedgerState.OPEN,
-            fragments=(Fragment(EntryId(0), ensemble),),
-        ),
-        is_generated=True,
-    )
+    fragments = (Fragment(EntryId(0), ensemble),)
+    made = LedgerMetadata(Quorum(len(ensemble), 1, 1), LedgerState.OPEN, fragments)
+    store.create_ledger(store.generate_ledger_id(), made, is_generated=True)
     store.close()
 
 
-def test_every_bookie_is_registered_with_its_root(cluster: LocalCluster) -> None:
-    found = registered(cluster)
+def test_every_bookie_is_registered_with_its_root(three: LocalCluster) -> None:
+    found = registered(three)
 
-    assert list(found) == cluster.bookie_ids == cluster.running_bookie_ids
-    assert cluster.bookie_ids == ["127.0.0.1:3181", "127.0.0.1:3182", "127.0.0.1:3183"]
+    assert list(found) == three.bookie_ids == three.running_bookie_ids
+    assert three.bookie_ids == ["127.0.0.1:3181", "127.0.0.1:3182", "127.0.0.1:3183"]
     for bookie_id, registration in found.items():
-        assert registration.root_uri == cluster.root_of(bookie_id).as_uri()
-        marker = read_marker(LocalStorage(cluster.root_of(bookie_id)))
+        assert registration.root_uri == three.root_of(bookie_id).as_uri()
+        marker = read_marker(LocalStorage(three.root_of(bookie_id)))
         assert marker is not None
         assert marker.incarnation == registration.incarnation
 
 
-def test_a_temporary_cluster_is_gone_when_it_is_closed() -> None:
-    with LocalCluster(bookies=1) as cluster:
-        directory = cluster.directory
-        assert directory.is_dir()
-        pid = cluster.zookeeper.pid
-
-    assert not directory.exists()
-    assert pid is not None
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path) -> None:
+def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path, guests: None) -> None:
     with LocalCluster(tmp_path / "c", bookies=2) as first:
         uri, before = first.metadata_uri, registered(first)
         add_ledger(first, *first.bookie_ids)
@@ -105,7 +92,7 @@ def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path) -> None:
+def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path, guests: None) -> None:
     with LocalCluster(tmp_path / "here", bookies=2) as first:
         before = registered(first)
     (tmp_path / "here").rename(tmp_path / "over there")
@@ -117,26 +104,21 @@ def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path) -> Non
     assert "over%20there" in after[BookieId("127.0.0.1:3181")].root_uri
 
 
-def test_two_clusters_side_by_side_are_separate(cluster: LocalCluster, tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "other", bookies=1) as other:
-        assert other.metadata_uri != cluster.metadata_uri
-        assert len(registered(other)) == 1
-        assert len(registered(cluster)) == 3
+def test_a_stopped_bookie_is_gone_and_comes_back_as_it_was(three: LocalCluster) -> None:
+    bookie_id = three.bookie_ids[1]
+    before = registered(three)[bookie_id]
+
+    three.stop_bookie(bookie_id)
+    assert bookie_id not in registered(three)
+    assert bookie_id in three.bookie_ids
+    three.start_bookie(bookie_id)
+
+    assert registered(three)[bookie_id].incarnation == before.incarnation
 
 
-def test_a_stopped_bookie_is_gone_and_comes_back_as_it_was(cluster: LocalCluster) -> None:
-    bookie_id = cluster.bookie_ids[1]
-    before = registered(cluster)[bookie_id]
-
-    cluster.stop_bookie(bookie_id)
-    assert bookie_id not in registered(cluster)
-    assert bookie_id in cluster.bookie_ids
-    cluster.start_bookie(bookie_id)
-
-    assert registered(cluster)[bookie_id].incarnation == before.incarnation
-
-
-def test_a_destroyed_bookie_is_gone_with_its_storage_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_destroyed_bookie_is_gone_with_its_storage_also_after_a_restart(
+    tmp_path: Path, guests: None
+) -> None:
     with LocalCluster(tmp_path / "c", bookies=3) as cluster:
         lost = cluster.bookie_ids[0]
         add_ledger(cluster, lost)
@@ -150,24 +132,57 @@ def test_a_destroyed_bookie_is_gone_with_its_storage_also_after_a_restart(tmp_pa
         assert len(registered(again)) == 2
 
 
+def test_files_that_come_while_a_bookie_is_destroyed_go_with_it(three: LocalCluster) -> None:
+    lost = three.bookie_ids[0]
+    root = three.root_of(lost)
+    parts = root / "ledgers" / "0-00" / "parts"
+    parts.mkdir(parents=True)
+    begun, ended = threading.Event(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not ended.is_set() and parts.exists():
+            try:
+                (parts / f"{number}.arrow").write_bytes(b"rows")
+            except FileNotFoundError:
+                return
+            number += 1
+            if number == 500:
+                begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert begun.wait(60)
+        three.stop_bookie(lost, destroy=True)
+    finally:
+        ended.set()
+        writer.join()
+
+    assert not root.exists()
+    assert lost not in three.bookie_ids
+
+
 def test_a_destroyed_bookie_begins_anew_only_when_no_ledger_counts_on_it(
-    cluster: LocalCluster,
+    three: LocalCluster,
 ) -> None:
-    needed, free = cluster.bookie_ids[:2]
-    before = registered(cluster)[free]
-    add_ledger(cluster, needed)
+    needed, free = three.bookie_ids[:2]
+    before = registered(three)[free]
+    add_ledger(three, needed)
     for bookie_id in (needed, free):
-        cluster.stop_bookie(bookie_id, destroy=True)
+        three.stop_bookie(bookie_id, destroy=True)
 
     with pytest.raises(InvalidArgumentError, match="bookie recover"):
-        cluster.start_bookie(needed)
-    cluster.start_bookie(free)
+        three.start_bookie(needed)
+    three.start_bookie(free)
 
-    assert registered(cluster)[free].incarnation != before.incarnation
-    assert needed not in registered(cluster)
+    assert registered(three)[free].incarnation != before.incarnation
+    assert needed not in registered(three)
 
 
-def test_a_bookie_whose_directory_vanished_does_not_keep_the_others_down(tmp_path: Path) -> None:
+def test_a_bookie_whose_directory_vanished_does_not_keep_the_others_down(
+    tmp_path: Path, guests: None
+) -> None:
     with LocalCluster(tmp_path / "c", bookies=2) as first:
         root = first.root_of(first.bookie_ids[0])
     root.rename(tmp_path / "elsewhere")
@@ -176,18 +191,30 @@ def test_a_bookie_whose_directory_vanished_does_not_keep_the_others_down(tmp_pat
         assert second.running_bookie_ids == ["127.0.0.1:3182"]
 
 
-def test_an_added_bookie_has_an_id_that_was_never_used(cluster: LocalCluster) -> None:
-    cluster.stop_bookie(cluster.bookie_ids[-1], destroy=True)
+def test_an_added_bookie_has_an_id_that_was_never_used(three: LocalCluster) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"it has 127\.0\.0\.1:3181, "):
+        three.stop_bookie("127.0.0.1:9999")
+    three.stop_bookie(three.bookie_ids[-1], destroy=True)
 
-    added = cluster.add_bookie()
+    added = three.add_bookie()
 
     assert added == "127.0.0.1:3184"
-    assert added in registered(cluster)
+    assert added in registered(three)
 
 
-def test_a_bookie_that_is_not_there_is_refused_with_those_that_are(cluster: LocalCluster) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"it has 127\.0\.0\.1:3181, "):
-        cluster.stop_bookie("127.0.0.1:9999")
+def test_threads_may_stop_and_start_bookies_at_once(three: LocalCluster) -> None:
+    def flap(bookie_id: BookieId) -> None:
+        for _ in range(3):
+            three.stop_bookie(bookie_id)
+            three.start_bookie(bookie_id)
+
+    threads = [threading.Thread(target=flap, args=[b]) for b in three.bookie_ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert list(registered(three)) == three.bookie_ids
 
 
 def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
@@ -211,14 +238,33 @@ def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
         LocalCluster(number)
 
 
-def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c", bookies=1)
-    assert "not running" in repr(cluster)
+# With a ZooKeeper of its own
 
+
+def test_a_zookeeper_that_died_is_started_again_and_one_that_was_stopped_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # no other looks there
+    cluster = LocalCluster(bookies=2)
+    assert "not running" in repr(cluster)
     with cluster:
-        assert "1 of 1 bookies running" in repr(cluster)
+        directory, uri, died = cluster.directory, cluster.metadata_uri, cluster.zookeeper.pid
+        assert died is not None
+        os.kill(died, signal.SIGKILL)
+
+        until(lambda: cluster.zookeeper.pid not in (None, died), "another server", 0.01)
+        assert cluster.metadata_uri == uri
+        wanted = cluster.bookie_ids
+        until(lambda: list(registered(cluster)) == wanted, "all bookies are back", 0.1)
+
+        second = cluster.zookeeper.pid
+        assert second is not None
         cluster.zookeeper.stop()
-        assert "1 of 1 bookies running" in repr(cluster)
+        assert not cluster.zookeeper.has_died
+        assert "2 of 2 bookies running" in repr(cluster), "its picture needs no connection"
+
+    assert not directory.exists(), "it was a temporary cluster"
+    assert is_gone(second)
 
 
 OWNER = """
@@ -235,18 +281,11 @@ if sys.argv[2] in ("wait", "die"):
 """
 
 
-def start_owner(directory: Path, manner: str) -> tuple[subprocess.Popen[str], int, str]:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(directory), manner],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def told_by(owner: subprocess.Popen[str]) -> tuple[int, str]:
+    """The server's process id and the URI of the cluster, once it runs."""
     assert owner.stdout is not None
     pid, uri = owner.stdout.readline().split()
-    return owner, int(pid), uri
+    return int(pid), uri
 
 
 def interrupted(owner: subprocess.Popen[str], press: Callable[[], None]) -> str:
@@ -259,58 +298,55 @@ def interrupted(owner: subprocess.Popen[str], press: Callable[[], None]) -> str:
 
 
 def test_a_cluster_that_nobody_closed_ends_with_the_interpreter(tmp_path: Path) -> None:
-    owner, server, _ = start_owner(tmp_path / "c", "end")
+    owner = start_script(OWNER, tmp_path / "c", "end")
+    server, _ = told_by(owner)
 
     _, errors = owner.communicate(timeout=60)
 
     assert (owner.returncode, errors) == (0, "")
-    with pytest.raises(ProcessLookupError):
-        os.kill(server, 0)
+    assert is_gone(server)
 
 
+@pytest.mark.full
 def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
-    owner, server, _ = start_owner(tmp_path / "c", "wait")
+    owner = start_script(OWNER, tmp_path / "c", "wait")
+    server, _ = told_by(owner)
 
     # As a terminal does: to the whole foreground group.
     errors = interrupted(owner, lambda: os.killpg(owner.pid, signal.SIGINT))
 
     assert "KeyboardInterrupt" in errors
-    with pytest.raises(ProcessLookupError):
-        os.kill(server, 0)
+    assert is_gone(server)
 
 
+@pytest.mark.full
 def test_the_directory_of_a_temporary_cluster_whose_owner_was_killed_goes_with_the_next(
     tmp_path: Path,
 ) -> None:
     script = OWNER.replace("sys.argv[1]", "None").replace(
         "from spark", f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\nfrom spark", 1
     )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", script, "", "wait"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    server = int(owner.stdout.readline().split()[0])
+    owner = start_script(script, tmp_path, "wait")
+    server, _ = told_by(owner)
     watchdog = psutil.Process(server).ppid()
     (left,) = tmp_path.glob("spark-bookkeeper-*/temporary")
     owner.kill()
     owner.communicate()
     for each in (server, watchdog):  # both hold the lock
-        wait_until(lambda each=each: birth_of(each) is None, "they are gone")  # type: ignore[misc]
+        until(lambda each=each: birth_of(each) is None, "they are gone", 0.01)  # type: ignore[misc]
 
-    second = subprocess.run(
-        [sys.executable, "-c", script, "", "end"], capture_output=True, text=True, check=True
-    )
+    second = start_script(script, tmp_path, "end")
+    out, _ = second.communicate(timeout=120)
 
-    assert second.stdout
+    assert (second.returncode, bool(out)) == (0, True)
     assert not left.parent.exists()
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
-    owner, _, uri = start_owner(tmp_path / "c", "die")  # and its sessions end soon
+    owner = start_script(OWNER, tmp_path / "c", "die")  # and its sessions end soon
+    _, uri = told_by(owner)
     owner.kill()
     owner.communicate()
 
@@ -319,69 +355,17 @@ def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
         assert len(registered(cluster)) == 2
 
 
-def test_a_zookeeper_that_died_is_started_again_and_one_that_was_stopped_is_not(
-    cluster: LocalCluster,
-) -> None:
-    uri, died = cluster.metadata_uri, cluster.zookeeper.pid
-    assert died is not None
-    os.kill(died, signal.SIGKILL)
-
-    wait_until(lambda: cluster.zookeeper.pid not in (None, died), "another server")
-    assert cluster.metadata_uri == uri
-    wait_until(lambda: list(registered(cluster)) == cluster.bookie_ids, "all bookies are back")
-
-    cluster.zookeeper.stop()
-    assert not cluster.zookeeper.has_died
-
-
-def test_threads_may_stop_and_start_bookies_at_once(cluster: LocalCluster) -> None:
-    def flap(bookie_id: BookieId) -> None:
-        for _ in range(3):
-            cluster.stop_bookie(bookie_id)
-            cluster.start_bookie(bookie_id)
-
-    threads = [threading.Thread(target=flap, args=[b]) for b in cluster.bookie_ids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert list(registered(cluster)) == cluster.bookie_ids
+MOMENTS = ["zookeeper/lock", "zookeeper/data", "cluster.json", "bookies/2/BOOKIE"]
 
 
 @pytest.mark.parametrize(
-    "moment", ["zookeeper/lock", "zookeeper/data", "cluster.json", "bookies/1", "bookies/2/BOOKIE"]
+    "moment", ["bookies/1", *(pytest.param(m, marks=pytest.mark.full) for m in MOMENTS)]
 )
 def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path, moment: str) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path / "c"), "wait"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(lambda: (tmp_path / "c" / moment).exists(), f"{moment} is there")
+    owner = start_script(OWNER, tmp_path / "c", "wait")
+    until(lambda: (tmp_path / "c" / moment).exists(), f"{moment} is there", 0.001)
 
     errors = interrupted(owner, lambda: owner.send_signal(signal.SIGINT))
 
     assert "KeyboardInterrupt" in errors
-    wait_until(lambda: not servers_of(tmp_path), "the server is gone")
-
-
-def servers_of(directory: Path) -> list[int]:
-    """Processes with a file of this directory on their command line."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(str(directory / "c" / "zookeeper") in part for part in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.001)
+    until(lambda: not processes_of(tmp_path / "c" / "zookeeper"), "the server is gone", 0.05)

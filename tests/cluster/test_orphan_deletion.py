@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,19 +23,12 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, NONCE
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Report
 from spark_bookkeeper.testing.ground import Ground
+from tests.worlds import USUAL
 
-USUAL = Quorum(3, 3, 2)
 EVER = 1 << 60
 """Later than any ledger was created."""
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path)
 
 
 def made(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +44,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
-BOOKIE = BookieId("10.0.0.3:3181")
+BOOKIE, OTHER = BookieId("10.0.0.3:3181"), BookieId("10.0.0.9:3181")
 ROOT = "file:///srv/bookie"
 
 MARKER = Marker(bookie_id=BOOKIE, incarnation="i1", instance_id="c1", format_version=1)
@@ -52,60 +52,46 @@ COOKIE = Cookie(bookie_id=BOOKIE, root_uri=ROOT, incarnation="i1", instance_id="
 AGREED = Claims(BOOKIE, ROOT, "c1", COOKIE, MARKER, has_content=True)
 
 
+def claimed(**otherwise: Any) -> Claims:
+    """What agrees, but for something."""
+    return replace(AGREED, **otherwise)
+
+
+NOTHING: Any = {"cookie": None, "marker": None, "has_content": False}
+
+
 @pytest.mark.parametrize(
     ("claims", "verdict"),
     [
         (AGREED, Judgement.ACCEPT),
-        (replace(AGREED, has_content=False), Judgement.ACCEPT),
-        (replace(AGREED, root_uri=ROOT + "/"), Judgement.ACCEPT),
-        (replace(AGREED, cookie=None, marker=None, has_content=False), Judgement.FORMAT),
-        (replace(AGREED, cookie=None, has_content=False), Judgement.WRITE_COOKIE),
-        (replace(AGREED, root_uri="file:///mnt/bookie"), Judgement.MOVE),
+        (claimed(has_content=False), Judgement.ACCEPT),
+        (claimed(root_uri=ROOT + "/"), Judgement.ACCEPT),
+        (claimed(**NOTHING), Judgement.FORMAT),
+        (claimed(cookie=None, has_content=False), Judgement.WRITE_COOKIE),
+        (claimed(root_uri="file:///mnt/bookie"), Judgement.MOVE),
     ],
 )
 def test_what_may_be_served(claims: Claims, verdict: Judgement) -> None:
     assert judge(claims) is verdict
 
 
+WIPED = ("not mounted, or it was wiped", "bookie recover 10.0.0.3")
+OF_ANOTHER = replace(MARKER, bookie_id=BookieId("10.0.0.4:3181"))
+CREATE = f"bookie cookie create --bookie-id {BOOKIE} --root {ROOT}"
+OLD_COOKIE = replace(COOKIE, instance_id="c0")
+
+
 @pytest.mark.parametrize(
     ("claims", "meaning", "remedy"),
     [
-        (replace(AGREED, marker=None), "not mounted, or it was wiped", "bookie recover 10.0.0.3"),
-        (
-            replace(AGREED, marker=None, has_content=False),
-            "not mounted, or it was wiped",
-            "bookie recover 10.0.0.3",
-        ),
-        (
-            replace(AGREED, marker=replace(MARKER, incarnation="i2")),
-            "formatted at another time",
-            "bookie recover",
-        ),
-        (
-            replace(AGREED, marker=replace(MARKER, instance_id="c2")),
-            "another cluster",
-            "use an empty directory",
-        ),
-        (
-            replace(AGREED, marker=replace(MARKER, bookie_id=BookieId("10.0.0.4:3181"))),
-            "that of bookie 10.0.0.4:3181",
-            "--bookie-id 10.0.0.4:3181",
-        ),
-        (
-            replace(AGREED, cookie=None),
-            "the storage holds its data",
-            "bookie cookie create --bookie-id 10.0.0.3:3181 --root file:///srv/bookie",
-        ),
-        (
-            replace(AGREED, cookie=None, marker=None),
-            "the storage holds data",
-            "use an empty directory",
-        ),
-        (
-            replace(AGREED, cookie=replace(COOKIE, instance_id="c0")),
-            "before this cluster was formatted",
-            "bookie format",
-        ),
+        (claimed(marker=None), *WIPED),
+        (claimed(marker=None, has_content=False), *WIPED),
+        (claimed(marker=replace(MARKER, incarnation="i2")), "at another time", "bookie recover"),
+        (claimed(marker=replace(MARKER, instance_id="c2")), "another cluster", "use an empty dir"),
+        (claimed(marker=OF_ANOTHER), "that of bookie 10.0.0.4:3181", "--bookie-id 10.0.0.4:3181"),
+        (claimed(cookie=None), "the storage holds its data", CREATE),
+        (claimed(cookie=None, marker=None), "the storage holds data", "use an empty directory"),
+        (claimed(cookie=OLD_COOKIE), "before this cluster was formatted", "bookie format"),
     ],
 )
 def test_a_refusal_shows_what_is_stored_expected_and_found(
@@ -121,208 +107,198 @@ def test_a_refusal_shows_what_is_stored_expected_and_found(
     assert refused.value.facts["nothing_changed"]
 
 
-@pytest.fixture
-def metadata() -> MemoryCluster:
-    cluster = MemoryCluster()
-    cluster.session().initialize_cluster()
-    return cluster
+class Site:
+    """The metadata of a cluster, and places for the partition of one bookie.
+
+    ``store`` is the session of whoever asks, ``storage`` the partition in the directory ``b``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        numbers = itertools.count(1)
+        self.directory = directory
+        self.token = lambda: f"{next(numbers):032x}"
+        self.metadata = MemoryCluster()
+        self.store = self.metadata.session()
+        self.store.initialize_cluster()
+        self.storage = self.place("b")
+
+    def place(self, name: str) -> LocalStorage:
+        """The directory of another partition, or of the same one that was moved."""
+        path = self.directory / name
+        path.mkdir(exist_ok=True)
+        return LocalStorage(path)
+
+    def claim(self, storage: LocalStorage | None = None, *, moved: bool = False) -> Marker:
+        """What an agent does that is started there."""
+        return claim_partition(
+            self.store,
+            storage or self.storage,
+            BOOKIE,
+            token=self.token,
+            moved_from=open_storage if moved else None,
+        )
+
+    def format(self, store: MemoryStore | None = None) -> Marker:
+        return format_bookie(store or self.store, self.storage, BOOKIE, token=self.token)
+
+    def served(self) -> Marker:
+        """The bookie held something and is down now."""
+        marker = self.claim()
+        self.storage.make_directory("ledgers/7-x")
+        return marker
+
+    def register(self, marker: Marker, store: MemoryStore | None = None) -> None:
+        registration = Registration(BOOKIE, self.storage.uri, marker.incarnation)
+        (store or self.store).register(registration)
+
+    def cookie(self) -> Cookie:
+        found = self.store.read_cookie(BOOKIE)
+        assert found is not None
+        return found.value
+
+    def lose_cookie(self) -> None:
+        version = self.store.cookie_version(BOOKIE)
+        assert version is not None
+        self.store.delete_cookie(BOOKIE, version)
 
 
 @pytest.fixture
-def token() -> Callable[[], str]:
-    numbers = itertools.count(1)
-    return lambda: f"{next(numbers):032x}"
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-def make_storage(path: Path) -> LocalStorage:
-    path.mkdir(parents=True, exist_ok=True)
-    return LocalStorage(path)
+def test_a_new_partition_is_formatted_once(site: Site) -> None:
+    first = site.claim()
+    second = site.claim()
+
+    assert first == second == read_marker(site.storage)
+    assert site.cookie().incarnation == first.incarnation
+    assert site.cookie().instance_id == first.instance_id == site.store.instance_id()
 
 
-def test_a_new_partition_is_formatted_once(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-
-    first = claim_partition(store, storage, BOOKIE, token=token)
-    second = claim_partition(store, storage, BOOKIE, token=token)
-
-    assert first == second == read_marker(storage)
-    cookie = store.read_cookie(BOOKIE)
-    assert cookie is not None
-    assert cookie.value.incarnation == first.incarnation
-    assert cookie.value.instance_id == first.instance_id == store.instance_id()
-
-
-def test_a_formatting_that_lost_the_metadata_store_is_finished_later(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    storage = make_storage(tmp_path / "b")
-
+def test_a_formatting_that_lost_the_metadata_store_is_finished_later(site: Site) -> None:
     def refuse(moment: str, operation: str, subject: str) -> None:
         if operation == "write_cookie" and moment == "before":
             raise MetadataUnavailableError("no answer")
 
     with pytest.raises(MetadataUnavailableError):
-        claim_partition(metadata.session(refuse), storage, BOOKIE, token=token)
-    half = read_marker(storage)
-    whole = claim_partition(metadata.session(), storage, BOOKIE, token=token)
+        claim_partition(site.metadata.session(refuse), site.storage, BOOKIE, token=site.token)
+    half = read_marker(site.storage)
+    whole = site.claim()
 
     assert half == whole
     assert whole is not None
 
 
-def test_a_directory_with_other_files_in_it_is_not_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    storage = make_storage(tmp_path / "b")
-    (tmp_path / "b" / "thesis.txt").write_text("years of work")
+def test_a_directory_with_other_files_in_it_is_not_formatted(site: Site) -> None:
+    (site.directory / "b" / "thesis.txt").write_text("years of work")
 
     with pytest.raises(BookKeeperError):
-        claim_partition(metadata.session(), storage, BOOKIE, token=token)
+        site.claim()
 
-    assert [p.name for p in (tmp_path / "b").iterdir()] == ["thesis.txt"]
-
-
-def test_a_wiped_partition_is_refused_and_stays_empty(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    empty = make_storage(tmp_path / "other disk")
-
-    with pytest.raises(CookieMismatchError, match="wiped"):
-        claim_partition(store, empty, BOOKIE, token=token)
-
-    assert list((tmp_path / "other disk").iterdir()) == []
+    assert [p.name for p in (site.directory / "b").iterdir()] == ["thesis.txt"]
 
 
-def test_a_moved_partition_needs_to_be_called_moved(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    (tmp_path / "b").rename(tmp_path / "c")
-    moved = make_storage(tmp_path / "c")
+def test_a_moved_partition_needs_to_be_called_moved(site: Site) -> None:
+    before = site.claim()
+    (site.directory / "b").rename(site.directory / "c")
+    moved = site.place("c")
 
     with pytest.raises(CookieMismatchError, match="--moved"):
-        claim_partition(store, moved, BOOKIE, token=token)
-    after = claim_partition(store, moved, BOOKIE, token=token, moved_from=open_storage)
+        site.claim(moved)
+    after = site.claim(moved, moved=True)
 
     assert after == before
-    cookie = store.read_cookie(BOOKIE)
-    assert cookie is not None
-    assert cookie.value.root_uri == moved.uri
+    assert site.cookie().root_uri == moved.uri
 
 
-def test_a_partition_that_an_agent_still_serves_is_not_called_moved(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
+def test_a_partition_that_an_agent_still_serves_is_not_called_moved(site: Site) -> None:
     """What is elsewhere is a copy then, and lacks what is stored where the agent is."""
-    store, of_the_agent = metadata.session(), metadata.session()
-    served = make_storage(tmp_path / "b")
-    before = claim_partition(of_the_agent, served, BOOKIE, token=token)
-    of_the_agent.register(Registration(BOOKIE, served.uri, before.incarnation))
-    shutil.copytree(tmp_path / "b", tmp_path / "c")
-    copied = make_storage(tmp_path / "c")
+    of_the_agent = site.metadata.session()
+    served = site.storage
+    before = claim_partition(of_the_agent, served, BOOKIE, token=site.token)
+    site.register(before, of_the_agent)
+    shutil.copytree(site.directory / "b", site.directory / "c")
+    copied = site.place("c")
 
     with pytest.raises(CookieMismatchError, match="alive; nothing was changed"):
-        claim_partition(store, copied, BOOKIE, token=token, moved_from=open_storage)
+        site.claim(copied, moved=True)
 
     assert read_marker(served) == before
-    cookie = store.read_cookie(BOOKIE)
-    assert cookie is not None
-    assert cookie.value.root_uri == served.uri
+    assert site.cookie().root_uri == served.uri
     of_the_agent.unregister(BOOKIE)
-    claim_partition(store, copied, BOOKIE, token=token, moved_from=open_storage)
-    assert store.registrations() == []  # whoever claims it registers it when it was looked at
+    site.claim(copied, moved=True)
+    assert site.store.registrations() == []  # whoever claims it registers it when it was looked at
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_move_that_is_given_up_leaves_no_registration(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], moment: str
-) -> None:
+def test_a_move_that_is_given_up_leaves_no_registration(site: Site, moment: str) -> None:
     """The answer to its registration was lost, and the session lives on."""
-    store = metadata.session()
-    claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    (tmp_path / "b").rename(tmp_path / "c")
+    site.claim()
+    (site.directory / "b").rename(site.directory / "c")
 
     def lose(now: str, operation: str, subject: str) -> None:
         if (now, operation) == (moment, "register"):
             raise MetadataUnavailableError("no answer")
 
-    moving = metadata.session(lose)
-    moved = make_storage(tmp_path / "c")
+    moving = site.metadata.session(lose)
+    moved = site.place("c")
     with pytest.raises(MetadataUnavailableError):
-        claim_partition(moving, moved, BOOKIE, token=token, moved_from=open_storage)
+        claim_partition(moving, moved, BOOKIE, token=site.token, moved_from=open_storage)
 
-    assert store.registrations() == []
+    assert site.store.registrations() == []
 
 
 def test_what_is_left_at_the_old_root_of_a_moved_partition_answers_nothing_any_more(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+    site: Site,
 ) -> None:
-    store = metadata.session()
-    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    before = site.claim()
+    shutil.copytree(site.directory / "b", site.directory / "c")
 
-    after = claim_partition(
-        store, make_storage(tmp_path / "c"), BOOKIE, token=token, moved_from=open_storage
-    )
+    after = site.claim(site.place("c"), moved=True)
 
     assert after == before
-    assert read_marker(make_storage(tmp_path / "b")) is None
-    assert read_marker(make_storage(tmp_path / "c")) == before
+    assert read_marker(site.storage) is None
+    assert read_marker(site.place("c")) == before
 
 
-def test_a_partition_under_a_second_name_keeps_its_marker(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    (tmp_path / "c").symlink_to(tmp_path / "b")
+def test_a_partition_under_a_second_name_keeps_its_marker(site: Site) -> None:
+    before = site.claim()
+    (site.directory / "c").symlink_to(site.directory / "b")
 
-    same = make_storage(tmp_path / "c")
-    claim_partition(store, same, BOOKIE, token=token, moved_from=open_storage)
+    same = site.place("c")
+    site.claim(same, moved=True)
 
     assert read_marker(same) == before
 
 
-def test_a_partition_moved_from_a_root_that_hangs_is_served_all_the_same(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
-    shutil.copytree(tmp_path / "b", tmp_path / "c")
-    (tmp_path / "b" / MARKER_PATH).unlink()
-    os.mkfifo(tmp_path / "b" / MARKER_PATH)  # nobody ever writes to it
+def test_a_partition_moved_from_a_root_that_hangs_is_served_all_the_same(site: Site) -> None:
+    before = site.claim()
+    shutil.copytree(site.directory / "b", site.directory / "c")
+    (site.directory / "b" / MARKER_PATH).unlink()
+    os.mkfifo(site.directory / "b" / MARKER_PATH)  # nobody ever writes to it
     impatient = ClientConfig(bookie_timeout_ms=300)
 
     after = claim_partition(
-        store,
-        make_storage(tmp_path / "c"),
+        site.store,
+        site.place("c"),
         BOOKIE,
-        token=token,
+        token=site.token,
         moved_from=lambda uri: open_root(uri, ThreadRuntime(), impatient),
     )
 
     assert after == before
 
 
-def test_a_claim_ends_when_the_cookie_is_deleted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-    marker = claim_partition(store, storage, BOOKIE, token=token)
-    check_claim(store, storage, BOOKIE, marker)
-    cookie = store.read_cookie(BOOKIE)
-    assert cookie is not None
-    store.delete_cookie(BOOKIE, cookie.version)
+def test_a_claim_ends_when_the_cookie_is_deleted(site: Site) -> None:
+    marker = site.claim()
+    check_claim(site.store, site.storage, BOOKIE, marker)
+    site.lose_cookie()
 
     with pytest.raises(CookieMismatchError, match="given up"):
-        check_claim(store, storage, BOOKIE, marker)
+        check_claim(site.store, site.storage, BOOKIE, marker)
 
-    assert store.read_cookie(BOOKIE) is None
+    assert site.store.read_cookie(BOOKIE) is None
 
 
 def add_ledger(store: MemoryStore, *ensemble: BookieId, incarnation: str | None = None) -> None:
@@ -346,154 +322,118 @@ def add_ledger(store: MemoryStore, *ensemble: BookieId, incarnation: str | None 
 # A cookie that is gone
 
 
-def served(store: MemoryStore, path: Path, token: Callable[[], str]) -> tuple[LocalStorage, Marker]:
-    """A bookie that held something and is down now."""
-    storage = make_storage(path)
-    marker = claim_partition(store, storage, BOOKIE, token=token)
-    storage.make_directory("ledgers/7-x")
-    return storage, marker
-
-
-def lose_cookie(store: MemoryStore) -> None:
-    cookie = store.read_cookie(BOOKIE)
-    assert cookie is not None
-    store.delete_cookie(BOOKIE, cookie.version)
-
-
-def test_a_cookie_that_was_lost_is_written_again_and_the_bookie_is_served(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
-    before = store.read_cookie(BOOKIE)
-    assert before is not None
-    lose_cookie(store)
+def test_a_cookie_that_was_lost_is_written_again_and_the_bookie_is_served(site: Site) -> None:
+    marker = site.served()
+    add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
+    before = site.cookie()
+    site.lose_cookie()
     with pytest.raises(CookieMismatchError, match="cookie create"):
-        claim_partition(store, storage, BOOKIE, token=token)
+        site.claim()
     with pytest.raises(InvalidArgumentError, match="cookie create"):
-        format_bookie(store, storage, BOOKIE, token=token)
+        site.format()
 
-    assert restore_cookie(store, storage, BOOKIE) == before.value
+    assert restore_cookie(site.store, site.storage, BOOKIE) == before
 
-    assert claim_partition(store, storage, BOOKIE, token=token) == marker
-    assert restore_cookie(store, storage, BOOKIE) == before.value, "repeating it changes nothing"
-
-
-def test_a_bookie_that_was_given_up_may_come_back(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    add_ledger(store, BookieId("10.0.0.9:3181"), incarnation="i9")
-    forget_bookie(store, BOOKIE)
-
-    restore_cookie(store, storage, BOOKIE)
-
-    assert claim_partition(store, storage, BOOKIE, token=token) == marker
+    assert site.claim() == marker
+    assert restore_cookie(site.store, site.storage, BOOKIE) == before, "again: nothing changes"
 
 
-def test_a_partition_that_the_ledgers_do_not_mean_gets_no_cookie(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    storage, _ = served(store, tmp_path / "b", token)
-    lose_cookie(store)
-    add_ledger(store, BOOKIE, incarnation="another")
+def test_a_bookie_that_was_given_up_may_come_back(site: Site) -> None:
+    marker = site.served()
+    add_ledger(site.store, OTHER, incarnation="i9")
+    forget_bookie(site.store, BOOKIE)
+
+    restore_cookie(site.store, site.storage, BOOKIE)
+
+    assert site.claim() == marker
+
+
+def test_a_partition_that_the_ledgers_do_not_mean_gets_no_cookie(site: Site) -> None:
+    site.served()
+    site.lose_cookie()
+    add_ledger(site.store, BOOKIE, incarnation="another")
 
     with pytest.raises(CookieMismatchError, match="ledger 0 counts on another formatting"):
-        restore_cookie(store, storage, BOOKIE)
+        restore_cookie(site.store, site.storage, BOOKIE)
 
-    assert store.read_cookie(BOOKIE) is None
+    assert site.store.read_cookie(BOOKIE) is None
 
 
-def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
+def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(site: Site) -> None:
     """It would say "no such entry" of what it held (SLOT-LOG rule R5)."""
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    lose_cookie(store)
-    storage.delete_directory("ledgers")
-    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
+    marker = site.served()
+    site.lose_cookie()
+    site.storage.delete_directory("ledgers")
+    add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
 
     for attempt in (
-        lambda: restore_cookie(store, storage, BOOKIE),
-        lambda: claim_partition(store, storage, BOOKIE, token=token),
+        lambda: restore_cookie(site.store, site.storage, BOOKIE),
+        site.claim,
     ):
         with pytest.raises(CookieMismatchError, match="it is empty"):
             attempt()
 
-    assert store.read_cookie(BOOKIE) is None
+    assert site.store.read_cookie(BOOKIE) is None
 
 
-def test_a_bookie_that_is_served_from_elsewhere_gets_no_cookie_here(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    shutil.copytree(tmp_path / "b", tmp_path / "copy")
-    lose_cookie(store)
-    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+def test_a_bookie_that_is_served_from_elsewhere_gets_no_cookie_here(site: Site) -> None:
+    marker = site.served()
+    shutil.copytree(site.directory / "b", site.directory / "copy")
+    site.lose_cookie()
+    site.register(marker)
 
     with pytest.raises(CookieMismatchError, match="an agent serves the bookie from"):
-        restore_cookie(store, make_storage(tmp_path / "copy"), BOOKIE)
-    restore_cookie(store, storage, BOOKIE)
+        restore_cookie(site.store, site.place("copy"), BOOKIE)
+    restore_cookie(site.store, site.storage, BOOKIE)
 
 
-def test_no_cookie_is_made_of_nothing(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    empty = make_storage(tmp_path / "empty")
+def test_no_cookie_is_made_of_nothing(site: Site) -> None:
+    empty = site.place("empty")
     with pytest.raises(CookieMismatchError, match="holds no BOOKIE marker"):
-        restore_cookie(store, empty, BOOKIE)
-    served(store, tmp_path / "b", token)
+        restore_cookie(site.store, empty, BOOKIE)
+    site.served()
     with pytest.raises(CookieMismatchError, match="a bookie has one root"):
-        restore_cookie(store, empty, BOOKIE)
-    (tmp_path / "b").rename(tmp_path / "c")
+        restore_cookie(site.store, empty, BOOKIE)
+    (site.directory / "b").rename(site.directory / "c")
     with pytest.raises(CookieMismatchError, match="--moved"):
-        restore_cookie(store, make_storage(tmp_path / "c"), BOOKIE)
+        restore_cookie(site.store, site.place("c"), BOOKIE)
 
 
-def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
+def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(site: Site) -> None:
     with pytest.raises(InvalidArgumentError, match="has no cookie"):
-        forget_bookie(store, BOOKIE)
-    storage, marker = served(store, tmp_path / "b", token)
-    assert has_cookie(store, marker)
-    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+        forget_bookie(site.store, BOOKIE)
+    marker = site.served()
+    assert has_cookie(site.store, marker)
+    site.register(marker)
     with pytest.raises(InvalidArgumentError, match="is alive"):
-        forget_bookie(store, BOOKIE)
-    store.unregister(BOOKIE)
-    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
-    with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
-        forget_bookie(store, BOOKIE)
-    assert has_cookie(store, marker)
-    store.delete_ledger(LedgerId(0), None)
+        forget_bookie(site.store, BOOKIE)
+    site.store.unregister(BOOKIE)
+    add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
+    for who_insists in (False, True):
+        with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
+            forget_bookie(site.store, BOOKIE, even_if_unreadable=who_insists)
+    assert has_cookie(site.store, marker)
+    site.store.delete_ledger(LedgerId(0), None)
 
-    forget_bookie(store, BOOKIE)
+    forget_bookie(site.store, BOOKIE)
 
-    assert not has_cookie(store, marker)
+    assert not has_cookie(site.store, marker)
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["and stays", "and goes again"])
 def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], stays: bool
+    site: Site, stays: bool
 ) -> None:
     """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    add_ledger(store, BookieId("10.0.0.9:3181"))
-    agent = metadata.session()
+    marker = site.served()
+    add_ledger(site.store, OTHER)
+    agent = site.metadata.session()
     happened: list[str] = []
 
     def start(moment: str, operation: str, subject: str) -> None:
         if (moment, operation) == ("before", "read_ledger") and not happened:
             happened.append(subject)
-            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+            site.register(marker, agent)
             touch_cookie(agent, BOOKIE)
             add_ledger(agent, BOOKIE, incarnation=marker.incarnation)
             if not stays:
@@ -501,186 +441,147 @@ def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie
 
     refusal = InvalidArgumentError if stays else VersionConflictError
     with pytest.raises(refusal):
-        forget_bookie(metadata.session(start), BOOKIE)
+        forget_bookie(site.metadata.session(start), BOOKIE)
 
     assert happened
-    assert has_cookie(store, marker)
+    assert has_cookie(site.store, marker)
 
 
-def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    claim_partition(store, make_storage(tmp_path / "old"), BOOKIE, token=token)
-    set_readonly(store, BOOKIE, "its disk is old", 1)
+def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(site: Site) -> None:
+    site.claim(site.place("old"))
+    set_readonly(site.store, BOOKIE, "its disk is old", 1)
 
     def die(moment: str, operation: str, subject: str) -> None:
         if operation == "delete_register":
             raise MetadataUnavailableError("no answer")
 
     with pytest.raises(MetadataUnavailableError):
-        forget_bookie(metadata.session(die), BOOKIE)
-    assert store.read_cookie(BOOKIE) is None
-    claim_partition(store, make_storage(tmp_path / "new"), BOOKIE, token=token)
+        forget_bookie(site.metadata.session(die), BOOKIE)
+    assert site.store.read_cookie(BOOKIE) is None
+    site.claim(site.place("new"))
 
-    assert read_order(store, BOOKIE) is None
+    assert read_order(site.store, BOOKIE) is None
 
 
 def test_a_bookie_that_nobody_can_say_who_counts_on_is_neither_forgotten_nor_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+    site: Site,
 ) -> None:
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
+    marker = site.served()
     for _ in range(2):
-        add_ledger(store, BookieId("10.0.0.9:3181"))
+        add_ledger(site.store, OTHER)
 
     def garbage(moment: str, operation: str, subject: str) -> None:
         if (moment, operation, subject) == ("before", "read_ledger", "1"):
             raise MetadataFormatError("L0001 holds garbage", path="L0001")
 
-    blind = metadata.session(garbage)
+    blind = site.metadata.session(garbage)
     with pytest.raises(InvalidArgumentError, match=r"ledger 1 .* may count.*garbage") as refused:
         forget_bookie(blind, BOOKIE)
     with pytest.raises(InvalidArgumentError, match=r"ledger 1 .* may count.*garbage"):
-        format_bookie(blind, storage, BOOKIE, token=token)
+        site.format(blind)
 
     assert refused.value.facts["ledger_ids"] == (1,)
     assert f"bookie cookie delete {BOOKIE} --even-if-unreadable" in refused.value.message
-    assert has_cookie(store, marker)
+    assert has_cookie(site.store, marker)
     forget_bookie(blind, BOOKIE, even_if_unreadable=True)
-    assert not has_cookie(store, marker)
+    assert not has_cookie(site.store, marker)
 
 
-def test_who_insists_forgets_no_bookie_that_is_counted_on(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store = metadata.session()
-    _, marker = served(store, tmp_path / "b", token)
-    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
-
-    with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
-        forget_bookie(store, BOOKIE, even_if_unreadable=True)
-
-    assert has_cookie(store, marker)
-
-
-def test_a_bookie_that_a_ledger_counts_on_is_not_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-    before = claim_partition(store, storage, BOOKIE, token=token)
-    add_ledger(store, BookieId("10.0.0.9:3181"))
-    add_ledger(store, BookieId("10.0.0.9:3181"), BOOKIE)
+def test_a_bookie_that_is_alive_or_that_a_ledger_counts_on_is_not_formatted(site: Site) -> None:
+    before = site.claim()
+    site.register(before)
+    with pytest.raises(InvalidArgumentError, match="alive"):
+        site.format()
+    site.store.unregister(BOOKIE)
+    add_ledger(site.store, OTHER)
+    add_ledger(site.store, OTHER, BOOKIE)
 
     with pytest.raises(InvalidArgumentError, match="last good copy") as refused:
-        format_bookie(store, storage, BOOKIE, token=token)
+        site.format()
 
     assert refused.value.facts["ledger_ids"] == (1,)
-    assert read_marker(storage) == before
-
-
-def test_a_bookie_that_is_alive_is_not_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-    marker = claim_partition(store, storage, BOOKIE, token=token)
-    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
-
-    with pytest.raises(InvalidArgumentError, match="alive"):
-        format_bookie(store, storage, BOOKIE, token=token)
+    assert read_marker(site.storage) == before
 
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_bookie_that_starts_while_it_is_about_to_be_formatted_keeps_what_it_has(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str], stays: bool
+    site: Site, stays: bool
 ) -> None:
     """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
-    store = metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
-    add_ledger(store, BookieId("10.0.0.9:3181"))
-    agent = metadata.session()
+    marker = site.served()
+    add_ledger(site.store, OTHER)
+    agent = site.metadata.session()
     happened: list[str] = []
 
     def start(moment: str, operation: str, subject: str) -> None:
         if (moment, operation) == ("before", "read_ledger") and not happened:
             happened.append(subject)
-            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+            site.register(marker, agent)
             touch_cookie(agent, BOOKIE)
-            storage.make_directory("ledgers/7-x")
+            site.storage.make_directory("ledgers/7-x")
             if not stays:
                 agent.unregister(BOOKIE)
 
     refusal = CookieMismatchError if stays else VersionConflictError
     with pytest.raises(refusal):
-        format_bookie(metadata.session(start), storage, BOOKIE, token=token)
+        site.format(site.metadata.session(start))
 
     assert happened
-    assert read_marker(storage) == marker
-    assert "7-x" in storage.list("ledgers")
-    assert has_cookie(store, marker)
-    assert len(store.registrations()) == stays
+    assert read_marker(site.storage) == marker
+    assert "7-x" in site.storage.list("ledgers")
+    assert has_cookie(site.store, marker)
+    assert len(site.store.registrations()) == stays
 
 
-def test_no_agent_serves_a_bookie_while_it_is_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, agent = metadata.session(), metadata.session()
-    storage, marker = served(store, tmp_path / "b", token)
+def test_no_agent_serves_a_bookie_while_it_is_formatted(site: Site) -> None:
+    agent = site.metadata.session()
+    marker = site.served()
     refused: list[CookieMismatchError] = []
 
     def start(check: str) -> None:
         with pytest.raises(CookieMismatchError) as caught:
-            agent.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+            site.register(marker, agent)
         refused.append(caught.value)
 
-    after = format_bookie(store, storage, BOOKIE, token=token, on_check=start)
+    after = format_bookie(site.store, site.storage, BOOKIE, token=site.token, on_check=start)
 
     assert refused
-    assert store.registrations() == []
-    assert claim_partition(agent, storage, BOOKIE, token=token) == after
+    assert site.store.registrations() == []
+    assert claim_partition(agent, site.storage, BOOKIE, token=site.token) == after
 
 
-def test_a_bookie_that_nobody_counts_on_begins_anew(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-    before = claim_partition(store, storage, BOOKIE, token=token)
-    (tmp_path / "b" / "ledgers" / "7-x").mkdir(parents=True)
-    (tmp_path / "b" / "probe-0123").write_text("left by an agent that was killed")
+def test_a_bookie_that_nobody_counts_on_begins_anew(site: Site) -> None:
+    before = site.claim()
+    (site.directory / "b" / "ledgers" / "7-x").mkdir(parents=True)
+    (site.directory / "b" / "probe-0123").write_text("left by an agent that was killed")
 
-    after = format_bookie(store, storage, BOOKIE, token=token)
+    after = site.format()
 
     assert after.incarnation != before.incarnation
-    assert not storage.list("ledgers")
-    assert claim_partition(store, storage, BOOKIE, token=token) == after
+    assert not site.storage.list("ledgers")
+    assert site.claim() == after
 
 
-def test_files_that_are_not_a_bookies_are_never_removed(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    store, storage = metadata.session(), make_storage(tmp_path / "b")
-    before = claim_partition(store, storage, BOOKIE, token=token)
-    (tmp_path / "b" / "thesis.txt").write_text("years of work")
+def test_files_that_are_not_a_bookies_are_never_removed(site: Site) -> None:
+    before = site.claim()
+    (site.directory / "b" / "thesis.txt").write_text("years of work")
 
     with pytest.raises(InvalidArgumentError, match=r"thesis\.txt"):
-        format_bookie(store, storage, BOOKIE, token=token)
+        site.format()
 
-    assert read_marker(storage) == before
-    assert (tmp_path / "b" / "thesis.txt").read_text() == "years of work"
+    assert read_marker(site.storage) == before
+    assert (site.directory / "b" / "thesis.txt").read_text() == "years of work"
 
 
-def test_the_partition_of_another_cluster_is_not_formatted(
-    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
-) -> None:
-    storage = make_storage(tmp_path / "b")
+def test_the_partition_of_another_cluster_is_not_formatted(site: Site) -> None:
     other = MemoryCluster()
     other.number()  # so that its instance id is another one
     other.session().initialize_cluster()
-    theirs = claim_partition(other.session(), storage, BOOKIE, token=token)
+    theirs = claim_partition(other.session(), site.storage, BOOKIE, token=site.token)
 
     with pytest.raises(InvalidArgumentError, match="belongs to"):
-        format_bookie(metadata.session(), storage, BOOKIE, token=token)
+        format_bookie(site.metadata.session(), site.storage, BOOKIE, token=site.token)
     with pytest.raises(CookieMismatchError, match="another cluster"):
-        claim_partition(metadata.session(), storage, BOOKIE, token=token)
+        site.claim()
 
-    assert read_marker(storage) == theirs
+    assert read_marker(site.storage) == theirs

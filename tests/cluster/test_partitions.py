@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
@@ -20,13 +19,14 @@ from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
+from tests.cluster.agents import free_port, half_full
 
 CONFIG = BookieConfig(20, 100, 200)
 
 
-class World:
+class ThreeDisks:
     """Three partitions on disks of their own, some of which fail."""
 
     def __init__(self) -> None:
@@ -36,9 +36,7 @@ class World:
         self.store.initialize_cluster()
         self.failing: set[str] = set()
         self.unmounted: set[str] = set()
-        self.disks = {f"127.0.0.1:{port}": MemoryDisk(str(port)) for port in (3181, 3182, 3183)}
-        for disk in self.disks.values():
-            disk.free_bytes, disk.total_bytes = 500, 1_000
+        self.disks = {f"127.0.0.1:{port}": half_full(str(port)) for port in (3181, 3182, 3183)}
         self.told: list[str] = []
         self.heard = Bell(self.runtime)
         self.shared = Metrics()
@@ -75,8 +73,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[ThreeDisks]:
+    world = ThreeDisks()
     yield world
     world.failing.clear()
     world.partitions.stop()
@@ -92,14 +90,14 @@ def interrupts() -> Iterator[int]:
     signal.signal(signal.SIGINT, before)
 
 
-def eventually(world: World, expected: list[str]) -> None:
+def eventually(world: ThreeDisks, expected: list[str]) -> None:
     deadline = world.runtime.now() + 60
     while world.registered() != expected:
         assert world.runtime.now() < deadline, world.registered()
         world.runtime.sleep(0.01)
 
 
-def test_each_is_a_bookie_of_its_own(world: World) -> None:
+def test_each_is_a_bookie_of_its_own(world: ThreeDisks) -> None:
     world.partitions.start()
 
     assert world.registered() == sorted(world.disks)
@@ -110,7 +108,7 @@ def test_each_is_a_bookie_of_its_own(world: World) -> None:
     assert world.registered() == []
 
 
-def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: World) -> None:
+def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: ThreeDisks) -> None:
     first, second, third = world.disks
     world.partitions.start()
 
@@ -131,7 +129,7 @@ def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: World) -> No
 
 @pytest.mark.parametrize("trouble", ["failing", "unmounted"])
 def test_one_that_cannot_be_started_is_tried_again_beside_the_others(
-    world: World, trouble: str
+    world: ThreeDisks, trouble: str
 ) -> None:
     first, second, third = world.disks
     getattr(world, trouble).add(second)
@@ -149,7 +147,7 @@ def test_one_that_cannot_be_started_is_tried_again_beside_the_others(
     eventually(world, [first, second, third])
 
 
-def test_one_that_is_another_bookies_stays_out_and_the_others_serve(world: World) -> None:
+def test_one_that_is_another_bookies_stays_out_and_the_others_serve(world: ThreeDisks) -> None:
     first, second, third = world.disks
     world.partitions.start()
     world.partitions.stop()
@@ -169,7 +167,7 @@ def test_one_that_is_another_bookies_stays_out_and_the_others_serve(world: World
     assert f"the storage is that of bookie {third}" in world.told[-1]
 
 
-def test_when_none_can_be_started_it_is_an_error(world: World) -> None:
+def test_when_none_can_be_started_it_is_an_error(world: ThreeDisks) -> None:
     world.unmounted |= set(world.disks)
 
     with pytest.raises(InvalidArgumentError, match="is not a directory"):
@@ -181,7 +179,7 @@ def test_when_none_can_be_started_it_is_an_error(world: World) -> None:
 @pytest.mark.parametrize("moment", ["start", "stop"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_interrupt_waits_for_no_partition_that_hangs(
-    world: World, moment: str, count: int, interrupts: int
+    world: ThreeDisks, moment: str, count: int, interrupts: int
 ) -> None:
     let_go = threading.Event()
     waited_for: list[str] = []
@@ -215,7 +213,7 @@ def test_an_interrupt_waits_for_no_partition_that_hangs(
     partitions.stop()
 
 
-def test_the_same_bookie_or_root_twice_is_refused(world: World) -> None:
+def test_the_same_bookie_or_root_twice_is_refused(world: ThreeDisks) -> None:
     one = world.partition("127.0.0.1:3181")
     other = world.partition("127.0.0.1:3182")
     other.root = one.root + "/"
@@ -226,7 +224,7 @@ def test_the_same_bookie_or_root_twice_is_refused(world: World) -> None:
         Partitions(world.runtime, [one, other])
 
 
-def test_metrics_have_the_bookie_as_a_label_and_each_name_once(world: World) -> None:
+def test_metrics_have_the_bookie_as_a_label_and_each_name_once(world: ThreeDisks) -> None:
     first, second, _ = world.disks
     world.failing.add(second)
     world.partitions.start()
@@ -242,13 +240,11 @@ def test_metrics_have_the_bookie_as_a_label_and_each_name_once(world: World) -> 
     assert "bookie_SERVER_STATUS 1.0" in alone
 
 
-def test_health_of_all_and_of_each_has_its_page(world: World) -> None:
+def test_health_of_all_and_of_each_has_its_page(world: ThreeDisks) -> None:
     first, second, _ = world.disks
     world.failing.add(second)
     world.partitions.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = BookieConfig(http_port=port)
 
     def asked(page: str) -> tuple[int, dict[str, object]]:

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from typing_extensions import override
 
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.readonly import ReadOnlyOrder, read_order, set_readonly, set_writable
-from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.runtime import Task, ThreadRuntime
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
+from tests.cluster.agents import STEPPED, NoLoop, half_full
 
 BOOKIE = BookieId("10.0.0.3:3181")
 NOW_MS = 1_700_000_000_000
 
 
-class Ended:
-    is_alive = False
-
-    def join(self, timeout: float | None = None) -> None:
-        pass
-
-
-class NoLoop(ThreadRuntime):
-    """Never runs an agent's loop: the test calls ``step`` instead."""
-
-    @override
-    def spawn(self, name: str, run: Callable[[], None]) -> Task:
-        return Ended() if name.startswith("agent-") else super().spawn(name, run)
-
-
-class World:
+class OrderedBookie:
     """A bookie in memory, whose agent is moved by ``step``, and somebody who gives orders."""
 
     def __init__(self) -> None:
@@ -48,8 +30,7 @@ class World:
         self.person.initialize_cluster()
         self.is_away = False
         """Whether the metadata store answers the agent's questions about orders no more."""
-        self.disk = MemoryDisk("disk")
-        self.disk.free_bytes, self.disk.total_bytes = 500, 1_000
+        self.disk = half_full()
         self.agent = self.new_agent()
 
     def new_agent(self) -> BookieAgent:
@@ -58,8 +39,7 @@ class World:
                 raise MetadataUnavailableError("no answer")
 
         store = MemoryStore(self.metadata, faults)
-        config = BookieConfig(60_000, 100, 200)
-        return BookieAgent(store, MemoryStorage(self.disk), BOOKIE, NoLoop(), config)
+        return BookieAgent(store, MemoryStorage(self.disk), BOOKIE, NoLoop(), STEPPED)
 
     def order(self, reason: str = "new disk") -> None:
         set_readonly(self.person, BOOKIE, reason, NOW_MS)
@@ -74,13 +54,15 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> OrderedBookie:
+    world = OrderedBookie()
     world.agent.start()
     return world
 
 
-def test_an_order_is_obeyed_at_the_next_probe_and_shown_with_its_reason(world: World) -> None:
+def test_an_order_is_obeyed_at_the_next_probe_and_shown_with_its_reason(
+    world: OrderedBookie,
+) -> None:
     world.order("new disk")
     assert not world.is_readonly()
 
@@ -91,7 +73,7 @@ def test_an_order_is_obeyed_at_the_next_probe_and_shown_with_its_reason(world: W
     assert world.agent.status.state == "readonly"
 
 
-def test_an_order_taken_back_makes_the_bookie_writable_again(world: World) -> None:
+def test_an_order_taken_back_makes_the_bookie_writable_again(world: OrderedBookie) -> None:
     world.order()
     world.agent.step()
 
@@ -103,25 +85,22 @@ def test_an_order_taken_back_makes_the_bookie_writable_again(world: World) -> No
     assert not set_writable(world.person, BOOKIE)
 
 
-def test_an_order_outlives_the_agent_and_is_obeyed_from_its_first_moment(world: World) -> None:
-    world.order()
+@pytest.mark.parametrize("given", ["before", "while"])
+def test_an_order_outlives_the_agent_and_may_be_given_while_there_is_none(
+    world: OrderedBookie, given: str
+) -> None:
+    if given == "before":
+        world.order()
     world.agent.stop()
+    if given == "while":
+        world.order()
 
-    world.new_agent().start()
+    world.new_agent().start()  # and is obeyed from its first moment
 
     assert world.is_readonly()
 
 
-def test_an_order_can_be_given_while_the_agent_is_down(world: World) -> None:
-    world.agent.stop()
-    world.order()
-
-    world.new_agent().start()
-
-    assert world.is_readonly()
-
-
-def test_each_reason_ends_by_itself_and_all_of_them_are_shown(world: World) -> None:
+def test_each_reason_ends_by_itself_and_all_of_them_are_shown(world: OrderedBookie) -> None:
     world.order()
     world.disk.free_bytes = 50
     world.agent.step()
@@ -136,7 +115,7 @@ def test_each_reason_ends_by_itself_and_all_of_them_are_shown(world: World) -> N
     assert not world.is_readonly()
 
 
-def test_much_space_does_not_take_an_order_back(world: World) -> None:
+def test_much_space_does_not_take_an_order_back(world: OrderedBookie) -> None:
     world.order()
     world.disk.free_bytes = 50
     world.agent.step()
@@ -146,7 +125,7 @@ def test_much_space_does_not_take_an_order_back(world: World) -> None:
     assert world.registration.readonly_reason == "set by hand: new disk"
 
 
-def test_another_reason_is_published_and_the_same_one_keeps_its_time(world: World) -> None:
+def test_another_reason_is_published_and_the_same_one_keeps_its_time(world: OrderedBookie) -> None:
     world.order("new disk")
     world.agent.step()
     set_readonly(world.person, BOOKIE, "new disk", NOW_MS + 1)
@@ -160,19 +139,19 @@ def test_another_reason_is_published_and_the_same_one_keeps_its_time(world: Worl
     assert world.registration.readonly_reason == "set by hand: moves to another rack"
 
 
-def test_who_gives_no_reason_leaves_the_one_that_somebody_gave(world: World) -> None:
+def test_who_gives_no_reason_leaves_the_one_that_somebody_gave(world: OrderedBookie) -> None:
     first = set_readonly(world.person, BOOKIE, "new disk", NOW_MS)
 
     assert set_readonly(world.person, BOOKIE, None, NOW_MS + 1) == first
     assert read_order(world.person, BOOKIE) == first == ReadOnlyOrder("new disk", NOW_MS)
 
 
-def test_the_first_who_gives_no_reason_is_said_to_have_given_none(world: World) -> None:
+def test_the_first_who_gives_no_reason_is_said_to_have_given_none(world: OrderedBookie) -> None:
     assert set_readonly(world.person, BOOKIE, None, NOW_MS).reason == "no reason given"
 
 
 @pytest.mark.parametrize("is_readonly", [True, False])
-def test_without_an_answer_the_last_order_holds(world: World, is_readonly: bool) -> None:
+def test_without_an_answer_the_last_order_holds(world: OrderedBookie, is_readonly: bool) -> None:
     if is_readonly:
         world.order()
     world.agent.step()
@@ -190,7 +169,7 @@ def test_without_an_answer_the_last_order_holds(world: World, is_readonly: bool)
     assert world.is_readonly() is not is_readonly
 
 
-def test_an_order_that_cannot_be_decoded_holds(world: World) -> None:
+def test_an_order_that_cannot_be_decoded_holds(world: OrderedBookie) -> None:
     world.person.registers.create(f"readonly/{BOOKIE}", b"\xff{")
 
     world.agent.step()
@@ -201,7 +180,7 @@ def test_an_order_that_cannot_be_decoded_holds(world: World) -> None:
     assert not world.is_readonly()
 
 
-def test_orders_end_with_the_bookie(world: World) -> None:
+def test_orders_end_with_the_bookie(world: OrderedBookie) -> None:
     world.order()
     world.agent.stop()
     format_bookie(world.person, MemoryStorage(world.disk), BOOKIE, token=ThreadRuntime().token)
@@ -212,7 +191,7 @@ def test_orders_end_with_the_bookie(world: World) -> None:
     assert read_order(world.person, BOOKIE) is None
 
 
-def test_an_order_for_nobody_or_without_a_reason_is_refused(world: World) -> None:
+def test_an_order_for_nobody_or_without_a_reason_is_refused(world: OrderedBookie) -> None:
     for refused in (
         lambda: set_readonly(world.person, BookieId("10.0.0.4:3181"), "new disk", NOW_MS),
         lambda: set_writable(world.person, BookieId("10.0.0.4:3181")),

@@ -78,6 +78,7 @@ def conf(server: Secured, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
     server: Secured,
     conf: Path,

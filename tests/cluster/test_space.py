@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,14 +26,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.cluster.test_orphan_deletion import numbered_payloads
-
-USUAL = Quorum(3, 3, 2)
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path)
+from tests.worlds import USUAL
 
 
 def made(ground: Ground, made_for: str | None = None, **labels: bytes) -> LedgerWriter:

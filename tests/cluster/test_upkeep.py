@@ -12,7 +12,6 @@ import pytest
 
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
-from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import collect_garbage
@@ -31,14 +30,13 @@ from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-USUAL = Quorum(3, 3, 2)
+from tests import worlds
+from tests.worlds import payloads
 
 
 @pytest.fixture
@@ -47,19 +45,14 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path, bookies=3, runtime=InlineRuntime())
 
 
-def written(ground: Ground, count: int = 20, *, closed: bool = True) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.client(), USUAL)
-    for number in range(count):
-        writer.append(b"%d" % number)
-    wait_for_every_copy(writer)
-    if closed:
-        writer.close()
-    return writer
+def written(ground: Ground, count: int = 20, *, close: bool = True) -> LedgerWriter:
+    """By a client of its own, which may live on."""
+    return worlds.written(ground.client(), count, close=close)
 
 
-def payloads(ground: Ground, ledger_id: int) -> list[bytes]:
-    reader = lifecycle.open_ledger(ground.context, LedgerId(ledger_id))
-    return [entry.payload for entry in reader.entries()]
+TWENTY = [b"%d" % number for number in range(20)]
+"""What such a ledger holds, and how much that is."""
+SIZE = sum(map(len, TWENTY))
 
 
 def spoil(ground: Ground, bookie: BookieId, ledger_id: int) -> None:
@@ -71,7 +64,7 @@ def spoil(ground: Ground, bookie: BookieId, ledger_id: int) -> None:
 
 
 def test_closed_ledgers_of_many_files_are_compacted_and_no_others(ground: Ground) -> None:
-    many, few, open_ = written(ground), written(ground, 2), written(ground, closed=False)
+    many, few, open_ = written(ground), written(ground, 2), written(ground, close=False)
     before = len(ground.files(ground.bookie_ids[0]))
     planned = compact_ledgers(ground.context, wish=CompactionWish(dry_run=True))
     assert planned.counts == {"planned": 3}
@@ -85,12 +78,11 @@ def test_closed_ledgers_of_many_files_are_compacted_and_no_others(ground: Ground
     assert [row.entries for row in report.rows] == [20, 20, 20]
     files = [p for p in ground.files(ground.bookie_ids[0]) if f"/{many.ledger_id}-" in str(p)]
     assert len(files) == 2
-    expected = [b"%d" % number for number in range(20)]
-    assert payloads(ground, many.ledger_id) == expected
-    assert payloads(ground, few.ledger_id) == expected[:2]
+    assert payloads(ground, many.ledger_id) == TWENTY
+    assert payloads(ground, few.ledger_id) == TWENTY[:2]
     open_.append(b"more")
     open_.close()
-    assert payloads(ground, open_.ledger_id) == [*expected, b"more"]
+    assert payloads(ground, open_.ledger_id) == [*TWENTY, b"more"]
     assert {row.ledger_id for row in compact_ledgers(ground.context).rows} == {open_.ledger_id}
     assert compact_ledgers(ground.context).rows == ()
 
@@ -141,12 +133,11 @@ def test_a_round_without_a_finding_says_what_was_looked_at(ground: Ground) -> No
 
     report = scrub(ground.context, bookie)
 
-    size = sum(len(b"%d" % number) for number in range(20))
     assert repr(report) == "ScrubReport(scrub: nothing was found wrong in 3 ledgers)"
     assert (report.rows, report.is_complete) == ((), True)
     totals = report.totals()
     assert [totals[key] for key in ("ledgers", "ledgers_complete", "fragments")] == [3, 3, 3]
-    assert (totals["entries"], totals["bytes"]) == (60, 3 * size)
+    assert (totals["entries"], totals["bytes"]) == (60, 3 * SIZE)
 
 
 def test_of_a_round_with_findings_the_totals_are_of_all_that_was_looked_at(ground: Ground) -> None:
@@ -213,7 +204,7 @@ def test_what_is_damaged_is_published_while_autorecovery_is_disabled_and_made_ag
 
 
 def test_a_missing_entry_is_published_and_one_on_its_way_is_not(ground: Ground) -> None:
-    closed, open_ = written(ground, 3), written(ground, 3, closed=False)
+    closed, open_ = written(ground, 3), written(ground, 3, close=False)
     bookie = ground.bookie_ids[0]
     for writer in (closed, open_):
         wait_for_every_copy(writer)
@@ -371,9 +362,8 @@ def test_it_tells_how_far_it_is_after_each_ledger(ground: Ground) -> None:
 
     scrub(ground.context, ground.bookie_ids[0], progress=lambda *so_far: told.append(so_far))
 
-    size = sum(len(b"%d" % number) for number in range(20))
     assert {each[:3] for each in told} == {("scrubbing", done, 3) for done in range(4)}
-    assert {each[3] for each in told} == {0, size, 2 * size, 3 * size}
+    assert {each[3] for each in told} == {0, SIZE, 2 * SIZE, 3 * SIZE}
 
 
 def scrubbed_while(ground: Ground, ledger_id: int, happens: Callable[[], object]) -> ScrubReport:
@@ -401,7 +391,7 @@ def test_a_ledger_that_is_deleted_and_collected_meanwhile_is_not_damaged(ground:
     assert report.totals()["ledgers"] == 1
     assert ground.context.store.underreplication.read(gone) is None
     assert scrub_problems(ground.context, ground.bookie_ids) == []
-    assert payloads(ground, sound.ledger_id) == [b"%d" % number for number in range(20)]
+    assert payloads(ground, sound.ledger_id) == TWENTY
 
 
 def test_a_share_that_is_moved_and_collected_meanwhile_is_not_damaged(ground: Ground) -> None:
@@ -485,7 +475,7 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     assert counted["bookie_RECLAIMED_DELETION_SPACE_BYTES_total"] > 0
     assert counted["bookie_compacted_ledgers_total"] == 1
     assert counted["bookie_corrupt_replicas_total"] == 0
-    assert payloads(ground, many.ledger_id) == [b"%d" % number for number in range(20)]
+    assert payloads(ground, many.ledger_id) == TWENTY
     mark = read_mark(ground.context.store.registers, bookie)
     assert mark.rounds == 1
     assert counted["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000 > 0

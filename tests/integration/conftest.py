@@ -1,4 +1,4 @@
-"""Whole clusters: a real ZooKeeper, bookies in directories, processes of their own."""
+"""What tests of whole clusters share: the cluster of a worker, and an S3 server."""
 
 from __future__ import annotations
 
@@ -7,28 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
-from tests.guests import guests_of
 
 
-@pytest.fixture(scope="module")
-def cluster(
-    host: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalCluster]:
-    """Six bookies, shared by the tests of a module, which leave them as they are.
-
-    On a ZooKeeper that others use; what a test starts beside them has one of its own.
-    """
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "c", bookies=6)
-    with guests_of(host):
-        made.start()
-    with made as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    """A session of the shared cluster, which the tests leave as it is."""
     with connect_without_spark(cluster.metadata_uri) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    """For buckets; each test makes its own."""
+    with S3Server() as running:
+        yield running

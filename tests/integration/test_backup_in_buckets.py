@@ -16,17 +16,9 @@ from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Called, caller
 
-pytestmark = [pytest.mark.integration, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.s3, pytest.mark.full]
 
 Type = Callable[..., Called]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with S3Server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -26,16 +26,9 @@ from spark_bookkeeper.testing.rows import (
 )
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.worlds import first_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.s3]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with S3Server() as running:
-        yield running
 
 
 @pytest.fixture
@@ -63,12 +56,13 @@ def write_300_rows(bk: BookKeeper, quorum: tuple[int, int, int] = (3, 3, 2)) -> 
         ack_quorum_size=ack_quorum_size,
         entry_target_bytes=512,
     ) as writer:
-        for number in range(100):
+        for number in range(20):
             writer.append_async(numbered(number))
-        writer.append(numbered_table(100, 200))
+        writer.append(numbered_table(20, 280))
     return writer.ledger_id
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("quorum", [(3, 3, 2), (3, 2, 2)])
 def test_a_ledger_on_a_disk_and_two_buckets_is_written_read_and_recovered(
     mixed: MixedCluster, bk: BookKeeper, quorum: tuple[int, int, int]
@@ -88,6 +82,7 @@ def test_a_ledger_on_a_disk_and_two_buckets_is_written_read_and_recovered(
     assert report.is_complete, report.unfinished
 
 
+@pytest.mark.full
 def test_with_the_object_store_away_a_disk_is_enough_to_read(
     mixed: MixedCluster, bk: BookKeeper
 ) -> None:
@@ -104,6 +99,7 @@ def test_with_the_object_store_away_a_disk_is_enough_to_read(
     assert sorted(row.status for row in report.rows) == ["healthy", "unavailable", "unavailable"]
 
 
+@pytest.mark.full
 def test_a_bucket_wiped_under_a_writer_is_replaced_and_nothing_is_lost(
     mixed: MixedCluster, bk: BookKeeper
 ) -> None:
@@ -129,6 +125,7 @@ def test_a_bucket_wiped_under_a_writer_is_replaced_and_nothing_is_lost(
     assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 101) == number + 101
 
 
+@pytest.mark.full
 def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
     mixed: MixedCluster, bk: BookKeeper
 ) -> None:
@@ -163,7 +160,7 @@ def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
     assert not published.is_readonly
 
 
-@pytest.mark.parametrize("lost", ["bucket", pytest.param("disk", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lost", first_of("bucket", "disk"))
 def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
     mixed: MixedCluster, bk: BookKeeper, lost: str
 ) -> None:
@@ -185,6 +182,7 @@ def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
     assert bk.recover_bookie(bookie).rows == ()
 
 
+@pytest.mark.full
 def test_copies_in_buckets_are_released_to_a_table_in_a_bucket(
     tmp_path: Path, server: S3Server, host: EmbeddedZooKeeper
 ) -> None:
@@ -236,6 +234,7 @@ def files(cluster: MixedCluster, bookie: str, ledger_id: int) -> list[str]:
     return [name for name in names if f"/ledgers/{ledger_id}-" in name]
 
 
+@pytest.mark.full
 def test_format_and_doctor_say_which_bookies_share_a_bucket(
     tmp_path: Path,
     server: S3Server,

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,20 +16,15 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
+from spark_bookkeeper.testing.program import until
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
 BRIEF = ("--patience-ms", "10000")
 """The end of a session with a ZooKeeper that hangs takes two thirds of it."""
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.01)
 
 
 def interrupted(actor: Actor) -> None:
@@ -45,7 +39,7 @@ def interrupted(actor: Actor) -> None:
     assert alive == []
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("small", 1), ("bulk", 400), ("both", 700)])
+@pytest.mark.parametrize(("kind", "rows"), first_of(("both", 700), ("small", 1), ("bulk", 400)))
 def test_during_an_append(cluster: LocalCluster, bk: BookKeeper, kind: str, rows: int) -> None:
     with Actor("write", cluster.metadata_uri, "--kind", kind) as writer:
         writer.wait_for("rows", at_least=rows)
@@ -57,7 +51,7 @@ def test_during_an_append(cluster: LocalCluster, bk: BookKeeper, kind: str, rows
         check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_during_a_close(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "c", bookies=3) as cluster,
@@ -71,7 +65,7 @@ def test_during_a_close(tmp_path: Path) -> None:
             writer.tell("close")
             writer.wait_for("closing")
             process = psutil.Process(writer.process.pid)
-            until(lambda: process.status() == psutil.STATUS_SLEEPING, "it waits")
+            until(lambda: process.status() == psutil.STATUS_SLEEPING, "it waits", 0.01)
             interrupted(writer)
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -81,6 +75,7 @@ def test_during_a_close(tmp_path: Path) -> None:
             assert check_numbered_ledger(bk, writer.ledger_id, 99, 100) == 100
 
 
+@pytest.mark.full
 def test_during_a_recovery(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "c", bookies=4) as cluster,
@@ -110,6 +105,7 @@ def interrupted_or_done(actor: Actor) -> None:
     assert code == 0 or "KeyboardInterrupt" in noise
 
 
+@pytest.mark.full
 def test_in_a_process_that_holds_a_whole_cluster(tmp_path: Path) -> None:
     with Actor("local", tmp_path / "c") as owner:
         uri, server = owner.wait_for("uri"), owner.wait_for("zookeeper")
@@ -169,7 +165,8 @@ def test_an_interrupt_that_python_drops_is_pressed_again() -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize("delay_ms", [0, 500, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.full
+@pytest.mark.parametrize("delay_ms", [0, 500, 1500])
 def test_while_a_whole_cluster_starts(tmp_path: Path, delay_ms: int) -> None:
     with Actor("local", tmp_path / "c") as owner:
         owner.wait_for("starting")

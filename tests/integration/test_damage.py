@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     BookieFullError,
-    EntryUnreadableError,
     RecoveryUndecidedError,
 )
 from spark_bookkeeper.metadata.store import Cookie
@@ -33,15 +32,15 @@ from spark_bookkeeper.testing.rows import (
     wait_for_every_copy,
 )
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def three(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
+def three(cluster_of: Callable[[int], LocalCluster]) -> LocalCluster:
     """Exactly as many bookies as an ensemble needs: none can take another's place."""
-    with LocalCluster(tmp_path / "c", bookies=3) as running:
-        yield running
+    return cluster_of(3)
 
 
 def files_of(cluster: LocalCluster, bookie: str, ledger_id: int) -> dict[str, Path]:
@@ -80,7 +79,21 @@ def append_slots_and_parts(writer: LedgerWriter) -> None:
 HEALERS = ["recover_bookie", "repair_ledgers"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+def heal(bk: BookKeeper, healer: str, ledger_id: int) -> None:
+    """Have all replicas made again, and find them whole."""
+    (before,) = bk.ledger(ledger_id).fragments
+    if healer == "recover_bookie":
+        ensemble = list(before.ensemble)
+        report = bk.recover_bookie(ensemble, even_if_alive=True, ledger_ids=[ledger_id])
+        assert not set(bk.ledger(ledger_id).fragments[0].ensemble) & set(ensemble)
+    else:
+        report = bk.repair_ledgers([ledger_id])
+        assert bk.ledger(ledger_id).fragments[0].ensemble == before.ensemble
+    assert report.is_complete, report.unfinished
+    assert bk.check_ledgers([ledger_id], percentage=100).is_complete
+
+
+@pytest.mark.parametrize("seed", first_of(*range(4)))
 def test_with_two_of_three_replicas_of_every_file_damaged_reads_are_right(
     cluster: LocalCluster, bk: BookKeeper, seed: int
 ) -> None:
@@ -141,15 +154,8 @@ def test_what_is_damaged_is_made_again_from_what_is_good_wherever_that_is(
         for bookie in dice.sample(ensemble, 2):
             damage(files[bookie][name], dice)
 
-    if healer == "recover_bookie":
-        report = bk.recover_bookie(list(ensemble), even_if_alive=True, ledger_ids=[ledger_id])
-        assert not set(bk.ledger(ledger_id).fragments[0].ensemble) & set(ensemble)
-    else:
-        report = bk.repair_ledgers([ledger_id])
-        assert bk.ledger(ledger_id).fragments[0].ensemble == ensemble
+    heal(bk, healer, ledger_id)
 
-    assert report.is_complete, report.unfinished
-    assert bk.check_ledgers([ledger_id], percentage=100).is_complete
     assert check_numbered_ledger(bk, ledger_id, writer.last_add_confirmed, 700) == 700
 
 
@@ -167,44 +173,9 @@ def test_one_bookies_record_and_anothers_part_are_enough_to_make_all_copies_agai
         path.write_bytes(path.read_bytes()[:200])
 
     assert bk.open_ledger(ledger_id).read_arrow().equals(numbered_table(0, 100))
-    if healer == "recover_bookie":
-        report = bk.recover_bookie(list(ensemble), even_if_alive=True, ledger_ids=[ledger_id])
-    else:
-        report = bk.repair_ledgers([ledger_id])
+    heal(bk, healer, ledger_id)
 
-    assert report.is_complete, report.unfinished
-    assert bk.check_ledgers([ledger_id], percentage=100).is_complete
     assert check_numbered_ledger(bk, ledger_id, writer.last_add_confirmed, 100) == 100
-
-
-def test_with_every_replica_of_a_file_damaged_the_error_names_each_bookie_and_why(
-    cluster: LocalCluster, bk: BookKeeper
-) -> None:
-    with bk.create_ledger() as writer:
-        for number in range(3):
-            writer.append(numbered(number))
-    ledger_id = writer.ledger_id
-    one, two, three = bk.ledger(ledger_id).fragments[0].ensemble
-    name = "slots/00000000000000000001.arrow"
-    files_of(cluster, one, ledger_id)[name].unlink()
-    path = files_of(cluster, two, ledger_id)[name]
-    path.write_bytes(path.read_bytes()[:100])
-    path = files_of(cluster, three, ledger_id)[name]
-    path.write_bytes(bytes(len(path.read_bytes())))
-    reader = bk.open_ledger(ledger_id)
-
-    assert reader.read_arrow(0, 0).equals(numbered_table(0, 1))
-    assert reader.read_arrow(2, 2).equals(numbered_table(2, 1))
-    with pytest.raises(EntryUnreadableError) as caught:
-        reader.read_arrow()
-
-    assert caught.value.entry_id == 1
-    assert set(caught.value.causes) == {one, two, three}
-    for bookie in (one, two, three):
-        assert f"{bookie}: " in caught.value.message
-    assert "bring one of them back" in caught.value.message
-    statuses = [row.status for row in bk.check_ledgers([ledger_id], percentage=100).rows]
-    assert "healthy" not in statuses
 
 
 # Wiped and formatted again
@@ -225,7 +196,7 @@ def wipe_and_format_again(cluster: LocalCluster, bk: BookKeeper, bookie: str) ->
     assert bookie in {r.bookie_id for r in store.registrations()}
 
 
-@pytest.mark.parametrize("kind", ["small", "bulk"])
+@pytest.mark.parametrize("kind", first_of("small", "bulk"))
 def test_a_bookie_formatted_again_under_an_open_ledger_does_not_shorten_it(
     three: LocalCluster, kind: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
@@ -77,7 +78,7 @@ print(process.exitcode, flush=True)
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", first_of(*WAYS))
 def test_a_forked_child_says_so_and_leaves_its_parents_session_alone(
     cluster: LocalCluster, bk: BookKeeper, way: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_forked_child_says_so_and_leaves_its_parents_session_alone(
     assert ended.stdout.split() == ["0", "True"]
 
 
+@pytest.mark.full
 def test_the_end_of_a_child_ends_no_cluster_of_its_parent() -> None:
     script = """
 import os, sys

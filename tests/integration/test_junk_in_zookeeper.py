@@ -19,6 +19,7 @@ from spark_bookkeeper.testing.sessions import connect_without_spark
 
 
 @pytest.mark.integration
+@pytest.mark.full
 def test_junk_in_a_real_zookeeper_stops_nothing_but_itself(tmp_path: Path) -> None:
     dice = random.Random("real")
     with (
@@ -46,7 +47,7 @@ def test_junk_in_a_real_zookeeper_stops_nothing_but_itself(tmp_path: Path) -> No
             # Without its cookie a bookie that no ledger names any more would be unknown.
             kept = {*known, paths.cookie(junk.ROOT, lost)}
             cluster.stop_bookie(lost, destroy=True)
-            for _ in range(6):
+            for _ in range(3):
                 planted = junk.nodes(dice, node, healthy, alive, lost)
                 print(planted)  # shown when it fails
                 for path, data in planted.items():

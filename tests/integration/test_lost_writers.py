@@ -11,14 +11,16 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.rows import check_numbered_ledger
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
-KINDS = ["small", "bulk", "both"]
+KINDS = ("both", "small", "bulk")
 
 
-@pytest.mark.parametrize("quorum", ["3/3/2", "5/3/2"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "quorum"), first_of(*((k, q) for q in ("3/3/2", "5/3/2") for k in KINDS))
+)
 def test_a_frozen_writer_that_goes_on_after_a_recovery_is_told_that_it_was_fenced(
     cluster: LocalCluster, bk: BookKeeper, kind: str, quorum: str
 ) -> None:
@@ -38,6 +40,7 @@ def test_a_frozen_writer_that_goes_on_after_a_recovery_is_told_that_it_was_fence
         check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
 
 
+@pytest.mark.full
 def test_a_writer_frozen_before_its_close_does_not_close_what_another_recovered(
     cluster: LocalCluster, bk: BookKeeper
 ) -> None:
@@ -58,8 +61,9 @@ def test_a_writer_frozen_before_its_close_does_not_close_what_another_recovered(
         assert check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged) == 50
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "seed"), first_of(*((k, seed) for seed in (1, 0, 2) for k in KINDS))
+)
 def test_whatever_a_killed_writer_was_told_is_there(
     cluster: LocalCluster, bk: BookKeeper, kind: str, seed: int
 ) -> None:
@@ -81,6 +85,7 @@ def test_whatever_a_killed_writer_was_told_is_there(
         assert check_numbered_ledger(bk, ledger_id, *writer.acknowledged) >= wanted
 
 
+@pytest.mark.full
 def test_a_recoverer_that_is_killed_leaves_a_ledger_that_the_next_one_closes(
     cluster: LocalCluster, bk: BookKeeper
 ) -> None:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
-    CookieMismatchError,
-    EntryUnreadableError,
     InvalidArgumentError,
     NotEnoughBookiesError,
 )
@@ -29,7 +22,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.outages import paused, without_storage
+from spark_bookkeeper.testing.outages import paused
+from spark_bookkeeper.testing.program import Program, until
 from spark_bookkeeper.testing.rows import (
     check_numbered_ledger,
     check_replicas,
@@ -40,6 +34,7 @@ from spark_bookkeeper.testing.rows import (
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from spark_bookkeeper.testing.slotlog import damaged_paths, log_of
 from spark_bookkeeper.testing.small_disk import MountRefusedError, SmallDisk
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
@@ -48,56 +43,25 @@ ENDLESS = BookieConfig(
 )
 """The agent does not see the end of the space coming: writers meet it first."""
 
+SHORT_BELOW_A_MIB = BookieConfig(
+    probe_interval_ms=60_000,  # it looks when the test says so
+    readonly_below_free_bytes=1 << 20,
+    writable_above_free_bytes=1 << 20,
+)
+
 CAPABLE = "-dac_override,-dac_read_search"
 """What root has to lose for permissions to mean something to it."""
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.01)
 
 
 def tree_of(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-# Whose partition is it?
-
-
-def test_a_partition_of_another_cluster_is_refused_and_stays_as_it_is(
-    cluster: LocalCluster, bk: BookKeeper, tmp_path: Path
-) -> None:
-    runtime = ThreadRuntime()
-    with LocalCluster(tmp_path / "other", bookies=1) as other:
-        foreign = other.bookie_ids[0]
-        other.stop_bookie(foreign)
-        before = tree_of(other.root_of(foreign))
-        storage = LocalStorage(other.root_of(foreign))
-        store = bk.context.store
-        for bookie in (foreign, "10.0.0.7:3181"):
-            agent = BookieAgent(store, storage, BookieId(bookie), runtime)
-            with pytest.raises(CookieMismatchError) as caught:
-                agent.start()
-            assert "belongs to another cluster" in caught.value.message
-            assert store.instance_id() in caught.value.message
-            assert "Nothing was changed" in caught.value.message
-            assert "What to do:" in caught.value.message
-            with pytest.raises(InvalidArgumentError, match="belongs to bookie") as refused:
-                format_bookie(store, storage, BookieId("10.0.0.7:3181"), token=runtime.token)
-            assert "last good copy" in refused.value.message
-        assert tree_of(other.root_of(foreign)) == before
-    assert "10.0.0.7:3181" not in {c.value.bookie_id for c in bk.context.store.cookies()}
-
-
 def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledgers(
-    tmp_path: Path,
+    cluster_of: Callable[[int], LocalCluster],
 ) -> None:
-    with (
-        LocalCluster(tmp_path / "c", bookies=2) as cluster,
-        connect_without_spark(cluster.metadata_uri) as bk,
-    ):
+    cluster = cluster_of(2)
+    with connect_without_spark(cluster.metadata_uri) as bk:
         with bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
             writer.append(numbered(0))
         bookie = writer.metadata.fragments[0].ensemble[0]
@@ -126,7 +90,7 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
 
 
 @pytest.fixture
-def small_disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
+def small_disks(tmp_path: Path, guests: None) -> Iterator[list[SmallDisk]]:
     """Bookies 1 and 2 of the cluster ``tmp_path/c`` will be on disks of their own.
 
     They are large enough to be probed; ``shrink`` leaves 2 MiB of them.
@@ -143,7 +107,7 @@ def small_disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
             disk.unmount()
 
 
-@pytest.mark.parametrize("kind", ["small", "bulk"])
+@pytest.mark.parametrize("kind", first_of("small", "bulk"))
 def test_a_full_disk_is_replaced_and_nothing_half_done_is_left(
     tmp_path: Path, small_disks: list[SmallDisk], kind: str
 ) -> None:
@@ -214,53 +178,13 @@ def test_with_every_disk_full_the_append_fails_and_says_what_is_certain(
         check_numbered_ledger(bk, writer.ledger_id, acknowledged, acknowledged + 1)
 
 
-def test_an_agent_sees_a_full_disk_and_new_ledgers_go_elsewhere(
-    tmp_path: Path, small_disks: list[SmallDisk]
-) -> None:
-    config = BookieConfig(
-        probe_interval_ms=60_000,  # it looks when the test says so
-        readonly_below_free_bytes=1 << 20,
-        writable_above_free_bytes=1 << 20,
-    )
-    with (
-        LocalCluster(tmp_path / "c", bookies=4, config=config) as cluster,
-        connect_without_spark(cluster.metadata_uri) as bk,
-    ):
-
-        def states() -> dict[str, str]:
-            return {row["bookie_id"]: row["state"] for row in bk.bookies_arrow().to_pylist()}
-
-        full = cluster.bookie_ids[0]
-        small_disks[0].shrink()
-        filler = cluster.root_of(full) / "ledgers" / "filler"
-        filler.write_bytes(bytes(1_500_000))
-        cluster.agent(full).step()
-        assert states()[full] == "readonly"
-        with pytest.raises(NotEnoughBookiesError, match="read-only") as caught:
-            bk.create_ledger(ensemble_size=4)
-        assert full in caught.value.causes
-        with bk.create_ledger() as writer:
-            writer.append(numbered(0))
-        assert full not in writer.metadata.fragments[0].ensemble
-
-        filler.unlink()
-        cluster.agent(full).step()
-
-        assert states()[full] == "writable"
-
-
 def test_writers_leave_a_bookie_when_its_agent_sees_that_space_is_short(
     tmp_path: Path, small_disks: list[SmallDisk]
 ) -> None:
-    config = BookieConfig(
-        probe_interval_ms=60_000,  # it looks when the test says so
-        readonly_below_free_bytes=1 << 20,
-        writable_above_free_bytes=1 << 20,
-    )
     with (
-        LocalCluster(tmp_path / "c", bookies=5, config=config) as cluster,
+        LocalCluster(tmp_path / "c", bookies=5, config=SHORT_BELOW_A_MIB) as cluster,
         connect_without_spark(
-            cluster.metadata_uri, config=ClientConfig(add_timeout_ms=5_000)
+            cluster.metadata_uri, config=ClientConfig(add_timeout_ms=5_000, explicit_lac_ms=0)
         ) as bk,
     ):
         short = cluster.bookie_ids[0]
@@ -274,22 +198,34 @@ def test_writers_leave_a_bookie_when_its_agent_sees_that_space_is_short(
             rows += 1
         wait_for_every_copy(writer)
         small_disks[0].shrink()
-        (cluster.root_of(short) / "ledgers" / "filler").write_bytes(bytes(1_500_000))
+        filler = cluster.root_of(short) / "ledgers" / "filler"
+        filler.write_bytes(bytes(1_500_000))
 
         cluster.agent(short).step()
+        with pytest.raises(NotEnoughBookiesError, match="read-only") as caught:
+            bk.create_ledger(ensemble_size=5)
+        assert short in caught.value.causes
         while short in writer.metadata.last_fragment.ensemble:
             writer.append(numbered(rows))
             rows += 1
-        slots = len(list(cluster.root_of(short).glob("ledgers/*/slots/*")))
+        last = writer.last_add_confirmed
         for _ in range(20):
             writer.append(numbered(rows))
             rows += 1
         writer.close()
 
-        assert len(list(cluster.root_of(short).glob("ledgers/*/slots/*"))) == slots
+        there = cluster.root_of(short).glob("ledgers/*/slots/*.arrow")
+        assert max(int(slot.stem) for slot in there) <= last
         assert check_numbered_ledger(bk, writer.ledger_id, -1, rows) == rows
-        report = bk.check_ledgers([writer.ledger_id], percentage=100)
-        assert report.is_complete, "it has its whole share of what was acknowledged before"
+        # A copy that was on its way to it when it was left may be missing.
+        replicas = bk.diff_replicas_arrow(writer.ledger_id).to_pylist()
+        good = {
+            r["entry_id"] for r in replicas if (r["bookie_id"], r["status"]) == (short, "verified")
+        }
+        assert good >= set(range(20)), "it has its whole share of what was acknowledged before"
+        filler.unlink()
+        cluster.agent(short).step()
+        assert {row["state"] for row in bk.bookies_arrow().to_pylist()} == {"writable"}
 
 
 def test_a_disk_that_became_read_only_is_replaced(
@@ -318,7 +254,7 @@ def test_a_disk_that_became_read_only_is_replaced(
 # Forbidden
 
 
-@pytest.mark.parametrize("kind", ["small", "bulk"])
+@pytest.mark.parametrize("kind", first_of("small", "bulk"))
 def test_a_directory_that_may_no_longer_be_touched_is_replaced(
     cluster: LocalCluster, bk: BookKeeper, kind: str
 ) -> None:
@@ -346,64 +282,41 @@ def test_a_directory_that_may_no_longer_be_touched_is_replaced(
 # Agents
 
 
-def start_agent(uri: str, bookie: str, root: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", uri]
-    return subprocess.Popen(
-        [*command, "bookie", "start", "--bookie-id", bookie, "--root", str(root)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_killed_agent_takes_its_bookie_out_of_new_ensembles_and_nothing_else(
-    cluster: LocalCluster, bk: BookKeeper, tmp_path: Path
+    cluster_of: Callable[[int], LocalCluster], tmp_path: Path
 ) -> None:
-    store = bk.context.store
-    bookie = "10.0.0.9:3181"
-    root = tmp_path / "bookie"
+    bookie, root = "10.0.0.9:3181", tmp_path / "bookie"
     root.mkdir()
-    agent = start_agent(bk.metadata_uri, bookie, root)
+    environment = {"SPARK_BOOKKEEPER_METADATA_URI": cluster_of(3).metadata_uri}
+
+    def start_agent() -> Program:
+        place = ("--bookie-id", bookie, "--root", root)
+        return Program(tmp_path / "log", "bookie", "start", *place, environment=environment)
+
+    agent = start_agent()
     try:
-        until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "registered")
-        writer = bk.create_ledger(ensemble_size=7, write_quorum_size=3, ack_quorum_size=2)
-        assert bookie in writer.metadata.last_fragment.ensemble
-        writer.append(numbered_table(0, 100))
+        with connect_without_spark(*environment.values()) as bk:
+            store = bk.context.store
+            until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "registered")
+            writer = bk.create_ledger(ensemble_size=4, write_quorum_size=3, ack_quorum_size=2)
+            assert bookie in writer.metadata.last_fragment.ensemble
+            writer.append(numbered_table(0, 100))
 
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
+            agent.kill()
 
-        for number in range(100, 200):
-            writer.append(numbered(number))
-        writer.close()
-        assert len(writer.metadata.fragments) == 1  # data does not pass through an agent
-        assert check_numbered_ledger(bk, writer.ledger_id, -1, 200) == 200
-        until(lambda: all(r.bookie_id != bookie for r in store.registrations()), "session ended")
-        with pytest.raises(NotEnoughBookiesError) as caught:
-            bk.create_ledger(ensemble_size=7)
-        assert "not registered: down or lost" in caught.value.causes[bookie]
+            for number in range(100, 200):
+                writer.append(numbered(number))
+            writer.close()
+            assert len(writer.metadata.fragments) == 1  # data does not pass through an agent
+            assert check_numbered_ledger(bk, writer.ledger_id, -1, 200) == 200
+            until(lambda: all(r.bookie_id != bookie for r in store.registrations()), "it is gone")
+            with pytest.raises(NotEnoughBookiesError) as caught:
+                bk.create_ledger(ensemble_size=4)
+            assert "not registered: down or lost" in caught.value.causes[bookie]
 
-        agent = start_agent(bk.metadata_uri, bookie, root)
-        until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "again")
-        check_replicas(bk, writer.ledger_id)
-        bk.delete_ledger(writer.ledger_id)
+            agent = start_agent()
+            until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "again")
+            check_replicas(bk, writer.ledger_id)
     finally:
-        agent.send_signal(signal.SIGTERM)
-        agent.wait(60)
-
-
-def test_a_reader_without_any_replica_names_what_each_bookie_said(
-    cluster: LocalCluster, bk: BookKeeper
-) -> None:
-    with bk.create_ledger() as writer:
-        writer.append(numbered(0))
-    ensemble = writer.metadata.fragments[0].ensemble
-    with without_storage(cluster, *ensemble):
-        with pytest.raises(EntryUnreadableError) as caught:
-            bk.open_ledger(writer.ledger_id).read_arrow()
-        assert set(caught.value.causes) == set(ensemble)
-        assert "do not delete the ledger" in caught.value.message
-        statuses = [row.status for row in bk.check_ledgers([writer.ledger_id]).rows]
-        assert statuses == ["unavailable"] * 3
-    assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
+        agent.kill()

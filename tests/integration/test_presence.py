@@ -14,9 +14,8 @@ from kazoo.client import KazooClient
 
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
-from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
@@ -82,10 +81,7 @@ def writing(cluster: LocalCluster) -> Iterator[Writer]:
 
 
 def state_of(bk: BookKeeper, ledger_id: int) -> str | None:
-    rows = bk.ledgers_arrow().to_pylist()
-    (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
-    shown: str | None = row["writer_state"]
-    return shown
+    return bk.ledger(ledger_id).writer_state
 
 
 def test_a_writer_that_is_killed_is_gone_and_its_ledger_can_be_recovered(
@@ -105,6 +101,7 @@ def test_a_writer_that_is_killed_is_gone_and_its_ledger_can_be_recovered(
         assert state_of(bk, writer.ledger_id) is None
 
 
+@pytest.mark.full
 def test_a_frozen_writer_is_shown_as_gone_and_as_living_once_it_goes_on(
     cluster: LocalCluster, bk: BookKeeper
 ) -> None:
@@ -117,6 +114,7 @@ def test_a_frozen_writer_is_shown_as_gone_and_as_living_once_it_goes_on(
         assert writer.append() == "appended 2\n"
 
 
+@pytest.mark.full
 def test_a_frozen_writer_whose_ledger_was_deleted_meanwhile_appends_nothing_more(
     cluster: LocalCluster, bk: BookKeeper
 ) -> None:
@@ -131,37 +129,6 @@ def test_a_frozen_writer_whose_ledger_was_deleted_meanwhile_appends_nothing_more
 
         assert writer.append().startswith("NoSuchLedgerError")
         assert "was DELETED" in writer.append()
-
-
-def test_a_living_writer_learns_of_a_deletion_by_any_tool(
-    cluster: LocalCluster, bk: BookKeeper
-) -> None:
-    uri = parse_metadata_uri(cluster.metadata_uri)
-    raw = KazooClient(uri.hosts)
-    raw.start(timeout=60)
-    writer = bk.create_ledger()
-    writer.append(b"0")
-
-    raw.delete(paths.ledger(uri.root, writer.ledger_id))
-
-    raw.stop()
-    raw.close()
-    with pytest.raises(NoSuchLedgerError):
-        eventually(lambda: writer.append(b"1") < 0)
-    with pytest.raises(NoSuchLedgerError):
-        writer.close()
-
-
-def test_a_closed_ledger_leaves_no_node_behind(cluster: LocalCluster, bk: BookKeeper) -> None:
-    store = bk.context.store
-    before = store.writers()
-    for end in ("close", "abandon"):
-        writer = bk.create_ledger()
-        writer.append(b"0")
-        assert len(store.writers()) == len(before) + 1
-        getattr(writer, end)()
-
-        eventually(lambda: store.writers() == before)
 
 
 def test_many_writers_of_one_session_come_and_go(cluster: LocalCluster) -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.rows import check_replicas
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
@@ -127,16 +128,17 @@ def lineitem(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("source", "compression"),
-    [("packages", "zstd"), pytest.param("lineitem", None, marks=pytest.mark.slow)],
+    first_of(("packages", "zstd"), ("lineitem", None)),
 )
 def test_real_rows_are_identical_after_two_bookies_are_lost_one_after_the_other(
-    request: pytest.FixtureRequest, tmp_path: Path, source: str, compression: str | None
+    request: pytest.FixtureRequest,
+    cluster_of: Callable[[int], LocalCluster],
+    source: str,
+    compression: str | None,
 ) -> None:
     table: pa.Table = request.getfixturevalue(source)
-    with (
-        LocalCluster(tmp_path / "c", bookies=6) as cluster,
-        connect_without_spark(cluster.metadata_uri) as bk,
-    ):
+    cluster = cluster_of(6)
+    with connect_without_spark(cluster.metadata_uri) as bk:
         writer = bk.create_ledger(
             ensemble_size=4,
             write_quorum_size=3,

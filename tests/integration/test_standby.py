@@ -17,8 +17,8 @@ import pytest
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 
-# Slow: what is shown of a standby is shown in one process by tests/logs/test_standby.py as well.
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+# Full: what is shown of a standby is shown in one process by tests/logs/test_standby.py as well.
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 ROLL = re.compile(r"Value = (\d), position = ([\d:]+), (leading|following)\n")
 PATIENCE_SECONDS = 120

@@ -24,6 +24,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.program import until
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
 
@@ -38,29 +39,6 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster whose ZooKeeper a test may stop."""
     with LocalCluster(tmp_path / "c", bookies=4) as running:
         yield running
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.01)
-
-
-def test_a_writer_goes_on_while_zookeeper_is_stopped_and_closes_when_it_is_back(
-    own: LocalCluster,
-) -> None:
-    with Actor("write", own.metadata_uri, "--rows", 3000, "--wait") as writer:
-        writer.wait_for("rows", at_least=100)
-        own.zookeeper.stop()
-        writer.wait_for("written")  # appending needs no metadata
-        assert writer.acknowledged == (2999, 3000)
-        own.zookeeper.start()
-        writer.tell("close")
-
-        assert writer.wait_for("closed") == 2999
-        with connect_without_spark(own.metadata_uri) as bk:
-            assert check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged) == 3000
 
 
 def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
@@ -87,6 +65,7 @@ def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -
         hidden.rename(own.root_of(lost))
 
 
+@pytest.mark.full
 def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: LocalCluster) -> None:
     with connect_without_spark(own.metadata_uri) as bk:
         writer = bk.create_ledger(ack_quorum_size=3)
@@ -149,6 +128,7 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             bk.ledger(writer.ledger_id)
 
 
+@pytest.mark.full
 def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next(
     own: LocalCluster,
 ) -> None:
@@ -177,6 +157,7 @@ def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next
             check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
 
 
+@pytest.mark.full
 def test_bookies_whose_session_ended_register_again(tmp_path: Path) -> None:
     with Actor("local", tmp_path / "c") as owner:
         uri = owner.wait_for("uri")
@@ -208,7 +189,7 @@ def sessions(cluster: LocalCluster) -> int:
     pytest.fail("ZooKeeper does not say how many sessions it has")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
     own: LocalCluster,
 ) -> None:
@@ -284,7 +265,7 @@ class ZooKeeperEnsemble:
             self.kill(number)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
     tmp_path: Path,
 ) -> None:
@@ -325,7 +306,7 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
         with connect_without_spark(servers.uri) as bk:
             thread = threading.Thread(target=write_ledgers, args=[bk])
             thread.start()
-            for _ in range(4):
+            for _ in range(2):
                 before = len(written)
                 until(lambda before=before: len(written) > before + 2, "ledgers are written")  # type: ignore[misc]
                 leader = None
