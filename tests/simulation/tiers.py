@@ -12,7 +12,7 @@ def tiers(*, plain: int, full: int, exhaustive: int, block: int = 10_000) -> lis
     Those below ``plain`` have no mark, those below ``full`` have that mark, and those below
     ``exhaustive`` have that one.
     """
-    marked = (
+    marked: tuple[tuple[range, list[pytest.MarkDecorator]], ...] = (
         (range(plain), []),
         (range(plain, full), [pytest.mark.full]),
         (range(full, exhaustive), [pytest.mark.exhaustive]),
