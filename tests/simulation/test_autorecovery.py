@@ -28,6 +28,7 @@ from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
+from spark_bookkeeper.testing.simulation import autorecovery_lifetime
 from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,
@@ -255,9 +256,13 @@ def compact_away_what_was_not_read(patch: Patch) -> None:
     patch.setattr(Retrieval, "_reasons", lambda self: {})
 
 
-@breaking("more than")
+@breaking("more than", 2)
 def take_a_long_wait_for_another_clock(patch: Patch) -> None:
-    """Workers look again at once at what is to be left alone for long."""
+    """Workers look again at once at what is to be left alone for long.
+
+    They would do so for ever; usual lifetimes take less than half of these steps.
+    """
+    patch.setattr(autorecovery_lifetime, "STEPS", 10_000)
     patch.setattr(TaskNote, "is_due", lambda *_: True)
 
 
