@@ -40,6 +40,16 @@ def machine(quorum: Quorum, fragment_first: int = 0) -> Recovery:
     return Recovery(ledger(quorum, fragment_first))
 
 
+def answered(
+    quorum: Quorum, *answers: FencedAnswer | UnknownAnswer, fragment_first: int = 0
+) -> Recovery:
+    """What each bookie said, in the order of the ensemble."""
+    recovery = machine(quorum, fragment_first)
+    for position, answer in enumerate(answers):
+        recovery.answered(position, answer)
+    return recovery
+
+
 @cache
 def ledger(quorum: Quorum, fragment_first: int) -> LedgerMetadata:
     ensemble = NAMES[: quorum.ensemble_size]
@@ -70,9 +80,7 @@ def undecided(found: Decision | Undecided) -> Undecided:
 
 
 def test_an_empty_ledger_ends_before_its_first_entry() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    for position in range(3):
-        recovery.answered(position, fenced())
+    recovery = answered(Quorum(3, 3, 2), fenced(), fenced(), fenced())
 
     decision = decided(recovery.decide())
 
@@ -82,10 +90,7 @@ def test_an_empty_ledger_ends_before_its_first_entry() -> None:
 
 
 def test_one_copy_of_an_entry_keeps_it_and_the_others_are_made_again() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    recovery.answered(0, fenced(5, 6, lac=4))
-    recovery.answered(1, fenced(5, lac=4))
-    recovery.answered(2, fenced(lac=3))
+    recovery = answered(Quorum(3, 3, 2), fenced(5, 6, lac=4), fenced(5, lac=4), fenced(lac=3))
 
     decision = decided(recovery.decide())
 
@@ -95,28 +100,20 @@ def test_one_copy_of_an_entry_keeps_it_and_the_others_are_made_again() -> None:
 
 
 def test_r8_reading_forward_never_begins_below_the_last_fragment() -> None:
-    recovery = machine(Quorum(3, 3, 2), fragment_first=10)
-    for position in range(3):
-        recovery.answered(position, fenced())
+    recovery = answered(Quorum(3, 3, 2), fenced(), fenced(), fenced(), fragment_first=10)
 
     assert decided(recovery.decide()).last_entry_id == 9
 
 
 def test_reading_forward_begins_behind_the_highest_lac() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    recovery.answered(0, fenced(lac=7))
-    recovery.answered(1, fenced(4, 5, 6, 7, lac=3))
-    recovery.answered(2, DOWN)
+    recovery = answered(Quorum(3, 3, 2), fenced(lac=7), fenced(4, 5, 6, 7, lac=3), DOWN)
 
     assert recovery.first_recovered == 8
     assert decided(recovery.decide()).last_entry_id == 7
 
 
 def test_a_bookie_that_does_not_answer_gets_its_copies_elsewhere() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    recovery.answered(0, fenced(0))
-    recovery.answered(1, fenced())
-    recovery.answered(2, DOWN)
+    recovery = answered(Quorum(3, 3, 2), fenced(0), fenced(), DOWN)
 
     decision = decided(recovery.decide())
 
@@ -125,10 +122,7 @@ def test_a_bookie_that_does_not_answer_gets_its_copies_elsewhere() -> None:
 
 
 def test_too_few_fences_leave_the_ledger_undecided_and_name_the_blockers() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    recovery.answered(0, fenced(lac=4))
-    recovery.answered(1, DOWN)
-    recovery.answered(2, DOWN)
+    recovery = answered(Quorum(3, 3, 2), fenced(lac=4), DOWN, DOWN)
 
     found = undecided(recovery.decide())
 
@@ -139,9 +133,7 @@ def test_too_few_fences_leave_the_ledger_undecided_and_name_the_blockers() -> No
 
 
 def test_without_fences_an_entry_that_is_held_does_not_count_as_doubtful() -> None:
-    recovery = machine(Quorum(2, 2, 1))
-    recovery.answered(0, fenced(0, 1))
-    recovery.answered(1, DOWN)
+    recovery = answered(Quorum(2, 2, 1), fenced(0, 1), DOWN)
 
     found = undecided(recovery.decide())
 
@@ -151,29 +143,21 @@ def test_without_fences_an_entry_that_is_held_does_not_count_as_doubtful() -> No
 
 
 def test_every_bookie_whose_fence_is_missing_is_named_also_outside_the_first_write_set() -> None:
-    recovery = machine(Quorum(4, 2, 1))  # entries are striped: a b, b c, c d, d a
-    recovery.answered(0, fenced())
-    recovery.answered(1, DOWN)
-    recovery.answered(2, DOWN)
-    recovery.answered(3, fenced())
+    # entries are striped: a b, b c, c d, d a
+    recovery = answered(Quorum(4, 2, 1), fenced(), DOWN, DOWN, fenced())
 
     assert undecided(recovery.decide()).blockers == ("b", "c")
 
 
 def test_a_damaged_copy_on_a_fenced_bookie_does_not_block_its_fence() -> None:
-    recovery = machine(Quorum(3, 3, 1))
-    recovery.answered(0, fenced(0))
+    recovery = answered(Quorum(3, 3, 1), fenced(0), fenced(0), DOWN)
     recovery.refute(0, EntryId(0), "digest does not match")
-    recovery.answered(1, fenced(0))
-    recovery.answered(2, DOWN)
 
     assert undecided(recovery.decide()).blockers == ("c",)
 
 
 def test_r5_a_damaged_copy_is_neither_a_hit_nor_a_miss() -> None:
-    recovery = machine(Quorum(3, 3, 3))
-    for position in range(3):
-        recovery.answered(position, fenced(0))
+    recovery = answered(Quorum(3, 3, 3), fenced(0), fenced(0), fenced(0))
     for position in range(3):
         recovery.refute(position, EntryId(0), "digest does not match")
 
@@ -202,10 +186,7 @@ def test_a_rescued_entry_is_kept_and_copied_to_every_position() -> None:
 
 
 def test_r5_without_fences_a_rescued_entry_decides_nothing() -> None:
-    recovery = machine(Quorum(3, 3, 2))
-    recovery.answered(0, fenced(0))
-    recovery.answered(1, DOWN)
-    recovery.answered(2, DOWN)
+    recovery = answered(Quorum(3, 3, 2), fenced(0), DOWN, DOWN)
     recovery.refute(0, EntryId(0), "digest does not match")
     recovery.rescue([EntryId(0)])
 
@@ -213,10 +194,7 @@ def test_r5_without_fences_a_rescued_entry_decides_nothing() -> None:
 
 
 def test_r5_an_entry_that_may_be_in_a_damaged_file_is_no_miss() -> None:
-    recovery = machine(Quorum(3, 3, 3))
-    recovery.answered(0, fenced(doubt=(0, 2)))
-    recovery.answered(1, DOWN)
-    recovery.answered(2, DOWN)
+    recovery = answered(Quorum(3, 3, 3), fenced(doubt=(0, 2)), DOWN, DOWN)
 
     found = undecided(recovery.decide())
 
@@ -225,20 +203,14 @@ def test_r5_an_entry_that_may_be_in_a_damaged_file_is_no_miss() -> None:
 
 
 def test_r5_an_answer_from_outside_the_write_set_says_nothing() -> None:
-    recovery = machine(Quorum(4, 2, 1))  # entry 0 is striped to a and b
-    recovery.answered(0, fenced())
-    recovery.answered(1, fenced(doubt=(0, 0)))
-    recovery.answered(2, fenced())
-    recovery.answered(3, fenced())
+    # entry 0 is striped to a and b
+    recovery = answered(Quorum(4, 2, 1), fenced(), fenced(doubt=(0, 0)), fenced(), fenced())
 
     assert undecided(recovery.decide()).entry_id == 0
 
 
 def test_everything_that_would_count_is_verified_first() -> None:
-    recovery = machine(Quorum(3, 2, 2))
-    recovery.answered(0, fenced(0, 2))
-    recovery.answered(1, fenced(0, 1))
-    recovery.answered(2, fenced(1, 2))
+    recovery = answered(Quorum(3, 2, 2), fenced(0, 2), fenced(0, 1), fenced(1, 2))
 
     assert recovery.verifications() == [verify(0, 0, 2), verify(1, 0, 1), verify(2, 1, 2)]
     recovery.refute(1, EntryId(1), "cut short")
