@@ -33,7 +33,6 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import refusals, update
 from spark_bookkeeper.metadata.store import LedgerStore, Versioned
-from spark_bookkeeper.metadata.update import Transform
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -194,13 +193,7 @@ def a_disk_that_holds_data_was_not_replaced(ground: Ground) -> None:
 
 
 def without_r14(patch: pytest.MonkeyPatch) -> None:
-    def hopeful(
-        store: LedgerStore,
-        ledger_id: LedgerId,
-        transform: Transform,
-        *,
-        known: Versioned[LedgerMetadata] | None = None,
-    ) -> Versioned[LedgerMetadata]:
+    def hopeful(store: Any, ledger_id: Any, transform: Any, *, known: Any = None) -> Any:
         current = known if known is not None else store.read_ledger(ledger_id)
         intended = transform(current.value)
         assert intended is not None

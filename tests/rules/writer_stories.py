@@ -9,10 +9,7 @@ import pytest
 from spark_bookkeeper.bookie.reserve import Reserve, reserve_bytes
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.errors import (
-    AppendFailedError,
-    BookieFullError,
-)
+from spark_bookkeeper.errors import AppendFailedError, BookieFullError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.writer import (
     Acknowledge,

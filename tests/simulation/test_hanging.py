@@ -32,14 +32,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import RecoveryReport, Row
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    ItemT,
-    LocalRunner,
-    Progress,
-    ResultT,
-    Step,
-)
+from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
