@@ -45,7 +45,8 @@ from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.slotlog import log_of
-from tests.rules.story import USUAL, needs, open_ledger_with, put, without
+from tests.rules.story import needs, put, without
+from tests.worlds import USUAL, payloads, written
 
 # R10
 
@@ -102,7 +103,7 @@ def without_rw_closed_only(patch: pytest.MonkeyPatch) -> None:
 
 @needs("rw_closed_only", without_rw_closed_only)
 def an_ensemble_that_is_written_to_is_left_alone(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 1)
+    writer = written(ground, 1, close=False)
     lost = writer.metadata.last_fragment.ensemble[0]
     ground.stop(lost)
     work = FragmentWork(writer.ledger_id, EntryId(0), (lost,), None, False, None)
@@ -129,7 +130,7 @@ def without_refill_fixed_only(patch: pytest.MonkeyPatch) -> None:
 @needs("refill_fixed_only", without_refill_fixed_only, bookies=3)
 def a_wiped_bookie_has_no_say_in_a_recovery(ground: Ground) -> None:
     """An entry is on two bookies, one of which is wiped; the other is away when it is asked for."""
-    writer = open_ledger_with(ground, 1)
+    writer = written(ground, 1, close=False)
     wiped, away, _ = writer.metadata.last_fragment.ensemble
     for position in range(2):
         put(ground, writer, position, 1, 1)
@@ -148,8 +149,7 @@ def a_wiped_bookie_has_no_say_in_a_recovery(ground: Ground) -> None:
 
 @needs("refill_whole", without(refilling, "_is_whole", lambda shares: True), bookies=3)
 def a_bookie_that_is_out_of_limbo_holds_everything(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 3)
-    writer.close()
+    writer = written(ground, 3)
     wiped, *others = writer.metadata.last_fragment.ensemble
     ground.format(wiped)
     for other in others:
@@ -162,14 +162,12 @@ def a_bookie_that_is_out_of_limbo_holds_everything(ground: Ground) -> None:
     for other in others:
         ground.stop(other, destroy=True)
 
-    with lifecycle.open_ledger(ground.client(), writer.ledger_id) as reader:
-        assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
+    assert payloads(ground, writer) == [b"0", b"1", b"2"]
 
 
 @needs("replaced_empty_only", without(formatting, "_check_replaced", lambda _: None), bookies=3)
 def a_disk_that_holds_data_was_not_replaced(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 1)
-    writer.close()
+    writer = written(ground, 1)
     kept, *others = writer.metadata.last_fragment.ensemble
     ground.stop(kept)
     for other in others:
@@ -185,8 +183,7 @@ def a_disk_that_holds_data_was_not_replaced(ground: Ground) -> None:
         )
     ground.start(kept)
 
-    with lifecycle.open_ledger(ground.client(), writer.ledger_id) as reader:
-        assert [entry.payload for entry in reader.entries()] == [b"0"]
+    assert payloads(ground, writer) == [b"0"]
 
 
 # R14
@@ -207,8 +204,7 @@ def without_r14(patch: pytest.MonkeyPatch) -> None:
 
 @needs("R14", without_r14)
 def a_change_that_may_have_been_lost_is_looked_for(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    writer = written(ground, 1, close=False)
     victim = writer.metadata.last_fragment.ensemble[0]
     lost: list[str] = []
 
@@ -338,8 +334,7 @@ def planned_work_is_for_the_ledger_it_was_planned_for(ground: Ground) -> None:
 @needs("delete_fence", without(deletion, "_fence", lambda context, ledger_id, metadata: {}))
 def a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile(ground: Ground) -> None:
     frozen = ground.client()
-    writer = lifecycle.create_ledger(frozen, USUAL)
-    writer.append(b"before")
+    writer = written(frozen, 1, close=False)
     frozen.store.close()  # its session ends, and nothing tells it of anything
 
     lifecycle.delete_ledger(ground.context, writer.ledger_id)
@@ -354,8 +349,7 @@ def a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile(groun
 @needs("delete_coverage", without(Quorum, "has_coverage", lambda self, answered: True))
 def a_ledger_is_not_deleted_while_a_frozen_writer_could_go_on(ground: Ground) -> None:
     frozen = ground.client()
-    writer = lifecycle.create_ledger(frozen, USUAL)
-    writer.append(b"before")
+    writer = written(frozen, 1, close=False)
     frozen.store.close()
     for bookie in writer.metadata.last_fragment.ensemble[:2]:  # an ack quorum
         ground.stop(bookie)

@@ -24,8 +24,9 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.recovery import Decision, FencedAnswer
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import log_of
-from tests.rules.story import USUAL, needs, open_ledger_with, put
+from tests.rules.story import needs, put
 from tests.simulation import mutants
+from tests.worlds import written
 
 # R5
 
@@ -37,7 +38,7 @@ def without_cookie_neg(patch: pytest.MonkeyPatch) -> None:
 
 @needs("cookie_neg", without_cookie_neg)
 def wiped_bookies_say_nothing(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 3)
+    writer = written(ground, 3, close=False)
     a, b, c = writer.metadata.last_fragment.ensemble
     ground.format(a)
     ground.format(b)
@@ -60,7 +61,7 @@ def closes_right_or_waits(ground: Ground, writer: LedgerWriter, last: int) -> No
 
 def two_acknowledged(ground: Ground) -> tuple[LedgerWriter, BookieId, BookieId]:
     """Entries 1 and 2 on two bookies, and so acknowledged; the third has only entry 0."""
-    writer = open_ledger_with(ground, 1)
+    writer = written(ground, 1, close=False)
     a, b, _ = writer.metadata.last_fragment.ensemble
     for entry_id in (1, 2):
         put(ground, writer, 0, entry_id, entry_id)
@@ -180,7 +181,7 @@ def without_wb_sealed(patch: pytest.MonkeyPatch) -> None:
 
 @needs("wb_sealed", without_wb_sealed)
 def an_entry_behind_a_fence_is_kept(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 1)
+    writer = written(ground, 1, close=False)
     members = writer.metadata.last_fragment.ensemble
     ledger = writer._adds.ledger
     # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
@@ -207,8 +208,7 @@ def without_in_recovery(patch: pytest.MonkeyPatch) -> None:
 
 @needs("in_recovery", without_in_recovery, bookies=6)
 def a_recovery_takes_the_ledger_from_its_writer(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    writer = written(ground, 1, close=False)
     victim = writer.metadata.last_fragment.ensemble[2]
     told: list[int] = []
 
@@ -260,7 +260,7 @@ def without_rec_ec_at_close_rec_reads_orig(patch: pytest.MonkeyPatch) -> None:
 
 @needs("rec_ec_at_close, rec_reads_orig", without_rec_ec_at_close_rec_reads_orig)
 def a_second_recovery_asks_who_held_the_entries(ground: Ground) -> None:
-    writer = open_ledger_with(ground, 1)
+    writer = written(ground, 1, close=False)
     a, b, c = writer.metadata.last_fragment.ensemble
     (spare,) = set(ground.bookie_ids) - {a, b, c}
     put(ground, writer, 0, 1, 1)
@@ -297,9 +297,7 @@ def without_r17_listing(patch: pytest.MonkeyPatch) -> None:
 
 @needs("R17_listing", without_r17_listing)
 def a_listing_that_lags_hides_no_entry_from_a_recovery(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for i in range(3):
-        writer.append(b"%d" % i)
+    writer = written(ground, 3, close=False)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStorage, "list", lambda self, directory: [])
@@ -323,8 +321,7 @@ def without_r17_cache(patch: pytest.MonkeyPatch) -> None:
 
 @needs("R17_cache", without_r17_cache, bookies=5)
 def metadata_that_was_read_long_ago_is_compared_before_it_counts(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    writer = written(ground, 1, close=False)
     remembered = ground.context.store.read_ledger(writer.ledger_id)
     for lost in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(lost)

@@ -9,13 +9,9 @@ import pytest
 
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.slotlog import log_of
-
-USUAL = Quorum(3, 3, 2)
 
 Story = Callable[[Ground], None]
 TakeOut = Callable[[pytest.MonkeyPatch], None]
@@ -48,14 +44,6 @@ def needs(name: str, take_out: TakeOut, *, bookies: int = 4) -> Callable[[Story]
 def without(owner: object, name: str, value: object) -> TakeOut:
     """Have something else in its place. Under a wrong name the story would go well."""
     return lambda patch: patch.setattr(owner, name, value, raising=False)
-
-
-def open_ledger_with(ground: Ground, count: int) -> LedgerWriter:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for i in range(count):
-        writer.append(b"%d" % i)
-    writer._adds.drain()
-    return writer
 
 
 def put(ground: Ground, writer: LedgerWriter, position: int, slot: int, entry_id: int) -> None:

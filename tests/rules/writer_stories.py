@@ -24,8 +24,9 @@ from spark_bookkeeper.protocol.writer import (
 )
 from spark_bookkeeper.testing.ground import Ground
 from tests.client import test_gone_agents as gone
-from tests.rules.story import USUAL, needs, without
+from tests.rules.story import needs, without
 from tests.simulation import mutants
+from tests.worlds import USUAL
 
 A, B, C, D = (BookieId(name) for name in "abcd")
 
