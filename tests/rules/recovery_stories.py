@@ -14,14 +14,13 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.ledger import with_incarnations
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.recovery import Decision, FencedAnswer
+from spark_bookkeeper.protocol.recovery import FencedAnswer
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put
@@ -31,12 +30,7 @@ from tests.worlds import written
 # R5
 
 
-def without_cookie_neg(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LedgerLog, "check_life", lambda *_: None)
-    patch.setattr(LedgerLog, "_check_marker", lambda *_: None)
-
-
-@needs("cookie_neg", without_cookie_neg)
+@needs("cookie_neg", mutants.cookie_neg)
 def wiped_bookies_say_nothing(ground: Ground) -> None:
     writer = written(ground, 3, close=False)
     a, b, c = writer.metadata.last_fragment.ensemble
@@ -234,31 +228,7 @@ def a_recovery_takes_the_ledger_from_its_writer(ground: Ground) -> None:
     assert max(told) <= closed.last_entry_id
 
 
-def without_rec_ec_at_close_rec_reads_orig(patch: pytest.MonkeyPatch) -> None:
-    write_back = LedgerRecovery.write_back
-
-    def publishing(self: LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
-        ensemble = list(self.ensemble)
-        alive = self._context.bookies.registrations()
-        joined = {}
-        for position in decision.unknown:
-            bookie = self._replacement(ensemble, position, {}, alive)
-            if bookie is not None:
-                ensemble[position] = bookie
-                joined[bookie] = alive[bookie].incarnation
-        update_ledger(
-            self._context.store,
-            self._ledger.ledger_id,
-            lambda old: with_incarnations(
-                old.with_new_ensemble(decision.first_recovered, tuple(ensemble)), joined
-            ),
-        )
-        return write_back(self, decision)
-
-    patch.setattr(LedgerRecovery, "write_back", publishing)
-
-
-@needs("rec_ec_at_close, rec_reads_orig", without_rec_ec_at_close_rec_reads_orig)
+@needs("rec_ec_at_close, rec_reads_orig", mutants.rec_ec_at_close)
 def a_second_recovery_asks_who_held_the_entries(ground: Ground) -> None:
     writer = written(ground, 1, close=False)
     a, b, c = writer.metadata.last_fragment.ensemble
