@@ -8,13 +8,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId
-from spark_bookkeeper.protocol.writer import (
-    BookiesLookedAt,
-    ChangeEnsemble,
-    Command,
-    Event,
-    Writer,
-)
+from spark_bookkeeper.protocol.writer import BookiesLookedAt, ChangeEnsemble, Command, Event, Writer
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from spark_bookkeeper.testing.simulation.quiet import quiet
 
@@ -51,8 +45,8 @@ def _left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     given_up: WeakKeyDictionary[Writer, set[BookieId]] = WeakKeyDictionary()
 
     def judged(self: Writer, event: Event) -> list[Command]:
-        stored = dict(zip(self.ensemble, self._stored_through, strict=True))
         if isinstance(event, BookiesLookedAt):
+            stored = dict(zip(self.ensemble, self._stored_through, strict=True))
             now = {
                 b for b in event.gone.values() if stored.get(b, NO_ENTRY) < self.last_add_confirmed
             }

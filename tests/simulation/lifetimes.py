@@ -232,6 +232,16 @@ def hanging(seed: int) -> Script:
     )
 
 
+def hanging_in_bulk(seed: int) -> Script:
+    """Tables are appended in bulk: few lifetimes that are drawn do, and fewer meet a hang then."""
+    return replace(
+        Script.drawn(seed),
+        payloads=((b"0", b"1", b"2", b"3"),) * 4,
+        entry_target_bytes=1,
+        plan=FaultPlan(storage=Rates(hang=0.1)),
+    )
+
+
 def reusing(seed: int) -> Script:
     """The id is used again while everybody still means the first ledger of it."""
     dice = random.Random(f"{seed}/reusing")

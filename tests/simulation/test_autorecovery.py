@@ -28,6 +28,7 @@ from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
+from spark_bookkeeper.testing.simulation import autorecovery_lifetime
 from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,
@@ -35,41 +36,37 @@ from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Rates
 from spark_bookkeeper.testing.simulation.scheduler import SimulationError
 from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper
-
-SEEDS: Final = 12
+from tests.simulation.tiers import tiers
 
 Family = Callable[[int], AutorecoveryScript]
 
 
-def test_a_cluster_makes_itself_whole_after_drawn_lifetimes() -> None:
-    outcomes = [run_autorecovery_lifetime(seed) for seed in range(SEEDS)]
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seeds", tiers(plain=12, full=132, exhaustive=2_000))
+def test_a_cluster_makes_itself_whole_after_drawn_lifetimes(seeds: range) -> None:
+    outcomes = [run_autorecovery_lifetime(seed) for seed in seeds]
 
     assert sum(each.published for each in outcomes) > 0, "it is about what was lost"
-    assert sum(each.fully_replicated for each in outcomes) > SEEDS // 2
+    assert sum(each.fully_replicated for each in outcomes) > len(seeds) // 2
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_cluster_makes_itself_whole_after_many_more() -> None:
-    for seed in range(SEEDS, 2_000):
-        run_autorecovery_lifetime(seed)
-
-
-def test_collectors_and_compactors_come_while_it_makes_itself_whole() -> None:
-    seeds = range(SEEDS, 2 * SEEDS)  # among these is garbage to be deleted
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(12, 24),  # among these is garbage to be deleted
+        pytest.param(range(24, 90), marks=pytest.mark.full),
+        pytest.param(range(1_000), marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_collectors_and_compactors_come_while_it_makes_itself_whole(seeds: range) -> None:
     outcomes = [run_autorecovery_lifetime(seed, keeping(seed)) for seed in seeds]
 
     happened = sum((each.happened for each in outcomes), Counter[str]())
     assert happened["upkeep: deleted"] > 0
     assert happened["upkeep: compacted"] > 0
     assert sum(each.fully_replicated for each in outcomes) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_collectors_and_compactors_come() -> None:
-    for seed in range(1_000):
-        run_autorecovery_lifetime(seed, keeping(seed))
 
 
 def test_the_same_seed_is_the_same_lifetime() -> None:
@@ -127,15 +124,18 @@ def shuttling(seed: int) -> AutorecoveryScript:
 
 
 Patch = pytest.MonkeyPatch
-MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], Family]]] = {}
+MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], Family, int]]] = {}
+"""What takes each rule out, and the family and the seed of a lifetime that breaks then.
+
+By the invariant that it breaks and its name.
+"""
 
 
 def breaking(
-    invariant: str, family: Family = AutorecoveryScript.drawn
-) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        MUTANTS[f"{invariant}/{apply.__name__}"] = apply, family
-        return apply
+    invariant: str, seed: int = 0, family: Family = AutorecoveryScript.drawn
+) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        MUTANTS[f"{invariant}/{apply.__name__}"] = apply, family, seed
 
     return note
 
@@ -160,13 +160,13 @@ def release_before_it_is_done(patch: Patch) -> None:
     patch.setattr(task_jobs, "Job", releasing)
 
 
-@breaking("open-ledgers-get-their-grace")
+@breaking("open-ledgers-get-their-grace", 47)
 def fence_at_once(patch: Patch) -> None:
     """Nobody waits for the writer of an open ledger."""
     patch.setattr(replication._Replication, "_waits_for_writer", lambda *_: False)
 
 
-@breaking("open-ledgers-get-their-grace")
+@breaking("open-ledgers-get-their-grace", 77)
 def ask_the_own_clock(patch: Patch) -> None:
     """Each worker counts a writer's time by the clock of its machine."""
     patch.setattr(ClusterClock, "now_ms", lambda self, store, runtime: runtime.wall_ms())
@@ -192,7 +192,7 @@ def forget_who_was_away(patch: Patch) -> None:
     patch.setattr(auditor.Auditor, "_check_bookies", lambda self: None)
 
 
-@breaking("lost-copies-are-made-again", losing_answers)
+@breaking("lost-copies-are-made-again", family=losing_answers)
 def keep_a_lock_whose_answer_was_lost(patch: Patch) -> None:
     """A worker releases only what it was told that it has."""
     lock = MemoryUnderreplication.lock
@@ -219,7 +219,7 @@ def believe_a_task_that_is_done(patch: Patch) -> None:
     patch.setattr(auditor.Auditor, "_check_bookies", lambda self: None)
 
 
-@breaking("lost-copies-are-made-again", emptying)
+@breaking("lost-copies-are-made-again", 5, emptying)
 def take_a_bookie_for_what_it_was(patch: Patch) -> None:
     """One that is back counts as back, whatever it lost."""
 
@@ -229,7 +229,7 @@ def take_a_bookie_for_what_it_was(patch: Patch) -> None:
     patch.setattr(LostBookies, "seen", seen)
 
 
-@breaking("nothing-named-is-deleted", shuttling)
+@breaking("nothing-named-is-deleted", 474, shuttling)
 def collect_what_a_worker_copies(patch: Patch) -> None:
     """A collector looks at neither task nor lock, and the register is not told that it removes."""
 
@@ -245,7 +245,7 @@ def collect_what_a_worker_copies(patch: Patch) -> None:
     patch.setattr(collection, "check_one", lambda *_: [])
 
 
-@breaking("lost-copies-are-made-again", keeping)
+@breaking("lost-copies-are-made-again", 8, keeping)
 def compact_away_what_was_not_read(patch: Patch) -> None:
     """A compactor takes what it was to move for moved, while workers copy from there."""
 
@@ -256,45 +256,24 @@ def compact_away_what_was_not_read(patch: Patch) -> None:
     patch.setattr(Retrieval, "_reasons", lambda self: {})
 
 
-@breaking("more than")
+@breaking("more than", 2)
 def take_a_long_wait_for_another_clock(patch: Patch) -> None:
-    """Workers look again at once at what is to be left alone for long."""
+    """Workers look again at once at what is to be left alone for long.
+
+    They would do so for ever; usual lifetimes take less than half of these steps.
+    """
+    patch.setattr(autorecovery_lifetime, "STEPS", 10_000)
     patch.setattr(TaskNote, "is_due", lambda *_: True)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_without_a_rule_a_lifetime_breaks_and_with_it_none(rule: str) -> None:
-    assert_broken_only_without(rule, range(1_000))
-
-
-SOON: Final = (
-    work_without_a_lock,
-    release_before_it_is_done,
-    mark_who_is_slow,
-    disregard_the_switch,
-    forget_who_was_away,
-    keep_a_lock_whose_answer_was_lost,
-    take_a_bookie_for_what_it_was,
-)
-"""Rules without which one of the first few lifetimes breaks."""
-
-
-@pytest.mark.parametrize("apply", SOON, ids=lambda apply: apply.__name__)
-def test_without_these_rules_one_of_the_first_lifetimes_breaks(
-    apply: Callable[[Patch], None],
-) -> None:
-    (rule,) = [rule for rule, (mutant, _) in MUTANTS.items() if mutant is apply]
-    assert_broken_only_without(rule, range(SEEDS))
-
-
-def assert_broken_only_without(rule: str, seeds: range) -> None:
     invariant = rule.split("/")[0]
-    apply, family = MUTANTS[rule]
+    apply, family, first = MUTANTS[rule]
     with pytest.MonkeyPatch.context() as patch:
         apply(patch)
-        broken = next((seed for seed in seeds if breaks(seed, family, invariant)), None)
+        tried = range(first, first + 1_000)
+        broken = next((seed for seed in tried if breaks(seed, family, invariant)), None)
 
     assert broken is not None, f"no lifetime noticed {rule}"
     run_autorecovery_lifetime(broken, family(broken))

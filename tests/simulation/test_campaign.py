@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import pytest
 
 from spark_bookkeeper.testing.simulation import campaign
-from spark_bookkeeper.testing.simulation.campaign import Campaign, run_campaign
+from spark_bookkeeper.testing.simulation.campaign import run_campaign
 from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
 
 
-def test_two_processes_meet_what_one_meets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "SEEDS_AT_ONCE", 4)
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_however_many_processes_meet_what_their_lifetimes_meet(
+    jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "SEEDS_AT_ONCE", 2)
     told: list[int] = []
+    lived = [run_lifetime(seed) for seed in range(5)]
 
-    one = run_campaign(range(10), progress=lambda so_far, _: told.append(so_far.lifetimes))
-    two = run_campaign(range(10), jobs=2)
+    found = run_campaign(
+        range(5), jobs=jobs, progress=lambda so_far, _: told.append(so_far.lifetimes)
+    )
 
-    assert told == [4, 8, 10]
-    for found in (one, two):
-        assert found.lifetimes == 10
-        assert found.happened == sum_of(range(10))
-        assert (found.entries, found.operations) == (one.entries, one.operations)
-        assert found.failures == []
-        assert found.cpu_seconds > 0
-
-
-def sum_of(seeds: range) -> dict[str, int]:
-    together = Campaign()
-    for seed in seeds:
-        together.happened += run_lifetime(seed).happened
-    return dict(together.happened)
+    assert told == [2, 4, 5]
+    assert found.lifetimes == 5
+    assert found.happened == sum((each.happened for each in lived), Counter[str]())
+    assert found.operations == sum(each.operations for each in lived)
+    ends = [each.closed.last_entry_id for each in lived if each.closed is not None]
+    assert found.entries == sum(last + 1 for last in ends if last is not None)
+    assert found.failures == []
+    assert found.cpu_seconds > 0
 
 
 def test_what_is_run_after_it_logs_as_before(caplog: pytest.LogCaptureFixture) -> None:

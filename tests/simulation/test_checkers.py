@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -19,17 +20,17 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
-from spark_bookkeeper.testing.simulation.evidence import (
-    Evidence,
-    RawEntry,
-    RawRecord,
-    take_apart,
-)
+from spark_bookkeeper.testing.simulation.evidence import Evidence, RawEntry, RawRecord, take_apart
 from spark_bookkeeper.testing.simulation.history import History
 
 A, B, C, D = (BookieId(f"{letter}:3181") for letter in "abcd")
 PAYLOADS = [b"zero", b"one", b"two"]
 LENGTHS = [4, 7, 10]
+FENCE = RawRecord("FENCE", "", -1, {})
+
+
+def path_of(slot: int) -> str:
+    return f"ledgers/7-n/slots/{slot:020d}.arrow"
 
 
 class Sound:
@@ -51,18 +52,21 @@ class Sound:
         self.files: dict[BookieId, dict[str, bytes]] = {A: {}, B: {}, C: {}, D: {}}
         for bookie in (A, B, C):
             for entry_id in range(3 if bookie != C else 1):
-                self.put(bookie, f"slots/{entry_id:020d}", add(entry_id))
-            self.put(
-                bookie, f"slots/{3 if bookie != C else 1:020d}", RawRecord("FENCE", "", -1, {})
-            )
+                self.put(bookie, entry_id, add(entry_id))
+            self.put(bookie, 3 if bookie != C else 1, FENCE)
 
-    def put(self, bookie: BookieId, name: str, record: RawRecord) -> None:
+    def put(self, bookie: BookieId, slot: int, record: RawRecord) -> None:
         data = repr(record).encode()
         self.records[data] = record
-        self.files[bookie][f"ledgers/7-n/{name}.arrow"] = data
+        self.files[bookie][path_of(slot)] = data
 
-    def remove(self, bookie: BookieId, name: str) -> None:
-        del self.files[bookie][f"ledgers/7-n/{name}.arrow"]
+    def remove(self, bookie: BookieId, slot: int) -> None:
+        del self.files[bookie][path_of(slot)]
+
+    def end_at(self, last: int, length: int) -> None:
+        """Let the metadata say so; nobody was told of an end."""
+        self.versions[-1] = self.versions[1].closed(EntryId(last), length)
+        self.history.closed.clear()
 
     def evidence(self) -> Evidence:
         def files(bookie: BookieId) -> Mapping[str, bytes]:
@@ -96,20 +100,86 @@ def test_a_sound_ledger_passes_every_checker() -> None:
     checkers.check(Sound().evidence(), (*checkers.AT_THE_END, *checkers.AFTER_TELLING))
 
 
-def test_an_acknowledged_entry_beyond_the_last_one_is_lost() -> None:
-    sound = Sound()
-    sound.versions[-1] = sound.versions[1].closed(EntryId(0), 4)
+def a_lac_beyond_the_end(sound: Sound) -> None:
+    sound.end_at(1, 7)
+    sound.put(A, 0, add(0, lac=2))
+
+
+def a_lac_of_an_entry_with_too_few_copies(sound: Sound) -> None:
+    sound.remove(B, 2)
+    sound.put(A, 0, add(0, lac=2))
+
+
+def slots_that_do_not_ascend_in_entry_ids(sound: Sound) -> None:
+    sound.put(A, 3, add(1))
+    sound.put(A, 4, FENCE)
+
+
+def a_first_fragment_without_entry_0(sound: Sound) -> None:
+    object.__setattr__(sound.versions[0], "fragments", (Fragment(EntryId(1), (A, B, C)),))
+
+
+def a_bookie_twice_in_an_ensemble(sound: Sound) -> None:
+    object.__setattr__(sound.versions[-1], "fragments", (Fragment(EntryId(0), (A, B, B)),))
+
+
+def a_fragment_changed_afterwards(sound: Sound) -> None:
+    second = Fragment(EntryId(1), (A, B, C))
+    for version, ensemble in enumerate(((A, B, D), (A, B, C))):
+        fragments = (Fragment(EntryId(0), ensemble), second)
+        sound.versions[version] = replace(sound.versions[version], fragments=fragments)
+
+
+def no_close(sound: Sound) -> None:
+    sound.versions.pop()
     sound.history.closed.clear()
 
-    breaks(sound, checkers.acked_entries_are_readable, checkers.confirmed_never_exceeds_last_entry)
-    breaks(sound, checkers.confirmed_never_exceeds_last_entry, checkers.acked_entries_are_readable)
+
+acked, closed = checkers.acked_entries_are_readable, checkers.closed_entries_reach_ack_quorum
+confirmed, agree = checkers.confirmed_never_exceeds_last_entry, checkers.all_closes_agree
+order, fragments = checkers.entries_in_write_order, checkers.fragments_are_sorted_and_valid
+
+SPOILT: Final[list[tuple[str, Callable[[Sound], object], list[Checker]]]] = [
+    ("acknowledged beyond the end", lambda s: s.end_at(0, 4), [acked, confirmed]),
+    ("an end below what is acknowledged", lambda s: s.end_at(0, 4), [confirmed, acked]),
+    ("acknowledged, with too few copies", lambda s: s.remove(B, 1), [acked, closed]),
+    ("recovered, with too few copies", lambda s: s.remove(B, 2), [closed]),
+    ("another end told", lambda s: s.history.note_closed("writer", 1, 7), [agree]),
+    ("another end", lambda s: s.versions.append(s.versions[1].closed(EntryId(1), 7)), [agree]),
+    (
+        "open again",
+        lambda s: s.versions.append(s.versions[0]),
+        [agree, checkers.ledger_gets_closed],
+    ),
+    ("a LAC beyond the end", a_lac_beyond_the_end, [confirmed]),
+    (
+        "a LAC that is not confirmed",
+        a_lac_of_an_entry_with_too_few_copies,
+        [checkers.lac_is_confirmed, closed],
+    ),
+    ("replicas differ", lambda s: s.put(B, 1, add(1, b"eno")), [checkers.replicas_are_identical]),
+    ("appended in another order", lambda s: s.history.appended.reverse(), [order]),
+    ("acknowledged in another order", lambda s: s.history.acknowledged.reverse(), [order]),
+    ("read as another", lambda s: s.history.note_returned("reader", 2, b"one"), [order]),
+    ("slots do not ascend", slots_that_do_not_ascend_in_entry_ids, [order]),
+    ("no entry 0", a_first_fragment_without_entry_0, [fragments]),
+    ("a bookie twice", a_bookie_twice_in_an_ensemble, [fragments]),
+    ("the past changed", a_fragment_changed_afterwards, [fragments]),
+    ("no close", no_close, [checkers.ledger_gets_closed]),
+]
+"""What is wrong, how it came about, and who notices it: the first says so by its name."""
 
 
-def test_an_acknowledged_entry_with_too_few_copies_is_in_danger() -> None:
+@pytest.mark.parametrize(
+    ("spoil", "noticed_by"), [pytest.param(spoil, by, id=what) for what, spoil, by in SPOILT]
+)
+def test_what_is_wrong_is_noticed(
+    spoil: Callable[[Sound], object], noticed_by: list[Checker]
+) -> None:
     sound = Sound()
-    sound.remove(B, f"slots/{1:020d}")
+    spoil(sound)
 
-    breaks(sound, checkers.acked_entries_are_readable, checkers.closed_entries_reach_ack_quorum)
+    breaks(sound, *noticed_by)
 
 
 def test_destroyed_storage_excuses_the_copies_that_were_on_it() -> None:
@@ -122,114 +192,13 @@ def test_destroyed_storage_excuses_the_copies_that_were_on_it() -> None:
     checkers.check(evidence, checkers.AT_THE_END)
 
 
-def test_a_recovered_entry_must_reach_the_ack_quorum_before_the_close() -> None:
-    sound = Sound()
-    sound.remove(B, f"slots/{2:020d}")
-
-    breaks(sound, checkers.closed_entries_reach_ack_quorum)
-
-
-def test_two_ends_of_one_ledger_are_noticed_in_the_metadata_and_in_what_clients_were_told() -> None:
-    sound = Sound()
-    sound.history.note_closed("writer", 1, 7)
-
-    breaks(sound, checkers.all_closes_agree)
-
-    sound = Sound()
-    sound.versions.append(sound.versions[1].closed(EntryId(1), 7))
-
-    breaks(sound, checkers.all_closes_agree)
-
-    sound = Sound()
-    sound.versions.append(sound.versions[0])
-
-    breaks(sound, checkers.all_closes_agree, checkers.ledger_gets_closed)
-
-
-def test_a_record_with_a_lac_beyond_the_end_is_noticed() -> None:
-    sound = Sound()
-    sound.versions[-1] = sound.versions[1].closed(EntryId(1), 7)
-    sound.history.closed.clear()
-    sound.put(A, f"slots/{0:020d}", add(0, lac=2))
-
-    breaks(sound, checkers.confirmed_never_exceeds_last_entry)
-
-
-def test_a_lac_that_was_not_confirmed_is_noticed() -> None:
-    sound = Sound()
-    sound.remove(B, f"slots/{2:020d}")
-    sound.put(A, f"slots/{0:020d}", add(0, lac=2))
-
-    breaks(sound, checkers.lac_is_confirmed, checkers.closed_entries_reach_ack_quorum)
-
-
-def test_two_replicas_that_differ_are_noticed_even_when_one_is_gone_again() -> None:
-    sound = Sound()
-    sound.put(B, f"slots/{1:020d}", add(1, b"eno"))
-
-    breaks(sound, checkers.replicas_are_identical)
-
-
-def test_entries_out_of_order_are_noticed_on_disk_when_acknowledged_and_when_read() -> None:
-    sound = Sound()
-    sound.history.appended.reverse()
-
-    breaks(sound, checkers.entries_in_write_order)
-
-    sound = Sound()
-    sound.history.acknowledged.reverse()
-
-    breaks(sound, checkers.entries_in_write_order)
-
-    sound = Sound()
-    sound.history.note_returned("reader", 2, b"one")
-
-    breaks(sound, checkers.entries_in_write_order)
-
-
-def test_slots_that_do_not_ascend_in_entry_ids_are_noticed() -> None:
-    sound = Sound()
-    sound.put(A, f"slots/{3:020d}", add(1))
-    sound.put(A, f"slots/{4:020d}", RawRecord("FENCE", "", -1, {}))
-
-    breaks(sound, checkers.entries_in_write_order)
-
-
-def test_fragments_that_do_not_ascend_or_repeat_a_bookie_or_change_the_past_are_noticed() -> None:
-    sound = Sound()
-    object.__setattr__(sound.versions[0], "fragments", (Fragment(EntryId(1), (A, B, C)),))
-    breaks(sound, checkers.fragments_are_sorted_and_valid)
-
-    sound = Sound()
-    object.__setattr__(sound.versions[-1], "fragments", (Fragment(EntryId(0), (A, B, B)),))
-    breaks(sound, checkers.fragments_are_sorted_and_valid)
-
-    sound = Sound()
-    second = Fragment(EntryId(1), (A, B, C))
-    sound.versions[0] = replace(
-        sound.versions[0], fragments=(Fragment(EntryId(0), (A, B, D)), second)
-    )
-    sound.versions[1] = replace(
-        sound.versions[1], fragments=(Fragment(EntryId(0), (A, B, C)), second)
-    )
-    breaks(sound, checkers.fragments_are_sorted_and_valid)
-
-
 def test_an_acknowledgement_that_counts_an_add_behind_a_fence_is_noticed() -> None:
     sound = Sound()
-    sound.put(B, f"slots/{0:020d}", RawRecord("FENCE", "", -1, {}))
-    sound.put(C, f"slots/{1:020d}", RawRecord("FENCE", "", -1, {}))
+    sound.put(B, 0, FENCE)
+    sound.put(C, 1, FENCE)
 
     with pytest.raises(InvariantError, match=r"^no-count-behind-a-fence: entry 1 .* only "):
         checkers.no_count_behind_a_fence(sound.evidence())
-
-
-def test_a_ledger_that_stays_open_is_noticed() -> None:
-    sound = Sound()
-    sound.versions.pop()
-    sound.history.closed.clear()
-
-    breaks(sound, checkers.ledger_gets_closed)
 
 
 def test_a_file_is_taken_apart_without_the_library() -> None:
@@ -279,7 +248,7 @@ def test_a_part_counts_only_whole_and_beside_the_record_that_lists_it() -> None:
 def test_a_damaged_file_counts_as_nothing() -> None:
     sound = Sound()
     evidence = sound.evidence()
-    evidence.damaged.add((B, f"ledgers/7-n/slots/{1:020d}.arrow"))
+    evidence.damaged.add((B, path_of(1)))
     evidence.changed(B)
 
     with pytest.raises(InvariantError, match=r"^acked-entries-are-readable: entry 1 "):

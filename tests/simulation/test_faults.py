@@ -11,13 +11,7 @@ from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableE
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.simulation.faults import (
-    NO_FAULTS,
-    Disaster,
-    FaultPlan,
-    Faults,
-    Rates,
-)
+from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, Disaster, FaultPlan, Faults, Rates
 from spark_bookkeeper.testing.simulation.scheduler import World
 
 B = BookieId("b:3181")
@@ -53,15 +47,21 @@ class Ground:
         return self.cuts
 
 
-def with_writer(plan: FaultPlan, body: Callable[[MemoryStorage, Ground, Faults], None]) -> Ground:
-    """Run one actor that does ``body`` with a handle on the disk; the disk has a directory."""
-    with World(1) as world:
+def with_writer(
+    plan: FaultPlan,
+    body: Callable[[MemoryStorage, Ground, Faults], None],
+    seed: int = 1,
+    beside: Callable[[Ground], None] = lambda ground: None,
+) -> Ground:
+    """One actor does ``body`` with a handle on the disk; the disk has a directory."""
+    with World(seed) as world:
         ground = Ground(world)
         ground.disk.directories.add("d")
         faults = Faults(world, plan, ground)
         actor = world.actor("writer")
         storage = MemoryStorage(ground.disk, faults.storage(actor, B))
         world.start(actor, lambda: body(storage, ground, faults))
+        world.start(world.actor("bystander"), lambda: beside(ground))
         world.run_all()
     return ground
 
@@ -120,57 +120,41 @@ def test_a_late_metadata_write_takes_effect_after_its_caller_gave_up() -> None:
 
 
 def test_a_crash_in_a_put_leaves_nothing_or_what_is_only_visible_or_all_of_it() -> None:
+    def body(storage: MemoryStorage, ground: Ground, faults: Faults) -> None:
+        try:
+            storage.put_if_absent("d/x", b"1")
+        except BaseException:
+            storage.put_if_absent("d/after", b"1")
+            raise
+
     left = set()
     for seed in range(30):
-        with World(seed) as world:
-            ground = Ground(world)
-            ground.disk.directories.add("d")
-            faults = Faults(world, FaultPlan(storage=Rates(crash=0.4)), ground)
-            actor = world.actor("writer")
-            storage = MemoryStorage(ground.disk, faults.storage(actor, B))
-
-            def body(storage: MemoryStorage = storage) -> None:
-                try:
-                    storage.put_if_absent("d/x", b"1")
-                except BaseException:
-                    storage.put_if_absent("d/after", b"1")
-                    raise
-
-            world.start(actor, body)
-            world.run_all()
-            if actor.is_crashed:
-                left.add((tuple(ground.disk.files), tuple(ground.disk.durable)))
+        ground = with_writer(FaultPlan(storage=Rates(crash=0.4)), body, seed)
+        if ground.world.actors["writer"].is_crashed:
+            left.add((tuple(ground.disk.files), tuple(ground.disk.durable)))
 
     assert left == {((), ()), (("d/x",), ()), (("d/x",), ("d/x",))}
 
 
 def test_a_put_that_a_power_cut_took_away_is_never_answered() -> None:
     answers = set()
+
+    def write(storage: MemoryStorage, ground: Ground, faults: Faults) -> None:
+        try:
+            storage.put_if_absent("d/x", b"1")
+        except BookieUnavailableError:
+            answers.add(("unknown", *ground.disk.files))
+        else:
+            answers.add(("stored", *ground.disk.files))
+
+    def cut(ground: Ground) -> None:
+        for _ in range(3):
+            ground.world.point()
+        ground.cuts += 1
+        ground.disk.power_cut()
+
     for seed in range(200):
-        with World(seed) as world:
-            ground = Ground(world)
-            ground.disk.directories.add("d")
-            faults = Faults(world, NO_FAULTS, ground)
-            writer, cutter = world.actor("writer"), world.actor("cutter")
-            storage = MemoryStorage(ground.disk, faults.storage(writer, B))
-
-            def write(storage: MemoryStorage = storage, ground: Ground = ground) -> None:
-                try:
-                    storage.put_if_absent("d/x", b"1")
-                except BookieUnavailableError:
-                    answers.add(("unknown", *ground.disk.files))
-                else:
-                    answers.add(("stored", *ground.disk.files))
-
-            def cut(world: World = world, ground: Ground = ground) -> None:
-                for _ in range(3):
-                    world.point()
-                ground.cuts += 1
-                ground.disk.power_cut()
-
-            world.start(writer, write)
-            world.start(cutter, cut)
-            world.run_all()
+        with_writer(NO_FAULTS, write, seed, beside=cut)
 
     assert answers == {("unknown",), ("stored", "d/x")}
 

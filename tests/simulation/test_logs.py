@@ -22,49 +22,56 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.log_lifetime import (
-    LogScript,
-    run_log_lifetime,
+from spark_bookkeeper.testing.simulation.log_lifetime import LogScript, run_log_lifetime
+from tests.simulation.tiers import tiers
+
+STEPS: Final = 100
+"""More than the first writer of ``LogScript.crashing`` takes."""
+
+
+@pytest.mark.parametrize("seeds", tiers(plain=20, full=320, exhaustive=2_000))
+def test_logs_keep_every_invariant_under_drawn_lifetimes(seeds: range) -> None:
+    told = [run_log_lifetime(seed).acknowledged for seed in seeds]
+
+    assert sum(told) > 3 * len(seeds), "it is about writers that write"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        range(0, STEPS, 3),
+        *(pytest.param(range(n, STEPS, 3), marks=pytest.mark.full) for n in (1, 2)),
+    ],
+    ids=str,
 )
-
-SEEDS: Final = 25
-
-
-def test_logs_keep_every_invariant_under_drawn_lifetimes() -> None:
-    told = [run_log_lifetime(seed).acknowledged for seed in range(SEEDS)]
-
-    assert sum(told) > 3 * SEEDS, "it is about writers that write"
-
-
-@pytest.mark.slow
-def test_logs_keep_every_invariant_under_many_more() -> None:
-    for seed in range(SEEDS, 2_000):
-        run_log_lifetime(seed)
-
-
-def test_a_writer_crashes_at_every_step_of_taking_over_rolling_and_truncating() -> None:
-    for step in range(100_000):
+def test_a_writer_crashes_at_every_step_of_taking_over_rolling_and_truncating(
+    steps: range,
+) -> None:
+    for step in steps:
         if run_log_lifetime(step, LogScript.crashing(step)).first_ended_itself:
             break
-    assert step > 80
+    assert 80 < step < steps[-1]
 
 
 Patch = pytest.MonkeyPatch
-MUTANTS: Final[dict[str, Callable[[Patch], None]]] = {}
+MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], int]]] = {}
+"""What takes each rule out, and the seed of a lifetime that breaks then."""
 
 
-def mutant(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    MUTANTS[apply.__name__] = apply
-    return apply
+def mutant(seed: int) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        MUTANTS[apply.__name__] = apply, seed
+
+    return note
 
 
-@mutant
+@mutant(0)
 def add_before_writing(patch: Patch) -> None:
     """A writer serves appends before its ledger is in the list."""
     patch.setattr(opening, "add_to_list", lambda *_: None)
 
 
-@mutant
+@mutant(0)
 def add_by_compare_and_swap(patch: Patch) -> None:
     """A ledger is added behind whatever is the end of the list by now."""
 
@@ -80,19 +87,19 @@ def add_by_compare_and_swap(patch: Patch) -> None:
     patch.setattr(log_writer, "add_to_list", add)
 
 
-@mutant
+@mutant(30)
 def fence_the_last_two(patch: Patch) -> None:
     """Only the last ledger is fenced, and the writer may be in the one before it."""
     patch.setattr(LogHead, "to_fence", property(lambda head: head.recent[-1:]))
 
 
-@mutant
+@mutant(0)
 def close_the_previous(patch: Patch) -> None:
     """A writer that rolls leaves the ledger before open."""
     patch.setattr(LogWriter, "_close_previous", lambda self: setattr(self, "_previous", None))
 
 
-@mutant
+@mutant(1)
 def mark_before_deleting(patch: Patch) -> None:
     """A truncation deletes ledgers first, and takes them off the list afterwards."""
     truncate = truncation.truncate
@@ -107,7 +114,7 @@ def mark_before_deleting(patch: Patch) -> None:
     patch.setattr(truncation, "truncate", deleting)
 
 
-@mutant
+@mutant(0)
 def keep_what_is_listed(patch: Patch) -> None:
     """Adding a ledger takes the one before the newest off the list."""
     with_ledger = LogHead.with_ledger
@@ -121,9 +128,10 @@ def keep_what_is_listed(patch: Patch) -> None:
 
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_a_log_breaks_without_the_rule_and_not_with_it(rule: str) -> None:
+    apply, first = MUTANTS[rule]
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[rule](patch)
-        broken = next(filter(breaks, range(1_000)), None)
+        apply(patch)
+        broken = next(filter(breaks, range(first, first + 1_000)), None)
 
     assert broken is not None, f"no lifetime noticed that {rule} is gone"
     run_log_lifetime(broken)

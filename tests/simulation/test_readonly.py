@@ -41,10 +41,12 @@ def crowded(seed: int, spare: int) -> Script:
 @pytest.mark.parametrize(
     ("spare", "seeds"),
     [
-        (2, range(60)),
-        (1, range(100)),
-        pytest.param(2, range(60, 400), marks=pytest.mark.slow),
-        pytest.param(1, range(100, 1_000), marks=pytest.mark.slow),
+        (2, range(12, 40)),  # in these, writers leave bookies and go back to them
+        (1, range(17, 55)),
+        pytest.param(2, range(40, 120), marks=pytest.mark.full),
+        pytest.param(1, range(55, 160), marks=pytest.mark.full),
+        pytest.param(2, range(400), marks=pytest.mark.exhaustive),
+        pytest.param(1, range(1_000), marks=pytest.mark.exhaustive),
     ],
     ids=str,
 )
