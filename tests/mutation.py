@@ -34,7 +34,7 @@ TakeOut = Callable[[pytest.MonkeyPatch], None]
 def main() -> int:
     """Run all mutants, or those whose names are given; a page is made of all."""
     found = Mutation(sys.argv[1:])
-    options = ["-n", "0", "-q", "-p", "no:cacheprovider", f"--timeout={TIMEOUT_SECONDS}"]
+    options = ["-n", "0", "-q", f"--timeout={TIMEOUT_SECONDS}"]
     pytest.main([*options, "-m", f"{MARKED} and not integration"], plugins=[found])
     if found.killers and not sys.argv[1:]:
         PAGE.write_text(found.page())
