@@ -4,30 +4,58 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
-from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie
 
+_NUMBERS: Final = itertools.count()
+
+
+def new_token() -> str:
+    """A name never used before."""
+    return f"token{next(_NUMBERS)}"
+
 
 @pytest.fixture
 def token() -> Callable[[], str]:
-    """Names never used before."""
-    numbers = itertools.count()
-    return lambda: f"token{next(numbers)}"
+    return new_token
+
+
+def formatted(
+    storage: Storage | None = None,
+    *,
+    has_directories: bool = True,
+    encoding: LedgerEncoding | None = None,
+) -> Bookie:
+    """A bookie that has just been formatted, in memory or in another storage."""
+    disk = MemoryDisk(BOOKIE_ID, has_directories=has_directories)
+    marker = format_partition(
+        storage or MemoryStorage(disk),
+        BOOKIE_ID,
+        "cluster",
+        token=new_token,
+        is_probe_required=False,
+    )
+    return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
+
+
+def format_anew(bookie: Bookie) -> None:
+    """Its partition is wiped, and has another incarnation."""
+    storage = MemoryStorage(bookie.disk)
+    wipe_partition(storage)
+    formatted(storage)
 
 
 @pytest.fixture
-def bookie(token: Callable[[], str]) -> Bookie:
-    """A bookie that has just been formatted."""
-    disk = MemoryDisk(BOOKIE_ID)
-    marker = format_partition(
-        MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
-    )
-    return Bookie(disk, marker)
+def bookie() -> Bookie:
+    return formatted()
 
 
 @pytest.fixture(scope="session")

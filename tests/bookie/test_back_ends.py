@@ -88,6 +88,11 @@ def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
     assert storage.list("ledgers") == []
 
 
+@pytest.mark.parametrize(
+    "storage",
+    ["memory", "bucket", "local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.full])],
+    indirect=True,
+)
 def test_a_closed_ledger_is_compacted_though_killed_anywhere(
     storage: Storage, token: Callable[[], str]
 ) -> None:

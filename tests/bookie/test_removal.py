@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,6 @@ from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part_files import REMOVING, PartFiles
-from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import (
@@ -33,8 +33,9 @@ from spark_bookkeeper.protocol.quorum import Quorum, Share
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.damage import Specimen, write_part
 from spark_bookkeeper.testing.ground import GroundStorage
-from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.testing.memory_storage import Faults, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log, every_place
+from tests.bookie.conftest import formatted
 
 LAST: Final = 5
 """Of a ``Specimen``."""
@@ -50,15 +51,7 @@ class OnDisk:
         root.mkdir(parents=True)
         self.root = root
         self.storage = LocalStorage(str(root), BOOKIE_ID)
-        numbers = iter(range(100))
-        marker = format_partition(
-            self.storage,
-            BOOKIE_ID,
-            "cluster",
-            token=lambda: f"token{next(numbers)}",
-            is_probe_required=False,
-        )
-        self.bookie = Bookie(MemoryDisk(), marker)
+        self.bookie = formatted(self.storage)
 
     def log(self, hook: Callable[[str, str], None] = lambda operation, path: None) -> Log:
         return self.bookie.log_on(GroundStorage(self.storage, hook, lambda operation, path: None))
@@ -90,23 +83,10 @@ def closed(on_disk: OnDisk) -> LedgerLog:
 def brought(on_disk: OnDisk, name: str = "a-0-0.arrow") -> PlacedPart:
     """A part with the entries 3 and 4 that somebody has brought, and not listed yet."""
     log = on_disk.log()
-    batch = next(iter(Specimen.write(other_log()).rows.values()))
+    batch = next(iter(Specimen.write(formatted().log()).rows.values()))
     part = write_part(log, name, [batch, batch], 3)
     on_disk.age(on_disk.part(name))
     return part
-
-
-def other_log() -> Log:
-    disk = MemoryDisk("other")
-    numbers = iter(range(100))
-    marker = format_partition(
-        MemoryStorage(disk),
-        "other",
-        "cluster",
-        token=lambda: f"token{next(numbers)}",
-        is_probe_required=False,
-    )
-    return Bookie(disk, marker).log()
 
 
 def test_old_parts_that_nothing_lists_go_and_others_stay(on_disk: OnDisk) -> None:
@@ -231,23 +211,25 @@ def test_whenever_a_late_fence_lands_the_ledger_is_compacted_and_swept_again(
     ledger is compacted. What was in it can be read, and what comes later is done as ever.
     """
     monkeypatch.setattr(MemoryStorage, "modified_ms", lambda self, path: 0)  # all is old
-    marker, filled_slots, number = bookie.disk.files["BOOKIE"], 0, 0
+    Specimen.write(bookie.log())
+    batch = pa.record_batch([pa.array([b"left"], pa.binary())], schema=bookie.encoding.schema)
+    leftover = f"{bookie.paths.parts}/z-0-0.arrow"
+    write_part(bookie.log(), "z-0-0.arrow", [batch], LAST)
+    before = readable(bookie)
+    assert len(before) == LAST + 1
+    disk, filled_slots, number = bookie.disk, 0, 0
     while True:
-        bookie.disk.files = {"BOOKIE": marker}
-        Specimen.write(bookie.log())
-        batch = pa.record_batch([pa.array([b"left"], pa.binary())], schema=bookie.encoding.schema)
-        leftover = f"{bookie.paths.parts}/z-0-0.arrow"
-        write_part(bookie.log(), "z-0-0.arrow", [batch], LAST)
-        before, count = readable(bookie), [0]
-        assert len(before) == LAST + 1
+        bookie.disk, count = deepcopy(disk), [0]
 
         def faults(
             operation: str, path: str, moment: Moment, count: list[int] = count, at: int = number
         ) -> None:
-            count[0] += 1
-            if count[0] == at and fence_is_slow:
+            count[0] += moment != "after"  # which comes before the next
+            if count[0] != at or moment == "after":
+                return
+            if fence_is_slow:
                 compact(bookie, 1)
-            elif count[0] == at:
+            else:
                 bookie.log().fence()
 
         with suppress(BookKeeperError):  # who was overtaken may have to say so
@@ -328,7 +310,7 @@ def test_a_record_that_tells_of_what_is_gone_lets_no_other_part_go(on_disk: OnDi
 
 def entries_of_another() -> list[StoredEntry]:
     """Entry 3, as another replica has it."""
-    log = other_log()
+    log = formatted().log()
     Specimen.write(log)
     return list(log.reader.entries([log.locate(3, 3).places(3)[0]]))
 

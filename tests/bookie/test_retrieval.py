@@ -12,26 +12,18 @@ from spark_bookkeeper.bookie.bookie import RangeRef, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.testing.memory_storage import Moment
 from spark_bookkeeper.testing.slotlog import Bookie, every_place
+from tests.bookie.conftest import formatted
 
 COUNT = 200
 ALL = list(range(COUNT))
 SCHEMA = pa.schema([("n", pa.int64())])
 MAC = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
-
-
-def formatted(encoding: LedgerEncoding | None = None) -> Bookie:
-    disk = MemoryDisk("10.0.0.1:3181")
-    marker = Marker(disk.name, "incarnation", "instance")
-    furnish(MemoryStorage(disk), marker)
-    return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 
 def payload(entry_id: int) -> bytes:
@@ -110,7 +102,7 @@ def test_entries_that_two_files_have_in_turn_are_read_once(
 def test_behind_a_damaged_message_nothing_is_read_entry_by_entry(
     way: Callable[[LedgerLog], Mapping[int, bytes]], encoding: LedgerEncoding
 ) -> None:
-    bookie = formatted(encoding)
+    bookie = formatted(encoding=encoding)
     for number in range(4):
         slot(bookie, number, ALL[number * 50 : number * 50 + 50])
     spoil(bookie, 60)
@@ -144,7 +136,7 @@ def test_rows_are_verified_without_decoding_them(
     digest_type: DigestType, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoding = LedgerEncoding(SCHEMA, digest_type, b"secret", compression)
-    bookie = formatted(encoding)
+    bookie = formatted(encoding=encoding)
     batches = [pa.record_batch([range(n, n + 10)], schema=SCHEMA) for n in range(3)]
     entries = [NewEntry(n, 0, batch) for n, batch in enumerate(batches)]
     bookie.writer().add(0, encode_add(bookie.key, encoding, "w1", 0, -1, entries))
@@ -171,7 +163,7 @@ def test_small_entries_are_verified_by_the_checksum_that_they_share(
 
 def test_without_digests_decoding_is_the_only_check() -> None:
     encoding = LedgerEncoding(SCHEMA, DigestType.DUMMY)
-    bookie = formatted(encoding)
+    bookie = formatted(encoding=encoding)
     batch = pa.record_batch([range(10)], schema=SCHEMA)
     data = encode_add(bookie.key, encoding, "w1", 0, -1, [NewEntry(0, 0, batch)])
     bookie.writer().add(0, data)
@@ -205,7 +197,7 @@ def test_what_is_known_to_be_nothing_is_not_looked_for_again() -> None:
 def test_a_large_message_that_is_summed_while_it_comes_has_the_verdict_of_one_that_is_kept(
     monkeypatch: pytest.MonkeyPatch, has_rows: bool
 ) -> None:
-    bookie = formatted(LedgerEncoding(SCHEMA) if has_rows else None)
+    bookie = formatted(encoding=LedgerEncoding(SCHEMA) if has_rows else None)
     rows = pa.record_batch({"n": [1, 2, 3]}, schema=SCHEMA)
     content: Sequence[bytes | pa.RecordBatch] = [rows] if has_rows else [b"one", b"two", b"three"]
     entries = [NewEntry(n, 0, each) for n, each in enumerate(content)]

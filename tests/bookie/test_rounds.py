@@ -12,20 +12,15 @@ import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.bookie import reading, verification
-from spark_bookkeeper.bookie.bookie import LedgerRef, NewestRecord, RangeRef, Verification, value_of
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.bookie import NewestRecord, RangeRef, Verification, value_of
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.rounds import MOST_BYTES, MOST_RUNS, Rounds
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.bookie.storage.storage import Request, nothing
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, CorruptEntryError
-from spark_bookkeeper.testing.conformance.bookie import INCARNATION, record
+from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-
-BOOKIE = "10.0.0.1:3181"
+from tests.bookie.ledgers import BOOKIE, fill, ledgers, partition
 
 
 class Gathered(MemoryStorage):
@@ -49,9 +44,7 @@ class Gathered(MemoryStorage):
 
 @pytest.fixture
 def bucket() -> MemoryDisk:
-    disk = MemoryDisk(BOOKIE, has_directories=False)
-    furnish(MemoryStorage(disk), Marker(BOOKIE, INCARNATION, "cluster", has_witness=True))
-    return disk
+    return partition(has_directories=False)
 
 
 @pytest.fixture
@@ -328,24 +321,11 @@ def test_nothing_is_kept_of_runs_that_have_ended(rounds: Rounds) -> None:
 # Ledgers in a bucket
 
 
-def ledger(number: int) -> LedgerRef:
-    return LedgerRef(LedgerKey(number, "n"), INCARNATION, LedgerEncoding())
-
-
-LEDGERS = [ledger(number) for number in range(5)]
-
-
-def written(bucket: MemoryDisk, slots: int = 2) -> None:
-    """Records with two entries each, in every ledger."""
-    bookie = FileBookie(MemoryStorage(bucket))
-    for each in LEDGERS:
-        bookie.prepare(each)
-        for slot in range(slots):
-            bookie.add(each, record(slot, [2 * slot, 2 * slot + 1], ledger=each))
+LEDGERS = ledgers(5)
 
 
 def test_a_fence_of_many_takes_as_many_rounds_as_one(bucket: MemoryDisk, storage: Gathered) -> None:
-    written(bucket)
+    fill(bucket, LEDGERS)
 
     tails = [value_of(tail) for tail in FileBookie(storage).fence(LEDGERS)]
 
@@ -367,7 +347,7 @@ def test_a_fence_of_many_takes_as_many_rounds_as_one(bucket: MemoryDisk, storage
 def test_what_is_wrong_with_one_ledger_keeps_back_no_other(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
-    written(bucket)
+    fill(bucket, LEDGERS)
     FileBookie(MemoryStorage(bucket)).retire(LEDGERS[1].key)
     for path in [
         path for path in bucket.files if path.startswith(LedgerPaths(LEDGERS[1].key).slots)
@@ -387,7 +367,7 @@ def test_a_marker_that_is_gone_is_read_after_everything_else(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
     """What was wiped while it was read says nothing about any of them."""
-    written(bucket)
+    fill(bucket, LEDGERS)
 
     def wipe(operation: str, path: str, moment: str) -> None:
         if operation == "list" and path.endswith("/copies"):
@@ -400,7 +380,7 @@ def test_a_marker_that_is_gone_is_read_after_everything_else(
 
 
 def test_the_front_of_many_is_told_in_rounds(bucket: MemoryDisk, storage: Gathered) -> None:
-    written(bucket)
+    fill(bucket, LEDGERS)
 
     found = FileBookie(storage).newest(LEDGERS)
 
@@ -411,7 +391,7 @@ def test_the_front_of_many_is_told_in_rounds(bucket: MemoryDisk, storage: Gather
 def test_headers_of_many_slots_are_read_together_and_more_of_them_each_time(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
 
     (alone,) = FileBookie(storage).holdings([RangeRef(LEDGERS[0], 0)])
 
@@ -430,7 +410,7 @@ def test_headers_of_many_slots_are_read_together_and_more_of_them_each_time(
 def test_headers_that_were_read_ahead_for_nothing_are_not_kept(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     bookie = FileBookie(storage)
 
     bookie.holdings([RangeRef(LEDGERS[0], 0, 7)])
@@ -441,7 +421,7 @@ def test_headers_that_were_read_ahead_for_nothing_are_not_kept(
 
 
 def test_entries_in_many_slots_are_read_together(bucket: MemoryDisk, storage: Gathered) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     bookie = FileBookie(storage)
     known = value_of(bookie.holdings([RangeRef(LEDGERS[0], 0)])[0])
     storage.rounds.clear()
@@ -455,7 +435,7 @@ def test_entries_in_many_slots_are_read_together(bucket: MemoryDisk, storage: Ga
 def test_of_files_that_are_read_together_one_that_is_gone_refuses_its_entries_alone(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     bookie = FileBookie(storage)
     known = value_of(bookie.holdings([RangeRef(LEDGERS[0], 0)])[0])
     del bucket.files[LedgerPaths(LEDGERS[0].key).slot(7)]
@@ -470,7 +450,7 @@ def test_of_files_that_are_read_together_one_that_is_gone_refuses_its_entries_al
 def test_no_more_is_read_together_than_one_read_may_bring(
     bucket: MemoryDisk, storage: Gathered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     bookie = FileBookie(storage)
     known = value_of(bookie.holdings([RangeRef(LEDGERS[0], 0)])[0])
     storage.rounds.clear()
@@ -487,7 +467,7 @@ def test_no_more_is_read_together_than_one_read_may_bring(
 def test_the_files_of_a_ledger_are_looked_at_together_to_their_ends(
     bucket: MemoryDisk, storage: Gathered
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     damaged = LedgerPaths(LEDGERS[0].key).slot(5)
     bucket.corrupt(damaged, lambda data: data[:-1])
     storage.rounds.clear()
@@ -509,7 +489,7 @@ def test_the_files_of_a_ledger_are_looked_at_together_to_their_ends(
 def test_records_that_are_looked_at_to_their_ends_are_no_more_than_one_read_may_bring(
     bucket: MemoryDisk, storage: Gathered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(bucket, slots=20)
+    fill(bucket, LEDGERS, slots=20)
     slots = LedgerPaths(LEDGERS[0].key).slots
     sizes = [len(data) for path, data in bucket.files.items() if path.startswith(slots)]
     monkeypatch.setattr(verification, "_READ_BYTES", 3 * max(sizes))

@@ -19,10 +19,8 @@ from spark_bookkeeper.bookie.bookie import (
     Verification,
     value_of,
 )
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.holdings import LedgerTail
-from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
@@ -37,18 +35,13 @@ from spark_bookkeeper.errors import (
     LedgerFencedError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.testing.conformance.bookie import INCARNATION, record
+from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from tests.bookie.ledgers import BOOKIE, fill, ledgers, partition
 
-BOOKIE = "10.0.0.1:3181"
+OTHER = "10.0.0.2:3181"
 COUNT = 6
-
-
-def ledger(number: int) -> LedgerRef:
-    return LedgerRef(LedgerKey(number, "n"), INCARNATION, LedgerEncoding())
-
-
-LEDGERS = [ledger(number) for number in range(COUNT)]
+LEDGERS = ledgers(COUNT)
 
 
 class Cut(Exception):
@@ -57,18 +50,15 @@ class Cut(Exception):
 
 @pytest.fixture
 def disk() -> MemoryDisk:
-    disk = MemoryDisk(BOOKIE)
-    furnish(MemoryStorage(disk), Marker(BOOKIE, INCARNATION, "cluster"))
+    """Of a bookie with nothing on it."""
+    return partition()
+
+
+@pytest.fixture
+def filled(disk: MemoryDisk) -> MemoryDisk:
+    """With two slots of each ledger."""
+    fill(disk, LEDGERS)
     return disk
-
-
-def written(disk: MemoryDisk, ledgers: Sequence[LedgerRef] = LEDGERS, *, slots: int = 2) -> None:
-    """Records with two entries each, in every ledger."""
-    bookie = FileBookie(MemoryStorage(disk))
-    for each in ledgers:
-        bookie.prepare(each)
-        for slot in range(slots):
-            bookie.add(each, record(slot, [2 * slot, 2 * slot + 1], ledger=each))
 
 
 def fence_of(storage: MemoryStorage, each: LedgerRef) -> list[int]:
@@ -78,7 +68,7 @@ def fence_of(storage: MemoryStorage, each: LedgerRef) -> list[int]:
 
 
 def test_all_are_fenced_as_each_by_itself_is(disk: MemoryDisk) -> None:
-    written(disk, LEDGERS[:3])  # the others were never here
+    fill(disk, LEDGERS[:3])  # the others were never here
     other = MemoryDisk(BOOKIE)
     other.files, other.directories = dict(disk.files), set(disk.directories)
     other.durable = set(disk.durable)
@@ -95,8 +85,7 @@ def test_all_are_fenced_as_each_by_itself_is(disk: MemoryDisk) -> None:
         assert one.entries.entry_ids.tolist() == two.entries.entry_ids.tolist()
 
 
-def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None:
-    written(disk)
+def test_they_are_put_in_one_call_and_relied_on_in_one(filled: MemoryDisk) -> None:
     calls: list[tuple[str, int]] = []
 
     class Noting(MemoryStorage):
@@ -108,7 +97,7 @@ def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None
             calls.append(("sync", len(paths)))
             super().sync_all(paths, progress)
 
-    bookie = FileBookie(Noting(disk))
+    bookie = FileBookie(Noting(filled))
     wanted = verifications(bookie)
     verdicts = [value_of(verdict) for verdict in bookie.verify(wanted)]
 
@@ -118,24 +107,22 @@ def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None
 
 
 def test_observe_sync_what_counts_is_durable_though_it_was_synced_for_the_fence(
-    disk: MemoryDisk,
+    filled: MemoryDisk,
 ) -> None:
-    written(disk)
     slots = [LedgerPaths(each.key).slot(slot) for each in LEDGERS for slot in range(2)]
-    disk.durable.difference_update(slots)
-    bookie = FileBookie(MemoryStorage(disk))
+    filled.durable.difference_update(slots)
+    bookie = FileBookie(MemoryStorage(filled))
 
     verdicts = bookie.verify(verifications(bookie))
 
     assert all(list(value_of(verdict).good) == [0, 1, 2, 3] for verdict in verdicts)
-    assert disk.durable.issuperset(slots)
+    assert filled.durable.issuperset(slots)
 
 
-def test_damage_behind_a_header_is_found_in_what_the_fence_has_read(disk: MemoryDisk) -> None:
-    written(disk)
+def test_damage_behind_a_header_is_found_in_what_the_fence_has_read(filled: MemoryDisk) -> None:
     damaged = LEDGERS[2]
-    disk.corrupt(LedgerPaths(damaged.key).slot(1), flipped)
-    bookie = FileBookie(MemoryStorage(disk))
+    filled.corrupt(LedgerPaths(damaged.key).slot(1), flipped)
+    bookie = FileBookie(MemoryStorage(filled))
 
     verdicts = [value_of(verdict) for verdict in bookie.verify(verifications(bookie))]
 
@@ -149,7 +136,7 @@ def test_what_is_wiped_between_the_fence_and_its_verification_is_not_good(
     disk: MemoryDisk, is_formatted: bool
 ) -> None:
     """The fence has read the entries and made them durable, so nothing else asks for a file."""
-    written(disk, slots=1)
+    fill(disk, LEDGERS, slots=1)
     bookie = FileBookie(MemoryStorage(disk))
     wanted = verifications(bookie)
     disk.wipe()
@@ -161,14 +148,13 @@ def test_what_is_wiped_between_the_fence_and_its_verification_is_not_good(
     assert all(isinstance(each, BookKeeperError) or not each.good for each in answers)
 
 
-def test_entries_are_verified_with_one_look_at_the_marker(disk: MemoryDisk) -> None:
-    written(disk)
+def test_entries_are_verified_with_one_look_at_the_marker(filled: MemoryDisk) -> None:
     looks = Counter[str]()
 
     def faults(operation: str, path: str, moment: str) -> None:
         looks[operation] += path == MARKER_PATH and moment == "before"
 
-    bookie = FileBookie(MemoryStorage(disk, faults))
+    bookie = FileBookie(MemoryStorage(filled, faults))
     wanted = verifications(bookie)
     looks.clear()
 
@@ -178,7 +164,7 @@ def test_entries_are_verified_with_one_look_at_the_marker(disk: MemoryDisk) -> N
 
 def test_observe_sync_what_an_earlier_fence_has_synced_is_synced_again(disk: MemoryDisk) -> None:
     """It may have been lost since, and put again by somebody."""
-    written(disk, slots=1)
+    fill(disk, LEDGERS, slots=1)
     slots = [LedgerPaths(each.key).slot(0) for each in LEDGERS]
     bookie = FileBookie(MemoryStorage(disk))
     bookie.fence(LEDGERS)
@@ -191,7 +177,7 @@ def test_observe_sync_what_an_earlier_fence_has_synced_is_synced_again(disk: Mem
 
 
 def test_what_an_earlier_fence_has_read_is_read_again(disk: MemoryDisk) -> None:
-    written(disk, slots=4)  # no more of them are kept
+    fill(disk, LEDGERS, slots=4)  # no more of them are kept
     bookie = FileBookie(MemoryStorage(disk))
     bookie.fence(LEDGERS)
     damaged = LEDGERS[2]
@@ -219,14 +205,13 @@ def flipped(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def test_where_entries_are_is_told_with_one_look_at_the_marker(disk: MemoryDisk) -> None:
-    written(disk)
+def test_where_entries_are_is_told_with_one_look_at_the_marker(filled: MemoryDisk) -> None:
     looks = Counter[str]()
 
     def faults(operation: str, path: str, moment: str) -> None:
         looks[operation] += path == MARKER_PATH and moment == "before"
 
-    found = FileBookie(MemoryStorage(disk, faults)).holdings(
+    found = FileBookie(MemoryStorage(filled, faults)).holdings(
         [RangeRef(each, 1, 2) for each in LEDGERS]
     )
 
@@ -236,16 +221,15 @@ def test_where_entries_are_is_told_with_one_look_at_the_marker(disk: MemoryDisk)
 
 @pytest.mark.parametrize("before", ["list", "range", "marker"])
 def test_cookie_neg_where_entries_are_is_told_of_one_incarnation(
-    disk: MemoryDisk, before: str
+    filled: MemoryDisk, before: str
 ) -> None:
-    written(disk)
 
     def is_due(operation: str, path: str) -> bool:
         if before == "marker":
             return path == MARKER_PATH and operation == "read"
         return operation == ("list" if before == "list" else "read")
 
-    bookie = FileBookie(wiped_before(disk, is_due))
+    bookie = FileBookie(wiped_before(filled, is_due))
 
     assert all(
         isinstance(held, BookKeeperError)
@@ -253,14 +237,13 @@ def test_cookie_neg_where_entries_are_is_told_of_one_incarnation(
     )
 
 
-def test_a_small_slot_is_read_once_for_its_places_and_its_entries(disk: MemoryDisk) -> None:
-    written(disk)
+def test_a_small_slot_is_read_once_for_its_places_and_its_entries(filled: MemoryDisk) -> None:
     looks = Counter[tuple[str, bool]]()
 
     def faults(operation: str, path: str, moment: str) -> None:
         looks[operation, path == MARKER_PATH] += moment == "before"
 
-    bookie = FileBookie(MemoryStorage(disk, faults))
+    bookie = FileBookie(MemoryStorage(filled, faults))
     found = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
 
     assert [[e.entry_id for e in value_of(one)] for one in found] == [[0, 1, 2, 3]] * COUNT
@@ -280,11 +263,10 @@ def test_cookie_neg_copies_are_not_taken_for_another_incarnation(disk: MemoryDis
 
 
 @pytest.mark.parametrize("before", ["list", "read"])
-def test_cookie_neg_entries_are_read_of_one_incarnation(disk: MemoryDisk, before: str) -> None:
+def test_cookie_neg_entries_are_read_of_one_incarnation(filled: MemoryDisk, before: str) -> None:
     """It would say of every entry that it is not there."""
-    written(disk)
     bookie = FileBookie(
-        wiped_before(disk, lambda operation, path: operation == before and path != MARKER_PATH)
+        wiped_before(filled, lambda operation, path: operation == before and path != MARKER_PATH)
     )
 
     answers = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
@@ -292,27 +274,25 @@ def test_cookie_neg_entries_are_read_of_one_incarnation(disk: MemoryDisk, before
     assert all(isinstance(answer, BookKeeperError) for answer in answers)
 
 
-def test_what_was_read_does_not_stay_when_a_look_up_fails(disk: MemoryDisk) -> None:
-    written(disk)
+def test_what_was_read_does_not_stay_when_a_look_up_fails(filled: MemoryDisk) -> None:
 
     def faults(operation: str, path: str, moment: str) -> None:
         if operation == "list" and path.endswith("/copies"):
             raise BookieUnavailableError("no answer", bookie_id=BOOKIE)
 
-    bookie = FileBookie(MemoryStorage(disk, faults))
+    bookie = FileBookie(MemoryStorage(filled, faults))
     answers = bookie.read_small([EntriesRef(each, range(4)) for each in LEDGERS], 1 << 20)
 
     assert all(isinstance(answer, BookKeeperError) for answer in answers)
     assert [dict(bookie.log(each).take_whole()) for each in LEDGERS] == [{}] * COUNT
 
 
-def test_damaged_entries_are_not_among_those_that_are_copied(disk: MemoryDisk) -> None:
-    written(disk)
+def test_damaged_entries_are_not_among_those_that_are_copied(filled: MemoryDisk) -> None:
     path = LedgerPaths(LEDGERS[2].key).slot(1)
-    disk.corrupt(path, flipped)
+    filled.corrupt(path, flipped)
     wanted = [EntriesRef(each, range(4)) for each in LEDGERS]
 
-    found = FileBookie(MemoryStorage(disk)).read_small(wanted, 1 << 20)
+    found = FileBookie(MemoryStorage(filled)).read_small(wanted, 1 << 20)
 
     counts = [len(value_of(one)) for one in found]
     assert counts == [2 if each is LEDGERS[2] else 4 for each in LEDGERS]
@@ -322,13 +302,10 @@ def test_damaged_entries_are_not_among_those_that_are_copied(disk: MemoryDisk) -
     "spoil", [lambda data: data[:-8], lambda data: data + b"x", lambda data: b"?" + data[1:]]
 )
 def test_a_copy_that_is_not_read_back_as_it_was_written_is_not_stored(
-    disk: MemoryDisk, spoil: Callable[[bytes], bytes]
+    filled: MemoryDisk, spoil: Callable[[bytes], bytes]
 ) -> None:
-    written(disk)
-    source = FileBookie(MemoryStorage(disk))
-    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
-    target = MemoryDisk("10.0.0.2:3181")
-    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+    copies = copies_from(filled)
+    target = partition(OTHER)
     damaged = LedgerPaths(LEDGERS[2].key).copies
 
     def faults(operation: str, path: str, moment: str) -> None:
@@ -341,20 +318,19 @@ def test_a_copy_that_is_not_read_back_as_it_was_written_is_not_stored(
     assert [answer is None for answer in answers] == [each is not LEDGERS[2] for each in LEDGERS]
 
 
-def test_what_is_unusual_about_one_is_its_own_affair(disk: MemoryDisk) -> None:
-    written(disk)
-    storage = MemoryStorage(disk)
+def test_what_is_unusual_about_one_is_its_own_affair(filled: MemoryDisk) -> None:
+    storage = MemoryStorage(filled)
     bookie = FileBookie(storage)
     fenced, holed, damaged, gone, strange = LEDGERS[:5]
     bookie.fence([fenced])
-    del disk.files[LedgerPaths(holed.key).slot(0)]
+    del filled.files[LedgerPaths(holed.key).slot(0)]
     path = LedgerPaths(damaged.key).slot(1)
-    disk.corrupt(path, lambda data: data[:40])
+    filled.corrupt(path, lambda data: data[:40])
     bookie.retire(gone.key)
     bookie.delete(gone.key)
     asked = [*LEDGERS[:4], replace(strange, incarnation="another"), LEDGERS[5]]
 
-    answers = FileBookie(MemoryStorage(disk)).fence(asked)
+    answers = FileBookie(MemoryStorage(filled)).fence(asked)
 
     assert isinstance(answers[3], NoSuchLedgerError)
     assert isinstance(answers[4], CookieMismatchError)
@@ -371,26 +347,24 @@ def test_what_is_unusual_about_one_is_its_own_affair(disk: MemoryDisk) -> None:
     assert fence_of(storage, holed) == [0, 2]
 
 
-def test_a_race_that_is_lost_is_run_again(disk: MemoryDisk) -> None:
+def test_a_race_that_is_lost_is_run_again(filled: MemoryDisk) -> None:
     """A writer's record comes between the listing and the put."""
-    written(disk)
     late = LEDGERS[2]
 
     def faults(operation: str, path: str, moment: str) -> None:
         if operation == "sync" and path.startswith(LedgerPaths(late.key).slots):
             data = record(2, [4], ledger=late).data
-            MemoryStorage(disk).put_if_absent(LedgerPaths(late.key).slot(2), data)
+            MemoryStorage(filled).put_if_absent(LedgerPaths(late.key).slot(2), data)
 
-    tails = FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+    tails = FileBookie(MemoryStorage(filled, faults)).fence(LEDGERS)
 
     assert [value_of(tail).entries.entry_ids.tolist()[-1] for tail in tails] == [3, 3, 4, 3, 3, 3]
-    assert fence_of(MemoryStorage(disk), late) == [3]
+    assert fence_of(MemoryStorage(filled), late) == [3]
 
 
 @pytest.mark.parametrize("operation", ["put", "sync", "read"])
 @pytest.mark.parametrize("nth", range(0, 3 * COUNT, 2))
-def test_a_lost_answer_costs_nobody_anything(disk: MemoryDisk, operation: str, nth: int) -> None:
-    written(disk)
+def test_a_lost_answer_costs_nobody_anything(filled: MemoryDisk, operation: str, nth: int) -> None:
     met: Counter[str] = Counter()
 
     def faults(asked: str, path: str, moment: str) -> None:
@@ -399,25 +373,26 @@ def test_a_lost_answer_costs_nobody_anything(disk: MemoryDisk, operation: str, n
             if met[asked] == nth + 1:
                 raise BookieUnavailableError("no answer", bookie_id=BOOKIE)
 
-    answers = FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+    answers = FileBookie(MemoryStorage(filled, faults)).fence(LEDGERS)
 
     for each, answer in zip(LEDGERS, answers, strict=True):
-        tail = value_of(FileBookie(MemoryStorage(disk)).fence([each])[0])
+        tail = value_of(FileBookie(MemoryStorage(filled)).fence([each])[0])
         assert tail.entries.entry_ids.tolist() == [0, 1, 2, 3]
         if not isinstance(answer, BookKeeperError):
-            assert fence_of(MemoryStorage(disk), each) == [2], "one fence, found and not put again"
+            assert fence_of(MemoryStorage(filled), each) == [2], (
+                "one fence, found and not put again"
+            )
             with pytest.raises(LedgerFencedError):
-                FileBookie(MemoryStorage(disk)).add(each, record(2, [4], ledger=each))
+                FileBookie(MemoryStorage(filled)).add(each, record(2, [4], ledger=each))
 
 
 @pytest.mark.parametrize("nth", range(8 * COUNT))
 def test_fence_on_durable_no_power_cut_leaves_a_fence_above_a_hole(
-    disk: MemoryDisk, nth: int
+    filled: MemoryDisk, nth: int
 ) -> None:
     """The last record of each was put and never synced; the cut takes all that is not durable."""
-    written(disk)
     for each in LEDGERS:
-        disk.durable.discard(LedgerPaths(each.key).slot(1))
+        filled.durable.discard(LedgerPaths(each.key).slot(1))
     left = nth
 
     def faults(operation: str, path: str, moment: str) -> None:
@@ -428,12 +403,12 @@ def test_fence_on_durable_no_power_cut_leaves_a_fence_above_a_hole(
                 raise Cut
 
     try:
-        FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+        FileBookie(MemoryStorage(filled, faults)).fence(LEDGERS)
     except Cut:
-        disk.power_cut()
+        filled.power_cut()
 
     for each in LEDGERS:
-        slots = {path for path in disk.files if path.startswith(LedgerPaths(each.key).slots)}
+        slots = {path for path in filled.files if path.startswith(LedgerPaths(each.key).slots)}
         assert LedgerPaths(each.key).slot(2) not in slots or len(slots) == 3
 
 
@@ -453,10 +428,9 @@ def wiped_before(disk: MemoryDisk, is_due: Callable[[str, str], bool]) -> Memory
 
 @pytest.mark.parametrize("before", ["list", "sync", "put", "copies", "marker"])
 def test_cookie_neg_another_incarnation_says_nothing_whenever_it_comes(
-    disk: MemoryDisk, before: str
+    filled: MemoryDisk, before: str
 ) -> None:
     """It would say of every entry that it is absent."""
-    written(disk)
     at_marker = before == "marker"
 
     def is_due(operation: str, path: str) -> bool:
@@ -466,17 +440,14 @@ def test_cookie_neg_another_incarnation_says_nothing_whenever_it_comes(
             return operation == "list" and path.endswith("/copies")
         return operation == before
 
-    answers = FileBookie(wiped_before(disk, is_due)).fence(LEDGERS)
+    answers = FileBookie(wiped_before(filled, is_due)).fence(LEDGERS)
 
     assert all(isinstance(answer, BookKeeperError) for answer in answers)
 
 
-def test_copies_count_only_in_the_incarnation_that_took_them(disk: MemoryDisk) -> None:
-    written(disk)
-    source = FileBookie(MemoryStorage(disk))
-    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
-    target = MemoryDisk("10.0.0.2:3181")
-    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+def test_copies_count_only_in_the_incarnation_that_took_them(filled: MemoryDisk) -> None:
+    copies = copies_from(filled)
+    target = partition(OTHER)
     storage = wiped_before(target, lambda operation, path: path == MARKER_PATH)
 
     lost = FileBookie(storage).write_copies(copies)
@@ -487,48 +458,41 @@ def test_copies_count_only_in_the_incarnation_that_took_them(disk: MemoryDisk) -
 @pytest.mark.parametrize("operation", ["make_directory", "put", "list", "read"])
 @pytest.mark.parametrize("has_directories", [True, False])
 def test_cookie_neg_copies_that_are_put_after_a_wipe_do_not_count(
-    disk: MemoryDisk, operation: str, has_directories: bool
+    filled: MemoryDisk, operation: str, has_directories: bool
 ) -> None:
     """The partition is formatted anew, and then takes them and reads them back."""
-    target = MemoryDisk(BOOKIE, has_directories=has_directories)
-    furnish(MemoryStorage(target), Marker(BOOKIE, INCARNATION, "cluster"))
+    target = partition(has_directories=has_directories)
     storage = wiped_before(target, lambda asked, path: asked == operation and path != MARKER_PATH)
 
-    answers = FileBookie(storage).write_copies(copies_from(disk))
+    answers = FileBookie(storage).write_copies(copies_from(filled))
 
     assert all(isinstance(answer, BookKeeperError) for answer in answers)
 
 
 @pytest.mark.parametrize("number", [1, COUNT])
-def test_copies_that_nobody_would_find_are_not_stored(disk: MemoryDisk, number: int) -> None:
+def test_copies_that_nobody_would_find_are_not_stored(filled: MemoryDisk, number: int) -> None:
     """However many a target is sent together: a listing does not show what was put."""
 
     class Hiding(MemoryStorage):
         def list(self, directory: str) -> Sequence[str]:
             return [] if directory.endswith("/copies") else super().list(directory)
 
-    target = MemoryDisk("10.0.0.2:3181")
-    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+    target = partition(OTHER)
 
-    answers = FileBookie(Hiding(target)).write_copies(copies_from(disk)[:number])
+    answers = FileBookie(Hiding(target)).write_copies(copies_from(filled)[:number])
 
     assert [type(answer) for answer in answers] == [BookieUnavailableError] * number
 
 
 def copies_from(disk: MemoryDisk) -> list[NewCopies]:
-    """Of the first entries of every ledger, which are written there."""
-    written(disk)
+    """Of the first entries of every ledger."""
     source = FileBookie(MemoryStorage(disk))
     return [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
 
 
-def test_copies_are_those_that_each_makes_by_itself(disk: MemoryDisk) -> None:
-    written(disk)
-    source = FileBookie(MemoryStorage(disk))
-    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
-    targets = [MemoryDisk("10.0.0.2:3181") for _ in range(2)]
-    for target in targets:
-        furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+def test_copies_are_those_that_each_makes_by_itself(filled: MemoryDisk) -> None:
+    copies = copies_from(filled)
+    targets = [partition(OTHER) for _ in range(2)]
     together, alone = (FileBookie(MemoryStorage(target)) for target in targets)
 
     for _ in range(2):  # repeating it changes nothing
@@ -543,6 +507,11 @@ def test_copies_are_those_that_each_makes_by_itself(disk: MemoryDisk) -> None:
 # On a disk
 
 
+SYNCED_AS_A_WHOLE = pytest.mark.skipif(
+    not file_system.is_fit("."), reason="no file system that is synced as a whole"
+)
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
     storage = LocalStorage(tmp_path, BOOKIE)
@@ -555,7 +524,7 @@ def files(count: int = COUNT) -> list[tuple[str, bytes]]:
     return [(f"d{number}/a", b"%d" % number) for number in range(count)]
 
 
-@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+@SYNCED_AS_A_WHOLE
 def test_contents_are_synced_before_names_and_names_before_it_returns(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -573,7 +542,7 @@ def test_contents_are_synced_before_names_and_names_before_it_returns(
     assert seen == [0, COUNT]
 
 
-@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+@SYNCED_AS_A_WHOLE
 def test_what_new_files_rely_on_costs_no_sync_more(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -591,7 +560,7 @@ def test_what_new_files_rely_on_costs_no_sync_more(
     assert seen == [0, COUNT], "durable before any of the new ones has its name"
 
 
-@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+@SYNCED_AS_A_WHOLE
 def test_what_new_files_rely_on_in_a_file_system_mounted_below_is_synced_there(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,7 +592,7 @@ def names_of_new(storage: LocalStorage) -> int:
     return sum(storage.size(path) is not None for path, _ in files())
 
 
-@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+@SYNCED_AS_A_WHOLE
 def test_what_a_sync_of_the_whole_reports_is_told(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,7 +613,7 @@ def test_what_a_sync_of_the_whole_reports_is_told(
         storage.make_directories([f"d{number}/sub" for number in range(COUNT)])
 
 
-@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+@SYNCED_AS_A_WHOLE
 def test_a_journal_that_had_failed_before_is_told_by_the_sync_after_it(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,28 +46,6 @@ def flip(at: int) -> Callable[[bytes], bytes]:
     return lambda d: d[: at % len(d)] + bytes([d[at % len(d)] ^ 8]) + d[at % len(d) + 1 :]
 
 
-@pytest.mark.parametrize("at", [-1, -4, -8, -9, -30, 700, 1000])
-@pytest.mark.parametrize("kind", ["slots/00000000000000000000", "parts/", "copies/"])
-def test_a_flipped_bit_is_found_wherever_it_is(bookie: Bookie, kind: str, at: int) -> None:
-    holding_everything(bookie)
-    path = next(path for path in bookie.disk.files if kind in path)
-    bookie.disk.corrupt(path, flip(at))
-
-    assert path in damaged_paths(bookie.log())
-
-
-@pytest.mark.parametrize("kept", [0, 7, 100, -1])
-def test_a_file_that_was_cut_is_found(bookie: Bookie, kept: int) -> None:
-    holding_everything(bookie)
-    for path in [path for path in bookie.disk.files if "ledgers/" in path]:
-        whole = bookie.disk.files[path]
-        bookie.disk.corrupt(path, lambda data: data[:kept])
-
-        assert path in damaged_paths(bookie.log())
-
-        bookie.disk.files[path] = whole
-
-
 def test_a_missing_part_is_found(bookie: Bookie) -> None:
     holding_everything(bookie)
     path = bookie.paths.part("a-0-0.arrow")

@@ -1,8 +1,8 @@
-"""A cluster in one process, and a log in it."""
+"""A log on a ground, and how to look at one."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,13 +12,18 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """Four bookies in directories, metadata in memory."""
-    return Ground(tmp_path)
+USUAL: Final = LogOptions(Quorum(3, 3, 2))
 
 
 @pytest.fixture
 def log(ground: Ground) -> Log:
-    return create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    return create_log(ground.context, "orders", USUAL)
+
+
+def payloads(log: Log, start: str | None = None, end: str | None = None) -> list[bytes]:
+    return [entry.payload for entry in log.entries(start, end)]
+
+
+def states(ground: Ground, log: Log) -> list[str]:
+    """Of its ledgers, in their order."""
+    return [ground.context.store.read_ledger(i).value.state.name for i in log.ledgers()]

@@ -36,12 +36,11 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.log import LogHead
+from spark_bookkeeper.protocol.log import Chunk, LogHead
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.transactions import Transaction
+from spark_bookkeeper.protocol.transactions import Committed, Transaction, Transactions
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
-
-USUAL = LogOptions(Quorum(3, 3, 2))
+from tests.logs.conftest import USUAL, states
 
 
 def table(*payloads: bytes) -> pa.Table:
@@ -53,17 +52,15 @@ def rows(log: Log) -> list[bytes]:
     return found
 
 
-def states(ground: Ground, log: Log) -> list[str]:
-    return [ground.context.store.read_ledger(i).value.state.name for i in log.ledgers()]
-
-
 def no_log_ledgers(ground: Ground) -> list[LedgerId]:
     """Ledgers of the cluster that are in no log."""
     listed = set(logs_table(ground.context).column("ledger_id").to_pylist())
     return [i for i in ground.context.store.ledger_ids() if i not in listed]
 
 
-def written(context: ClientContext, staged: StagedWrite, *payloads: bytes) -> Sequence[TaskResult]:
+def write_staged(
+    context: ClientContext, staged: StagedWrite, *payloads: bytes
+) -> Sequence[TaskResult]:
     return write_local(staged.plan, table(*payloads), context)
 
 
@@ -82,7 +79,7 @@ def test_a_write_is_one_closed_ledger_of_the_log(ground: Ground, log: Log) -> No
 
 def test_nobody_sees_anything_of_a_write_before_it_is_committed(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
 
     assert (log.ledgers(), rows(log)) == ([], [])
 
@@ -106,11 +103,11 @@ def test_the_rows_of_several_tasks_are_in_the_order_of_the_tasks(tmp_path: Path)
 
 def test_attempts_that_are_not_reported_leave_nothing_in_the_log(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders")
-    loser = written(ground.context, staged, b"a", b"b")
-    winner = written(ground.context, staged, b"a", b"b")
+    loser = write_staged(ground.context, staged, b"a", b"b")
+    winner = write_staged(ground.context, staged, b"a", b"b")
     atomic.commit(ground.context, staged, winner)
 
-    late = written(ground.context, staged, b"a", b"b")  # one that went on behind the commit
+    late = write_staged(ground.context, staged, b"a", b"b")  # one that went on behind the commit
 
     assert len(loser) == len(late) == 1
     assert rows(log) == [b"a", b"b"]
@@ -159,7 +156,7 @@ def test_rows_of_another_schema_are_refused_before_anything_is_made(
 def test_a_write_follows_columns_that_the_log_was_given_meanwhile(ground: Ground, log: Log) -> None:
     """Also one that began before, and is in the list behind one with the new columns."""
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"before")
+    results = write_staged(ground.context, staged, b"before")
     wider = pa.schema([("payload", pa.binary()), ("shop", pa.int64())])
     open_log(ground.client(), "orders").become_writer(schema=wider).close()
 
@@ -217,7 +214,7 @@ def test_two_that_write_the_same_transaction_at_once_write_it_once(
     transaction = Transaction("query", 3)
     zombie, successor = ground.client(), ground.client()
     staged = [atomic.stage(each, "orders", transaction) for each in (zombie, successor)]
-    results = [written(c, s, b"a") for c, s in zip((zombie, successor), staged, strict=True)]
+    results = [write_staged(c, s, b"a") for c, s in zip((zombie, successor), staged, strict=True)]
 
     second = atomic.commit(successor, staged[1], results[1], transaction)
     first = atomic.commit(zombie, staged[0], results[0], transaction)
@@ -230,7 +227,7 @@ def test_two_that_write_the_same_transaction_at_once_write_it_once(
 def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log) -> None:
     transaction = Transaction("query", 3)
     staged = atomic.stage(ground.context, "orders", transaction)
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
     atomic.commit(ground.context, staged, results, transaction)
 
     again = atomic.commit(ground.context, staged, results, transaction)
@@ -275,7 +272,7 @@ def test_a_write_that_was_overtaken_comes_behind_the_one_that_was_faster(
     ground: Ground, log: Log
 ) -> None:
     slow = atomic.stage(ground.context, "orders")
-    results = written(ground.context, slow, b"slow")
+    results = write_staged(ground.context, slow, b"slow")
     log.write(table(b"quick"))
 
     done = atomic.commit(ground.context, slow, results)
@@ -294,7 +291,7 @@ def test_a_striped_write_that_was_overtaken_is_copied_share_by_share(tmp_path: P
     log = create_log(ground.context, "striped", options)
     slow = atomic.stage(ground.context, "striped")
     payloads = [b"%05d" % n for n in range(40)]
-    results = written(ground.context, slow, *payloads)
+    results = write_staged(ground.context, slow, *payloads)
     log.write(table(b"quick"))
 
     atomic.commit(ground.context, slow, results)
@@ -306,7 +303,7 @@ def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
     ground: Ground, log: Log
 ) -> None:
     slow = atomic.stage(ground.context, "orders")
-    results = written(ground.context, slow, b"slow")
+    results = write_staged(ground.context, slow, b"slow")
     log.write(table(b"quick"))
     ground.stop(slow.plan.targets[0][1], destroy=True)
 
@@ -319,7 +316,7 @@ def test_a_bookie_with_something_else_under_the_name_of_a_part_is_left_out(
     ground: Ground, log: Log
 ) -> None:
     slow = atomic.stage(ground.context, "orders")
-    results = written(ground.context, slow, b"slow")
+    results = write_staged(ground.context, slow, b"slow")
     log.write(table(b"quick"))
     taken: list[Path] = []
 
@@ -342,7 +339,7 @@ def test_who_is_overtaken_each_time_gives_up_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(atomic, "ATTEMPTS_MAX", 3)
     slow = atomic.stage(ground.context, "orders")
-    results = written(ground.context, slow, b"slow")
+    results = write_staged(ground.context, slow, b"slow")
     restage = staging.restage
 
     def overtaken(*args: Any) -> Any:
@@ -365,7 +362,7 @@ def test_a_write_deposes_who_has_the_log_open_and_comes_behind_what_is_acknowled
     writer = log.become_writer()
     writer.append(b"a")
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"b")
+    results = write_staged(ground.context, staged, b"b")
     writer.append(b"c")
 
     atomic.commit(ground.client(), staged, results)
@@ -418,7 +415,7 @@ def test_a_new_writer_comes_behind_a_write_and_a_write_that_began_before_it_behi
     ground: Ground, log: Log
 ) -> None:
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"write")
+    results = write_staged(ground.context, staged, b"write")
     with log.become_writer() as writer:
         writer.append(b"writer")
 
@@ -432,7 +429,7 @@ def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
     ground: Ground, log: Log, interfere: str
 ) -> None:
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"a", b"b")
+    results = write_staged(ground.context, staged, b"a", b"b")
     if interfere == "recovered":
         recover_ledger(ground.client(), staged.ledger_id)
     elif interfere == "claimed":
@@ -448,7 +445,7 @@ def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
 
 def test_a_log_that_was_deleted_takes_no_write_that_began_before(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
     truncation.delete(ground.context, "orders")
     anew = create_log(ground.context, "orders", USUAL)
 
@@ -474,6 +471,11 @@ def test_many_who_write_at_once_all_come_through(ground: Ground, log: Log) -> No
 # What is left behind
 
 
+RECOVERED = pytest.mark.parametrize(
+    "is_recovered", [False, pytest.param(True, marks=pytest.mark.full)]
+)
+
+
 def test_what_is_staged_says_for_which_log_and_transaction(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders", Transaction("app", 7))
 
@@ -484,14 +486,14 @@ def test_what_is_staged_says_for_which_log_and_transaction(ground: Ground, log: 
     assert told == {
         "log": "orders", "nonce": staged.nonce, "owner": "app", "app_id": "app", "version": 7,
     }  # fmt: skip
-    added = atomic.commit(ground.context, staged, written(ground.context, staged, b"a"))
+    added = atomic.commit(ground.context, staged, write_staged(ground.context, staged, b"a"))
     later = atomic.stage(ground.context, "orders")
     assert behind_of(ground.context.store.read_ledger(later.ledger_id).value) == added.ledger_id
 
 
 def test_a_write_that_is_aborted_leaves_nothing(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
 
     assert abort(ground.context, staged)
 
@@ -505,7 +507,7 @@ def test_what_may_still_come_into_the_log_is_never_removed(
 ) -> None:
     """The ledger is closed, and the compare-and-swap that adds it on its way."""
     staged = atomic.stage(ground.context, "orders")
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
     add = atomic.add_sealed
 
     def aborted(*args: Any) -> LogHead:
@@ -518,19 +520,19 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     assert rows(log) == [b"a"]
 
 
-@pytest.mark.parametrize("is_recovered", [False, True])
+@RECOVERED
 def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_as_told(
-    tmp_path: Path, unsynced: None, is_recovered: bool
+    tmp_path: Path, is_recovered: bool
 ) -> None:
     """A driver that was believed dead closes its ledger, before it adds it, at each operation of
     the one that discards it; or somebody recovers it then, which closes it at the same end.
     """
     for number in count():
-        ground = Ground(tmp_path / str(number), bookies=3)
+        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
         create_log(ground.context, "orders", USUAL)
         staged = atomic.stage(ground.context, "orders")
         writer = staging._claim(ground.context, staged.plan, {})
-        writer.append_written(written(ground.context, staged, b"a"))
+        writer.append_written(write_staged(ground.context, staged, b"a"))
         outcome = list[bool]()
         steps = list[str]()
 
@@ -569,17 +571,17 @@ def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_a
             return
 
 
-@pytest.mark.parametrize("is_recovered", [False, True])
+@RECOVERED
 def test_a_write_that_commits_at_any_step_of_its_removal_is_in_the_log_once(
-    tmp_path: Path, unsynced: None, is_recovered: bool
+    tmp_path: Path, is_recovered: bool
 ) -> None:
     """A driver that was deposed commits while the next one removes what it has left."""
     transaction = Transaction("query", 7)
     for number in count():
-        ground = Ground(tmp_path / str(number), runtime=InlineRuntime())
+        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
         log = create_log(ground.context, "orders", USUAL)
         staged = atomic.stage(ground.context, "orders", transaction)
-        results = written(ground.context, staged, b"a")
+        results = write_staged(ground.context, staged, b"a")
         left = [number]
 
         def commit(
@@ -614,7 +616,7 @@ def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_lef
     # Two drivers that were killed, one of them when all was written.
     atomic.stage(ground.context, "orders", Transaction("app", 1))
     staged = atomic.stage(ground.context, "orders", Transaction("app", 1))
-    results = written(ground.context, staged, b"a")
+    results = write_staged(ground.context, staged, b"a")
     staging.seal(ground.context, staged.plan, results)
     other = atomic.stage(ground.context, "orders", Transaction("other", 1))
     assert len(no_log_ledgers(ground)) == 3
@@ -638,11 +640,8 @@ def test_a_deleted_log_leaves_no_notes_of_what_was_staged(ground: Ground, log: L
 
 
 class DeadAt:
-    """A hook that ends a process at its n-th operation, or its n-th on metadata.
-
-    None after it has any effect.
-
-    ``Killed`` is for the thread that commits; the others are told what ends them.
+    """A hook that ends a process at its n-th operation, or its n-th on metadata: none after it has
+    any effect. ``Killed`` is for the thread that commits; the others are told what ends them.
     """
 
     def __init__(self, number: int, *, is_metadata_only: bool = False) -> None:
@@ -671,7 +670,7 @@ def at_every_operation(
 ) -> Iterator[Ground]:
     """A cluster for each operation of ``act``, in which it was killed there; and one more."""
     for number in count():
-        ground = Ground(tmp_path / str(number))
+        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
         create_log(ground.context, "orders", USUAL).write(table(b"first"))
         dead = DeadAt(number, is_metadata_only=is_metadata_only)
         with suppress(Killed, BookKeeperError):
@@ -681,15 +680,20 @@ def at_every_operation(
             return
 
 
+@pytest.mark.parametrize(
+    ("is_metadata_only", "least"),
+    [(True, 10), pytest.param(False, 30, marks=pytest.mark.full)],
+    ids=["of metadata", "any"],
+)
 def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_and_once(
-    tmp_path: Path, unsynced: None
+    tmp_path: Path, is_metadata_only: bool, least: int
 ) -> None:
     def write(_: Ground, victim: ClientContext) -> None:
         log = open_log(victim, "orders")
         log.write(table(b"a", b"b"), txn_app_id="query", txn_version=7)
 
     outcomes = list[int]()
-    for ground in at_every_operation(tmp_path, write):
+    for ground in at_every_operation(tmp_path, write, is_metadata_only=is_metadata_only):
         log = open_log(ground.client(), "orders")
         seen = rows(log)
         assert seen in ([b"first"], [b"first", b"a", b"b"]), "all or nothing"
@@ -708,17 +712,18 @@ def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_an
         outcomes.append(len(seen))
     assert outcomes[0] == 1
     assert outcomes[-1] == 3
-    assert len(outcomes) > 30, "there are that many operations"
+    assert len(outcomes) > least, "there are that many operations"
 
 
+@pytest.mark.full
 def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtaken(
-    tmp_path: Path, unsynced: None
+    tmp_path: Path,
 ) -> None:
     transaction = Transaction("query", 7)
 
     def write(ground: Ground, victim: ClientContext) -> None:
         staged = atomic.stage(ground.context, "orders", transaction)
-        results = written(ground.context, staged, b"a")
+        results = write_staged(ground.context, staged, b"a")
         open_log(ground.context, "orders").write(table(b"quick"))
         atomic.commit(victim, staged, results, transaction)
 
@@ -729,11 +734,11 @@ def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtak
         assert rows(log) == [b"first", b"quick", b"a"]
 
 
-def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path, unsynced: None) -> None:
+def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
     """Each operation on metadata takes effect, and its answer is lost, once."""
     number = 0
     while True:
-        ground = Ground(tmp_path / str(number), runtime=InlineRuntime())
+        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
         log = create_log(ground.context, "orders", USUAL)
         left = [number]
 
@@ -778,9 +783,6 @@ def test_a_head_without_transactions_is_what_earlier_versions_read(
 
 
 def test_two_hundred_thousand_ledgers_and_all_applications_fit_into_a_node() -> None:
-    from spark_bookkeeper.protocol.log import Chunk
-    from spark_bookkeeper.protocol.transactions import Committed, Transactions
-
     last = tuple(
         Committed(f"{n:0200d}", (1 << 63) - 1, LedgerId((1 << 63) - 1))
         for n in range(transactions.MOST_APPLICATIONS)

@@ -12,17 +12,15 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import consumers_table, show_lag
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from tests.logs.conftest import USUAL
 
-USUAL = LogOptions(Quorum(3, 3, 2))
 LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
 
 

@@ -9,10 +9,9 @@ from spark_bookkeeper.errors import LogOwnershipLostError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
-from spark_bookkeeper.logs.options import LogOptions
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.logs.conftest import USUAL, payloads
 
 
 def test_a_leader_that_was_cut_off_believes_to_lead_and_writes_nothing(
@@ -37,7 +36,7 @@ def test_a_leader_that_was_cut_off_believes_to_lead_and_writes_nothing(
         old.append(b"of the one that was")
     assert not first.is_leader
     new.close()
-    assert [entry.payload for entry in log.entries()] == [b"1", b"2"]
+    assert payloads(log) == [b"1", b"2"]
 
 
 def test_everybody_is_told_who_is_to_lead(ground: Ground, log: Log) -> None:
@@ -54,6 +53,6 @@ def test_everybody_is_told_who_is_to_lead(ground: Ground, log: Log) -> None:
 def test_a_candidate_of_a_log_that_was_deleted_is_in_nobodys_way(ground: Ground, log: Log) -> None:
     log.elect()
     truncation.delete(ground.context, "orders")
-    again = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    again = create_log(ground.context, "orders", USUAL)
 
     assert again.elect().wait(0)

@@ -25,26 +25,15 @@ from spark_bookkeeper.logs import writer as log_writer
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, Hook
-
-USUAL = LogOptions(Quorum(3, 3, 2))
-
-
-def payloads(log: Log) -> list[bytes]:
-    return [entry.payload for entry in log.entries()]
-
-
-def states(ground: Ground, log: Log) -> list[str]:
-    return [ground.context.store.read_ledger(i).value.state.name for i in log.ledgers()]
+from tests.logs.conftest import USUAL, payloads, states
 
 
 def no_answer(*operations: str) -> Hook:

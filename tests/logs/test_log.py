@@ -33,16 +33,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed
-
-USUAL = LogOptions(Quorum(3, 3, 2))
-
-
-def payloads(log: Log, start: str | None = None, end: str | None = None) -> list[bytes]:
-    return [entry.payload for entry in log.entries(start, end)]
-
-
-def states(ground: Ground, log: Log) -> list[str]:
-    return [ground.context.store.read_ledger(i).value.state.name for i in log.ledgers()]
+from tests.logs.conftest import USUAL, payloads, states
 
 
 def test_what_is_appended_is_read_in_order_across_ledgers(log: Log) -> None:
@@ -475,21 +466,21 @@ def test_what_is_appended_in_callbacks_while_the_log_rolls_is_in_order(log: Log)
         payload = b"%d" % n
         future = writer.append_async(payload)
         future.add_done_callback(lambda _: done.append(payload))
-        if n < 300:
+        if n < 100:
             future.add_done_callback(lambda _: again(n + 1))
 
     again(0)
     rolled = {writer.roll() for _ in range(5)}
     writer.flush()
-    while len(done) < 301:
+    while len(done) < 101:
         writer.append_async(b"").result()
     writer.close()
 
-    assert [p for p in payloads(log) if p] == [b"%d" % n for n in range(301)]
+    assert [p for p in payloads(log) if p] == [b"%d" % n for n in range(101)]
     assert len(rolled) == 5
 
 
-def written(log: Log, count: int) -> list[int]:
+def entries_in_each(log: Log, count: int) -> list[int]:
     """How many entries each ledger has after so many small appends."""
     with log.become_writer() as writer:
         for n in range(count):
@@ -502,7 +493,7 @@ def test_a_log_rolls_by_itself_when_a_ledger_is_large(ground: Ground) -> None:
     options = replace(USUAL, roll_bytes=30)
     log = create_log(ground.context, "rolling", options)
 
-    counts = written(log, 200)
+    counts = entries_in_each(log, 60)
 
     assert len(counts) > 1
     assert all(count >= 10 for count in counts[:-1])

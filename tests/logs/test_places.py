@@ -12,12 +12,11 @@ from spark_bookkeeper.errors import InvalidArgumentError, NoSuchEntryError
 from spark_bookkeeper.logs.consumers import consumers_table
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.source.places import parse_place
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from tests.logs.conftest import USUAL
 
 READS: tuple[Callable[[Log, Any], Any], ...] = (
     lambda log, place: list(log.entries(place)),
@@ -93,7 +92,7 @@ def test_what_a_writer_has_written_last_is_a_place_also_before_its_first_entry(
 def test_what_a_log_has_not_is_not_read_past_without_a_word(ground: Ground, log: Log) -> None:
     with log.become_writer() as writer:
         first = writer.append(b"a").ledger_id
-        foreign = create_log(ground.context, "other", LogOptions(Quorum(3, 3, 2)))
+        foreign = create_log(ground.context, "other", USUAL)
         with foreign.become_writer() as other:
             between = other.append(b"0").ledger_id
         writer.roll()

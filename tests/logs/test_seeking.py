@@ -28,6 +28,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
+from tests.logs.conftest import USUAL
 
 
 class Clock(ThreadRuntime):
@@ -51,7 +52,7 @@ def at(minutes: float) -> datetime:
 def test_the_first_entry_at_or_after_a_time(tmp_path: Path) -> None:
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(ground.context, "orders", USUAL)
     assert log.position_at(at(0)) == Position.parse("0:0")
     places: list[Position] = []
     with log.become_writer() as writer:
@@ -97,7 +98,7 @@ def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past
     """A write begins its ledger at its start, and adds it to the log when all rows are there."""
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(ground.context, "orders", USUAL)
     with log.become_writer() as writer:
         writer.append(b"0")
     clock.minutes = 10
@@ -129,7 +130,7 @@ def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
     """The rows of a write are as old as its end, and those before it in the log may be younger."""
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(ground.context, "orders", USUAL)
     writer = log.become_writer()
     writer.append(b"0")
     places: list[Position] = []
@@ -154,7 +155,7 @@ def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
 def test_a_log_of_many_writes_is_not_read_back_to_its_beginning(tmp_path: Path) -> None:
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(ground.context, "orders", USUAL)
     for clock.minutes in range(10):
         log.write(table(b"%d" % clock.minutes))
     ledgers = log.ledgers()
@@ -208,7 +209,7 @@ def test_a_writer_whose_clock_jumps_ahead_removes_nothing_early(tmp_path: Path) 
 def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(tmp_path: Path) -> None:
     clock = Clock()
     ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(ground.context, "orders", USUAL)
     for clock.minutes in range(4):
         log.write(table(b"%d" % clock.minutes))
     first, second, *_ = log.ledgers()
@@ -271,7 +272,7 @@ def test_a_ledger_whose_end_bookies_may_know_that_do_not_answer_stays(tmp_path: 
 
 
 def test_the_ends_of_the_calendar_are_times_and_nothing_else_is(tmp_path: Path) -> None:
-    log = create_log(Ground(tmp_path).context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log = create_log(Ground(tmp_path).context, "orders", USUAL)
     log.write(table(b"a"))
     for least in (datetime.min, datetime.min.replace(tzinfo=timezone.utc)):  # noqa: DTZ901
         assert len(list(log.entries(start_time=least))) == 1

@@ -12,6 +12,7 @@ from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.testing.ground import Ground
+from tests.logs.conftest import payloads
 
 
 def unexpected(entry: Entry) -> None:
@@ -58,7 +59,7 @@ def test_it_has_applied_all_that_was_acknowledged_when_it_writes(ground: Ground,
     with pytest.raises(LogOwnershipLostError):
         first.append(b"of the one that was")
     second.close()
-    assert [entry.payload for entry in log.entries()] == [b"a", b"b", b"c", b"second"]
+    assert payloads(log) == [b"a", b"b", b"c", b"second"]
 
 
 def test_whoever_was_deposed_stands_by_again_from_where_it_was(ground: Ground, log: Log) -> None:

@@ -16,13 +16,10 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
-from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.session.arguments import list_of
 from spark_bookkeeper.testing.ground import Ground
-
-USUAL = LogOptions(Quorum(3, 3, 2))
+from tests.logs.conftest import USUAL, payloads
 
 
 def test_an_answer_in_place_of_a_question_is_refused_before_anybody_is_fenced(log: Log) -> None:
@@ -81,7 +78,7 @@ def test_a_log_that_an_earlier_version_made_with_such_a_limit_goes_on(
         writer.roll()
         writer.append(b"b")
     log.write(pa.table({"payload": pa.array([b"c"], pa.binary())}))
-    assert [entry.payload for entry in log.entries()] == [b"a", b"b", b"c"]
+    assert payloads(log) == [b"a", b"b", b"c"]
 
 
 def test_a_text_is_no_list_of_texts() -> None:

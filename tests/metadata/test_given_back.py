@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -25,32 +25,15 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import eventually
 from spark_bookkeeper.testing.znodes import ZNodes
+from tests.metadata.conftest import begin_session
 
 ONE, ANOTHER = Holder("one"), Holder("another thread")
 
 
 @pytest.fixture
-def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
-    made = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    made.initialize_cluster()
-    made.underreplication.set_delay_seconds(0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def other(store: ZooKeeperStore) -> Iterator[ZooKeeperStore]:
-    """Of another process."""
-    made = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "1" * 32)
-    yield made
-    made.close()
-
-
-def next_session(store: ZooKeeperStore, znodes: ZNodes) -> None:
-    """Its session has ended, and it has another."""
-    client = store._zk._link.client
-    znodes.end(client._session)
-    client._session = next(znodes.sessions)
+def store(store: ZooKeeperStore) -> ZooKeeperStore:
+    store.underreplication.set_delay_seconds(0)
+    return store
 
 
 @dataclass
@@ -249,7 +232,7 @@ def test_a_lock_that_comes_late_goes_although_another_thread_is_releasing_that_l
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(store._zk, "create", create)
         monkeypatch.setattr(store._zk, "delete", then_wait)
-        next_session(store, znodes)
+        begin_session(znodes, store)
         assert tree.lock(LedgerId(7), ANOTHER)
         others.start()
         is_deleted.wait()
@@ -271,9 +254,9 @@ def test_a_lock_that_comes_late_goes_with_the_one_that_another_caller_had_in_a_s
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(store._zk, "create", create)
-        next_session(store, znodes)
+        begin_session(znodes, store)
         assert tree.lock(LedgerId(7), ANOTHER)
-        next_session(store, znodes)
+        begin_session(znodes, store)
         create(*arguments, **options)
 
     monkeypatch.setattr(store._zk, "create", late)
@@ -305,7 +288,7 @@ def test_a_lock_that_comes_too_late_for_two_callers_goes(
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(store._zk, "create", create)
-        next_session(store, znodes)
+        begin_session(znodes, store)
         assert others.lock(LedgerId(7), third)
         with monkeypatch.context() as patch:
             patch.setattr(store._zk, "get_settled", then_wait)
@@ -339,7 +322,7 @@ def test_who_looks_whether_a_lock_is_his_keeps_that_of_who_took_it_after_his_ses
     def then_ended(path: str) -> Node | None:
         monkeypatch.setattr(store._zk, "get_settled", get_settled)
         there = get_settled(path)
-        next_session(store, znodes)
+        begin_session(znodes, store)
         assert others.lock(LedgerId(7), ANOTHER)
         return there
 
@@ -443,7 +426,7 @@ def test_a_vote_that_is_made_again_without_an_answer_as_its_candidate_leaves_goe
     """Another thread waits to lead. What it asked for comes when all that was there has gone."""
     election = Election(store.ballots, "somewhere", ThreadRuntime())
     vote = election.join(b"me")
-    next_session(store, znodes)
+    begin_session(znodes, store)
     create = store._zk.create_sequential
 
     def late(*arguments: Any) -> None:

@@ -43,21 +43,15 @@ def test_every_ledger_of_the_tree_is_found() -> None:
 
 
 @pytest.mark.parametrize("ledger_id", sorted(_LEDGERS))
-def test_a_ledger_is_written_again_byte_for_byte(ledger_id: int) -> None:
-    path = _LEDGERS[LedgerId(ledger_id)]
-
-    metadata = decode_ledger(_NODES[path], path)
-
-    assert encode_ledger(metadata) == _NODES[path]
-
-
-@pytest.mark.parametrize("ledger_id", sorted(_LEDGERS))
-def test_a_ledger_reads_as_bookkeeper_reads_it(ledger_id: int) -> None:
+def test_a_ledger_reads_as_bookkeeper_reads_it_and_is_written_again(
+    ledger_id: int,
+) -> None:
     path = _LEDGERS[LedgerId(ledger_id)]
     said = _DECODED["ledgers"][str(ledger_id)]
 
     metadata = decode_ledger(_NODES[path], path)
 
+    assert encode_ledger(metadata) == _NODES[path]
     assert paths.ledger(_ROOT, LedgerId(ledger_id)) == said["znode"]["path"]
     assert metadata.format_version == said["formatVersion"]
     assert metadata.state.name == said["state"]

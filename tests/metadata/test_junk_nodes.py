@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,12 +12,15 @@ import pytest
 from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata import update
+from spark_bookkeeper.metadata.election import Election
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
 from spark_bookkeeper.testing.znodes import ZNodes
+from tests.metadata.conftest import opened
 
 ROOT = "/ledgers"
 GOOD = BookieId("10.0.0.1:3181")
@@ -27,18 +28,11 @@ ODD_NAMES = ("a b", "é", "x\u2028", "readonly2/", "[bold]", "a,b")
 
 
 @pytest.fixture
-def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
-    made = opened()
-    made.initialize_cluster()
-    made.register(Registration(GOOD, "file:///good", "3f2a"))
-    made.write_cookie(Cookie(GOOD, "file:///good", "3f2a", made.instance_id()), None)
-    yield made
-    made.close()
-
-
-def opened() -> ZooKeeperStore:
-    numbers = itertools.count(1)
-    return ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: f"{next(numbers):032x}")
+def store(store: ZooKeeperStore) -> ZooKeeperStore:
+    """With a bookie."""
+    store.register(Registration(GOOD, "file:///good", "3f2a"))
+    store.write_cookie(Cookie(GOOD, "file:///good", "3f2a", store.instance_id()), None)
+    return store
 
 
 def test_odd_names_beside_bookies_are_left_out_and_told(
@@ -185,3 +179,30 @@ def test_a_layout_that_nobody_knows_stops_everything_as_ledgers_may_be_elsewhere
 
     with pytest.raises(MetadataFormatError, match="LAYOUT says"):
         opened().require_cluster()
+
+
+# Of a tree that was copied: what goes with no session
+
+
+def test_a_writer_whose_node_goes_with_no_session_does_not_live(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    """Its ledger would wait for it for ever."""
+    znodes.put(paths.writer(ROOT, LedgerId(7), "3f2a"), b"")
+
+    assert not store.has_writer(LedgerId(7), "3f2a")
+
+
+def test_a_vote_that_goes_with_no_session_keeps_nobody_from_leading(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    election = Election(store.ballots, "orders", ThreadRuntime())
+    node = store.ballots._node("orders")
+    znodes.put(f"{node}/V_{'f' * 32}_0000000000", b"of another one")
+    znodes.nodes[node].made_below = 1
+
+    assert (election.leader(), election.candidates()) == (None, [])
+    with election.join(b"one") as vote:
+        assert vote.wait(0)
+        assert vote.is_leader
+        assert election.leader() == b"one"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,31 +28,18 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
 from spark_bookkeeper.testing.znodes import ZNodes
+from tests.metadata.conftest import begin_session
 
 ROOT = "/ledgers"
 BOOKIES = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 6)]
 
 
 @pytest.fixture
-def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
-    made = opened()
-    made.initialize_cluster()
+def store(store: ZooKeeperStore) -> ZooKeeperStore:
+    """With four bookies."""
     for bookie in BOOKIES[:4]:
-        made.register(registration(bookie))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def other(store: ZooKeeperStore) -> Iterator[ZooKeeperStore]:
-    made = opened()
-    yield made
-    made.close()
-
-
-def opened() -> ZooKeeperStore:
-    numbers = itertools.count(1)
-    return ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: f"{next(numbers):032x}")
+        store.register(registration(bookie))
+    return store
 
 
 def registration(bookie: BookieId, incarnation: str = "3f2a") -> Registration:
@@ -331,8 +316,7 @@ def test_the_time_is_told_though_the_session_ends_while_it_is_asked_for(
         is_read = isinstance(request, GetData) and request.path.startswith(clock)
         if is_read and ends == "before it is read" and not ended:
             ended.append(request)
-            znodes.end(session)
-            client._session = next(znodes.sessions)
+            begin_session(znodes, store)
         is_asked = isinstance(request, MultiWrite) and clock.encode() in request.serialize()
         if is_asked and ends == "at the request" and not ended:
             ended.append(request)
@@ -378,9 +362,7 @@ def test_a_writer_whose_session_ended_with_the_creation_is_shown_by_the_next_one
 
     def and_then_the_session_ends(*arguments: Any) -> int:
         number = create(*arguments)
-        client = store._zk._client
-        znodes.end(client._session)
-        client._session = next(znodes.sessions)
+        begin_session(znodes, store)
         return number
 
     monkeypatch.setattr(store._zk, "create_numbered", and_then_the_session_ends)

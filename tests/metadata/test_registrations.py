@@ -18,17 +18,15 @@ from spark_bookkeeper.testing.znodes import ZNodes
 BOOKIE = BookieId("10.0.0.3:3181")
 
 
-def session(number: int = 0) -> ZooKeeperStore:
-    return ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: f"{number:032x}")
-
-
 @pytest.mark.parametrize("ends", [True, False])
 def test_who_unregisters_twice_as_the_answer_was_lost_leaves_its_successor(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, ends: bool
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: bool,
 ) -> None:
     """The session has ended before the first request got there; or its answer was lost."""
-    store, successor = session(), session(1)
-    store.initialize_cluster()
     store.register(Registration(BOOKIE, "file:///a", "3f2a"))
     path = paths.registration("/ledgers", BOOKIE, readonly=False)
     carry_out = znodes.carry_out
@@ -41,25 +39,21 @@ def test_who_unregisters_twice_as_the_answer_was_lost_leaves_its_successor(
         monkeypatch.setattr(znodes, "carry_out", carry_out)
         if ends:
             store._zk._link.client._session = next(znodes.sessions)
-        successor.register(Registration(BOOKIE, "file:///b", "3f2a"))
+        other.register(Registration(BOOKIE, "file:///b", "3f2a"))
         raise SessionExpiredError if ends else ConnectionLoss
 
     monkeypatch.setattr(znodes, "carry_out", lose)
     store.unregister(BOOKIE)
 
     assert znodes.carry_out is carry_out, "the answer was lost"
-    assert [each.root_uri for each in successor.registrations()] == ["file:///b"]
-    store.close()
-    successor.close()
+    assert [each.root_uri for each in other.registrations()] == ["file:///b"]
 
 
 @pytest.mark.parametrize("is_readonly", [False, True])
 @pytest.mark.parametrize("was_readonly", [False, True])
 def test_a_registration_that_goes_with_no_session_is_nobodys(
-    znodes: ZNodes, was_readonly: bool, is_readonly: bool
+    store: ZooKeeperStore, znodes: ZNodes, was_readonly: bool, is_readonly: bool
 ) -> None:
-    store = session()
-    store.initialize_cluster()
     wait_no_longer_for_another(store)
     copied = Registration(BOOKIE, "file:///a", "3f2a", is_readonly=was_readonly)
     path = paths.registration("/ledgers", BOOKIE, readonly=was_readonly)
@@ -72,4 +66,3 @@ def test_a_registration_that_goes_with_no_session_is_nobodys(
     assert (found.root_uri, found.is_readonly) == ("file:///b", is_readonly)
     store.unregister(BOOKIE)
     assert store.registrations() == []
-    store.close()

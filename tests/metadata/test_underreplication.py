@@ -34,12 +34,19 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.testing.znodes import ZNodes
+from tests.metadata.conftest import begin_session
 
 _GOLDEN = json.loads(
     (Path(__file__).parent.parent / "golden" / "reference-znodes.json").read_text()
 )
+
+
 _NODES = {z["path"]: bytes.fromhex(z["hex"]) for z in _GOLDEN["znodes"]}
+
+
 _BASE = "/ledgers/underreplication"
+
+
 _TASKS = {
     LedgerId(2): Task(LedgerId(2), ("127.0.0.1:3182", "bookie-c"), 1795253565969),
     LedgerId(2147483653): Task(LedgerId(2147483653), ("127.0.0.1:3181",), 1795253565976),
@@ -93,11 +100,9 @@ def empty_leaves(znodes: ZNodes) -> set[str]:
 
 @pytest.mark.parametrize("before", ["nothing", "a neighbour", "an empty leaf"])
 def test_who_dies_while_a_task_comes_or_goes_leaves_no_node_that_is_taken_for_one(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, before: str
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """Whatever request is the last one that its process has made."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, ledger_id = store.underreplication, LedgerId(7 << 40)
     if before == "a neighbour":
         assert tree.mark(LedgerId(ledger_id + (1 << 16)), ["a:1"], 1)
@@ -125,13 +130,12 @@ def test_who_dies_while_a_task_comes_or_goes_leaves_no_node_that_is_taken_for_on
 
     assert requests > 3
     assert ledger_id not in tree.ledger_ids()
-    store.close()
 
 
-def test_a_leaf_that_was_left_is_swept_and_one_with_a_task_is_not(znodes: ZNodes) -> None:
+def test_a_leaf_that_was_left_is_swept_and_one_with_a_task_is_not(
+    store: ZooKeeperStore, znodes: ZNodes
+) -> None:
     """By a process of BookKeeper that died; or somebody deleted a task in ZooKeeper's shell."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, there, gone, absent = store.underreplication, LedgerId(5), LedgerId(7), LedgerId(9)
     for ledger_id in (there, gone):
         assert tree.mark(ledger_id, ["a:1"], 1)
@@ -143,16 +147,13 @@ def test_a_leaf_that_was_left_is_swept_and_one_with_a_task_is_not(znodes: ZNodes
 
     assert list(tree.ledger_ids()) == [there]
     assert tree.read(there) is not None
-    store.close()
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_leaf_that_goes_while_a_task_is_published_comes_again_with_it(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_empty: bool
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_empty: bool
 ) -> None:
     """A worker takes the task away that was there; or somebody clears up what was left."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, ledger_id = store.underreplication, LedgerId(7 << 40)
     assert tree.mark(ledger_id, ["a:1"], 1)
     leaf = paths.task_parents("/ledgers", ledger_id)[0]
@@ -173,14 +174,11 @@ def test_a_leaf_that_goes_while_a_task_is_published_comes_again_with_it(
     assert task is not None
     assert task.value == Task(ledger_id, ("b:1",), 2)
     assert list(tree.ledger_ids()) == [ledger_id]
-    store.close()
 
 
 def test_while_a_lock_is_released_no_other_caller_of_the_client_takes_it_and_loses_it_by_that(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, ledger_id = store.underreplication, LedgerId(7)
     one, two = Holder("worker"), Holder("worker")
     tree.set_delay_seconds(0)
@@ -208,23 +206,13 @@ def test_while_a_lock_is_released_no_other_caller_of_the_client_takes_it_and_los
     assert len(taken) > 1
     assert len(tree.locks()) == (True in taken)
     assert tree.lock(ledger_id, two) is (True not in taken)
-    store.close()
-
-
-def begin_session(znodes: ZNodes, store: ZooKeeperStore) -> None:
-    """The servers have ended the session of a client, which begins another one."""
-    client = store._zk._link.client
-    znodes.end(client._session)
-    client._session = next(znodes.sessions)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_who_takes_a_lock_in_a_new_session_keeps_it_from_a_call_of_the_old_one(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     """Two callers of a client, and one of them waits for its answer since before."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, ledger_id = store.underreplication, LedgerId(7)
     one, two = Holder("worker"), Holder("collector")
     tree.set_delay_seconds(0)
@@ -252,15 +240,12 @@ def test_who_takes_a_lock_in_a_new_session_keeps_it_from_a_call_of_the_old_one(
     assert list(tree.locks()) == [ledger_id]
     tree.unlock(two)
     assert not tree.locks()
-    store.close()
 
 
 def test_a_lock_that_was_taken_when_nobody_wants_it_any_more_is_released(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its call waits since the session before; another caller has taken and released it since."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    store.initialize_cluster()
     tree, ledger_id = store.underreplication, LedgerId(7)
     one, two = Holder("worker"), Holder("collector")
     tree.set_delay_seconds(0)
@@ -278,17 +263,17 @@ def test_a_lock_that_was_taken_when_nobody_wants_it_any_more_is_released(
     assert tree.lock(ledger_id, one) is False
     assert not tree.locks()
     assert tree.lock(ledger_id, two)
-    store.close()
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_release_that_is_sent_again_leaves_the_lock_that_another_process_has_by_then(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, ends: bool
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: bool,
 ) -> None:
     """The session has ended before the first request got there; or its answer was lost."""
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    other = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "1" * 32)
-    store.initialize_cluster()
     tree, ledger_id, holder = store.underreplication, LedgerId(7), Holder("worker")
     tree.set_delay_seconds(0)
     assert tree.lock(ledger_id, holder)
@@ -311,15 +296,11 @@ def test_a_release_that_is_sent_again_leaves_the_lock_that_another_process_has_b
     assert not tree.lock(ledger_id, holder)
     other.close()
     assert tree.lock(ledger_id, holder)
-    store.close()
 
 
 def test_a_release_that_nobody_answered_deletes_later_only_what_is_its_own(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+    store: ZooKeeperStore, other: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    other = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "1" * 32)
-    store.initialize_cluster()
     tree, ledger_id, holder = store.underreplication, LedgerId(7), Holder("worker")
     tree.set_delay_seconds(0)
     assert tree.lock(ledger_id, holder)
@@ -339,23 +320,23 @@ def test_a_release_that_nobody_answered_deletes_later_only_what_is_its_own(
     assert tree.locks() == {ledger_id: "another"}
     other.close()
     assert tree.lock(ledger_id, holder)
-    store.close()
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_task_that_comes_before_a_removal_is_sent_again_stays(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    znodes: ZNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    is_alone: bool,
 ) -> None:
     """The answer to the removal was lost, and the new task has the version of the one that went."""
-    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    auditor = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "1" * 32)
-    worker.initialize_cluster()
     ledger_id = LedgerId(7 << 40)
-    assert auditor.underreplication.mark(ledger_id, ["a:1"], 1)
+    assert other.underreplication.mark(ledger_id, ["a:1"], 1)
     path = paths.task("/ledgers", ledger_id)
     if not is_alone:
         znodes.put(f"{path.rpartition('/')[0]}/foreign", b"")
-    task = worker.underreplication.read(ledger_id)
+    task = store.underreplication.read(ledger_id)
     assert task is not None
     carry_out = znodes.carry_out
 
@@ -363,44 +344,40 @@ def test_a_task_that_comes_before_a_removal_is_sent_again_stays(
         answer = carry_out(request, session)
         if path not in znodes.nodes:
             monkeypatch.setattr(znodes, "carry_out", carry_out)
-            assert auditor.underreplication.mark(ledger_id, ["b:1"], 2)
+            assert other.underreplication.mark(ledger_id, ["b:1"], 2)
             raise ConnectionLoss
         return answer
 
     monkeypatch.setattr(znodes, "carry_out", lose)
-    worker.underreplication.remove(task)
+    store.underreplication.remove(task)
 
     assert znodes.carry_out is carry_out, "the answer was lost"
-    now = auditor.underreplication.read(ledger_id)
+    now = other.underreplication.read(ledger_id)
     assert now is not None
     assert now.value.missing == ("b:1",)
     assert now.version == task.version
-    worker.close()
-    auditor.close()
+    other.close()
 
 
-def test_a_lock_that_goes_with_no_session_is_nobodys_and_is_taken(znodes: ZNodes) -> None:
-    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    worker.initialize_cluster()
+def test_a_lock_that_goes_with_no_session_is_nobodys_and_is_taken(
+    store: ZooKeeperStore, znodes: ZNodes
+) -> None:
     ledger_id, holder = LedgerId(7), Holder("a")
-    assert worker.underreplication.mark(ledger_id, ["a:1"], 1)
+    assert store.underreplication.mark(ledger_id, ["a:1"], 1)
     path = paths.lock("/ledgers", ledger_id)
     znodes.put(path, encode_lock("of a tree that was copied"))
 
-    assert worker.underreplication.locks() == {}
-    assert worker.underreplication.lock(ledger_id, holder)
-    assert worker.underreplication.locks() == {ledger_id: "a"}
-    assert not worker.underreplication.lock(ledger_id, Holder("b"))
-    worker.underreplication.unlock(holder)
+    assert store.underreplication.locks() == {}
+    assert store.underreplication.lock(ledger_id, holder)
+    assert store.underreplication.locks() == {ledger_id: "a"}
+    assert not store.underreplication.lock(ledger_id, Holder("b"))
+    store.underreplication.unlock(holder)
     assert path not in znodes.nodes
-    worker.close()
 
 
 def test_who_takes_a_lock_of_nobody_has_it_although_the_answer_was_lost(
-    znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    worker.initialize_cluster()
     ledger_id = LedgerId(7)
     path = paths.lock("/ledgers", ledger_id)
     znodes.put(path, encode_lock("of a tree that was copied"))
@@ -415,22 +392,20 @@ def test_who_takes_a_lock_of_nobody_has_it_although_the_answer_was_lost(
 
     monkeypatch.setattr(znodes, "carry_out", lose)
 
-    assert worker.underreplication.lock(ledger_id, Holder("a"))
+    assert store.underreplication.lock(ledger_id, Holder("a"))
     assert znodes.carry_out is carry_out, "the answer was lost"
-    worker.close()
 
 
-def test_a_vote_that_goes_with_no_session_elects_nobody(znodes: ZNodes) -> None:
-    candidate = ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: "0" * 32)
-    candidate.initialize_cluster()
+def test_a_vote_that_goes_with_no_session_elects_nobody(
+    store: ZooKeeperStore, znodes: ZNodes
+) -> None:
     election = paths.auditor_election("/ledgers")
     znodes.put(election, b"")
     znodes.put(f"{election}/V_000", encode_vote("of a tree that was copied"))
 
-    assert candidate.underreplication.auditor() is None
-    assert candidate.underreplication.stand("a", lambda: None)
-    assert candidate.underreplication.candidates() == ["a"]
-    candidate.close()
+    assert store.underreplication.auditor() is None
+    assert store.underreplication.stand("a", lambda: None)
+    assert store.underreplication.candidates() == ["a"]
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"replica", b'other: "x"', b'replica: "\\377"'])

@@ -75,13 +75,15 @@ class Storages(Protocol):
 class ThreadRace:
     """Racers as threads, for back ends that live in this process."""
 
+    racers = RACERS
+
     def open(self) -> Storage:
         """As in ``Storages``."""
         raise NotImplementedError
 
     def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
         """As in ``Storages``."""
-        results: list[list[bool]] = [[] for _ in range(RACERS)]
+        results: list[list[bool]] = [[] for _ in range(self.racers)]
         errors: list[BaseException] = []
 
         def racer(number: int) -> None:
@@ -90,7 +92,7 @@ class ThreadRace:
             except BaseException as error:  # noqa: BLE001  (handed to the caller below)
                 errors.append(error)
 
-        threads = [threading.Thread(target=racer, args=(n,)) for n in range(RACERS)]
+        threads = [threading.Thread(target=racer, args=(n,)) for n in range(self.racers)]
         for thread in threads:
             thread.start()
         for thread in threads:
