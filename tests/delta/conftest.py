@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.testing.ground import Ground
+from tests.guests import guests_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +32,9 @@ def spark(delta_jars: list[Path]) -> Iterator[Any]:
             "spark.jars": ",".join(str(jar) for jar in delta_jars),
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
+            # A query runs once here, and compiling it takes longer than running it.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield session
@@ -37,8 +42,10 @@ def spark(delta_jars: list[Path]) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
-    with sbk.local(bookies=3, spark=spark) as bookkeeper:
+def bk(spark: Any, host: EmbeddedZooKeeper) -> Iterator[sbk.BookKeeper]:
+    with guests_of(host):
+        bookkeeper = sbk.local(bookies=3, spark=spark)
+    with bookkeeper:
         yield bookkeeper
 
 
@@ -46,9 +53,9 @@ def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
+def ground(inline_ground: Ground) -> Ground:
     """A cluster in which one thing happens after the other."""
-    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
+    return inline_ground
 
 
 @pytest.fixture

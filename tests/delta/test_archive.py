@@ -110,30 +110,6 @@ def test_archiving_again_adds_only_what_is_new(bk: sbk.BookKeeper, tmp_path: Pat
     assert DeltaTable(str(path)).version() == 1  # two commits in all
 
 
-def test_two_who_archive_at_once_add_each_row_once(bk: sbk.BookKeeper, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    ledgers = [ledger_of(bk, bk.spark.range(n * 10, n * 10 + 10)) for n in range(4)]
-    reports: list[Report] = []
-
-    def archive(order: list[int]) -> None:
-        reports.append(bk.archive_to_delta(path, order))
-
-    threads = [
-        threading.Thread(target=archive, args=(order,)) for order in (ledgers, ledgers[::-1])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    final = bk.archive_to_delta(
-        path, ledgers
-    )  # whoever met a conflict says so, and nothing is lost
-
-    assert len(reports) == 2
-    assert statuses(final) == ["archived"] * 4
-    assert sorted(rows_of(Path(path))["id"].to_pylist()) == list(range(40))
-
-
 def test_a_kill_after_the_commit_and_before_the_report_changes_nothing(
     bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,18 +427,6 @@ def test_a_table_that_lost_rows_is_told_from_one_that_has_them(
 
     assert row.status.value == "damaged"
     assert "99 rows of this ledger, which has 100" in str(row.reason)
-
-
-def test_maintenance_of_the_table_does_not_matter(bk: sbk.BookKeeper, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    ledgers = [ledger_of(bk, bk.spark.range(n, n + 5)) for n in range(3)]
-    for ledger_id in ledgers:
-        bk.archive_to_delta(path, [ledger_id])
-    bk.spark.sql(f"OPTIMIZE delta.`{path}`")
-    bk.spark.sql(f"VACUUM delta.`{path}`")
-
-    assert statuses(bk.archive_to_delta(path, ledgers)) == ["archived"] * 3
-    assert rows_of(Path(path)).num_rows == 15
 
 
 def test_ledgers_that_are_not_closed_empty_or_gone(bk: sbk.BookKeeper, tmp_path: Path) -> None:

@@ -95,12 +95,7 @@ STEPS: dict[str, tuple[int, list[str]]] = {
 
 @pytest.mark.parametrize(
     ("how", "step"),
-    [
-        *(("Ctrl-C", step) for step in STEPS),
-        ("all jobs", "the second commit"),
-        ("the job group", "the first commit"),
-        ("the job group", "its own comparison"),
-    ],
+    list(zip(("Ctrl-C", "the job group", "all jobs", "Ctrl-C"), STEPS, strict=True)),
 )
 def test_an_archive(
     bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, step: str
@@ -173,8 +168,13 @@ class Begun:
             self._then()
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("how", ["Ctrl-C", "all jobs"])
+@pytest.mark.parametrize(
+    ("how", "phase"),
+    [
+        *zip(("Ctrl-C", "all jobs", "Ctrl-C", "all jobs"), PHASES, strict=True),
+        ("Ctrl-C", "dropping copies"),
+    ],
+)
 def test_a_release(
     bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, how: str
 ) -> None:

@@ -81,39 +81,6 @@ def test_a_released_log_is_read_by_executors_and_stays_after_optimize_and_vacuum
     check()
 
 
-def test_many_small_ledgers_are_released_in_a_few_jobs(bk: sbk.BookKeeper, tmp_path: Path) -> None:
-    path = str(tmp_path / "lake")
-    ids = []
-    for number in range(40):
-        with bk.create_ledger(schema=bk.spark.range(1).schema) as writer:
-            writer.append(bk.spark.range(number * 3, number * 3 + 3).toArrow())
-        ids.append(writer.ledger_id)
-    bk.archive_to_delta(path, ids)
-    told: list[tuple[str, int, int, int]] = []
-
-    before = jobs(bk)
-    assert bk.archive_to_delta(path, ids).is_complete
-    archiving = jobs(bk) - before
-    report = bk.archive_to_delta(
-        path, ids, release=True, keep=0, progress=lambda *each: told.append(each)
-    )
-    with_release = jobs(bk) - before - archiving
-
-    assert report.counts == {"archived": 40, "released": 40}, report.unfinished
-    assert with_release <= archiving + 4, "compared, read back, verified and dropped together"
-    assert [each for each in told if each[0].startswith("releasing ledgers")][-1][1:3] == (40, 40)
-    with sbk.connect(bk.metadata_uri, bk.spark) as fresh:
-        for number, ledger_id in enumerate(ids):
-            rows = fresh.open_ledger(ledger_id).read_arrow()
-            assert rows["id"].to_pylist() == [3 * number, 3 * number + 1, 3 * number + 2]
-
-
-def jobs(bk: sbk.BookKeeper) -> int:
-    """Jobs that Spark has begun until now."""
-    context: Any = bk.spark.sparkContext
-    return int(context._jsc.sc().dagScheduler().numTotalJobs())
-
-
 def test_rows_deleted_by_deletion_vectors_are_missed_once_they_are_gone(
     bk: sbk.BookKeeper, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def missing() -> str | None:
 
 @cache
 def build() -> Path:
-    """The directory with ``classes`` and ``lib``; built when it is not there yet.
+    """The directory with ``peer-1.jar`` and ``lib``; built when it is not there yet.
 
     Raises:
         RuntimeError: Maven failed; its last lines are in the message.
@@ -74,32 +74,38 @@ def build() -> Path:
     return done
 
 
+def command(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    """How Java is called for a main class; ``options`` are those of Java."""
+    home = build()
+    classes = f"{home / 'peer-1.jar'}{os.pathsep}{home / 'lib'}/*"
+    return ["java", *options, "-cp", classes, main_class, *arguments]
+
+
 def run(
     main_class: str, *arguments: str, options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a main class of the project to its end.
 
+    Its first run keeps the classes that it has loaded, and the others load them from there (class
+    data sharing, JEP 350), which takes half the time.
+
     Args:
         options: of Java.
     """
-    home = build()
-    return subprocess.run(
-        [
-            "java",
-            "-Xmx512m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            *options,
-            "-cp",
-            f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
-            main_class,
-            *arguments,
-        ],
+    kept = build() / f"{main_class}.jsa"
+    new = kept.with_name(f"{os.getpid()}-{kept.name}")
+    sharing = f"SharedArchiveFile={kept}" if kept.exists() else f"ArchiveClassesAtExit={new}"
+    short_lived = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-XX:{sharing}")
+    ended = subprocess.run(
+        command(main_class, *arguments, options=(*short_lived, "-Xlog:disable", *options)),
         capture_output=True,
         text=True,
         timeout=_RUN_SECONDS_MAX,
         check=False,
     )
+    if new.exists():
+        new.rename(kept)
+    return ended
 
 
 def start(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -107,16 +113,8 @@ def start(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> su
 
     It ends when its stdin does, also when this process is killed.
     """
-    home = build()
     return subprocess.Popen(
-        [
-            "java",
-            *options,
-            "-cp",
-            f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
-            main_class,
-            *arguments,
-        ],
+        command(main_class, *arguments, options=options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

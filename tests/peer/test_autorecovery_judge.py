@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,98 +28,16 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.peer import peer
+from tests.peer.shell import Shell
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
 
 CONFIG = AutorecoveryConfig(open_ledger_grace_ms=500, retry_first_ms=200, retry_most_ms=500)
 
 
-def _load_peer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peer", Path(__file__).parent / "peer.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["peer"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-peer = _load_peer()
-
-
-class Peer:
-    """BookKeeper's shell and its autorecovery daemon, for one cluster."""
-
-    def __init__(self, uri: str, directory: Path) -> None:
-        hosts, _, root = uri.partition("://")[2].partition("/")
-        self.address, self.root = hosts, f"/{root or 'ledgers'}"
-        self._conf = directory / "bookie.conf"
-        self._conf.write_text(
-            f"metadataServiceUri=zk+null://{hosts}{self.root}\n"
-            "zkTimeout=30000\nallowLoopback=true\nadvertisedAddress=127.0.0.1\nbookiePort=3181\n"
-            f"journalDirectories={directory}/journal\nledgerDirectories={directory}/ledgers\n"
-            "httpServerEnabled=false\nauditorPeriodicBookieCheckInterval=0\n"
-            "auditorPeriodicCheckInterval=0\n"
-        )
-        self._log = directory / "log4j2.xml"
-        self._log.write_text(
-            "<Configuration status='OFF'><Appenders><Console name='out' target='SYSTEM_OUT'>"
-            "<PatternLayout pattern='%m%n'/></Console></Appenders><Loggers>"
-            "<Logger name='org.apache.bookkeeper' level='INFO'/>"
-            "<Root level='ERROR'><AppenderRef ref='out'/></Root></Loggers></Configuration>"
-        )
-
-    def shell(self, *command: str) -> str:
-        """What a command of its shell says. Fails when the shell does."""
-        answer = self._run("org.apache.bookkeeper.bookie.BookieShell", *command)
-        said: str = answer.stdout + answer.stderr
-        assert answer.returncode == 0, said[-4000:]
-        return said
-
-    def refused(self, *command: str) -> bool:
-        """Whether a command of its shell does not work."""
-        return bool(self._run("org.apache.bookkeeper.bookie.BookieShell", *command).returncode)
-
-    def _run(self, main: str, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self._java(), main, "-conf", str(self._conf), *command],
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-
-    def _java(self) -> list[str]:
-        home = peer.build()
-        return [
-            "java",
-            "-Xmx512m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            f"-Dlog4j2.configurationFile={self._log}",
-            "-cp",
-            f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
-        ]
-
-    def start_autorecovery(self) -> subprocess.Popen[bytes]:
-        """Its own daemon, auditor and worker."""
-        return subprocess.Popen(
-            [
-                *self._java(),
-                "org.apache.bookkeeper.replication.AutoRecoveryMain",
-                "--conf",
-                str(self._conf),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    reason = peer.missing()
-    if reason is not None:
-        pytest.skip(reason)
+def cluster(tmp_path: Path, guests: None) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path / "c", bookies=4) as running:
         yield running
 
@@ -136,8 +49,8 @@ def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 
 @pytest.fixture
-def shell(bk: BookKeeper, tmp_path: Path) -> Peer:
-    return Peer(bk.metadata_uri, tmp_path)
+def shell(bk: BookKeeper, tmp_path: Path) -> Shell:
+    return Shell(bk.metadata_uri, tmp_path)
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
@@ -156,17 +69,17 @@ def closed_ledger(bk: BookKeeper) -> tuple[LedgerId, list[str]]:
 
 
 def test_the_peers_shell_reads_what_autorecovery_wrote(
-    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+    cluster: LocalCluster, bk: BookKeeper, shell: Shell
 ) -> None:
     ledger_id, (lost, *_) = closed_ledger(bk)
-    assert shell.refused("whoisauditor"), "there is none"
+    assert shell.refuses("whoisauditor"), "there is none"
     bk.autorecovery.lost_bookie_recovery_delay = 0
     cluster.stop_bookie(lost, destroy=True)
     bk.audit()
     holder = Holder("spark-bookkeeper@here")
     bk.context.store.underreplication.lock(ledger_id, holder)
 
-    said = shell.shell("listunderreplicated", "-printmissingreplica", "-printreplicationworkerid")
+    said = shell.says("listunderreplicated", "-printmissingreplica", "-printreplicationworkerid")
     assert str(ledger_id) in said
     assert lost in said
     assert "spark-bookkeeper@here" in said
@@ -182,8 +95,8 @@ def test_the_peers_shell_reads_what_autorecovery_wrote(
     bk.context.store.underreplication.unlock(holder)
     running = bk.autorecovery.start(config=CONFIG)
     until(lambda: bk.underreplicated_arrow().num_rows == 0, "made good")
-    assert "spark-bookkeeper@" in shell.shell("whoisauditor")
-    assert "ledger count: 0" in shell.shell("listunderreplicated")
+    assert "spark-bookkeeper@" in shell.says("whoisauditor")
+    assert "ledger count: 0" in shell.says("listunderreplicated")
     lines, complaints = peer.judge(shell.address, shell.root)
     assert complaints == ""
     assert [line["name"] for line in lines if line["kind"] == "auditor"] == [
@@ -193,7 +106,7 @@ def test_the_peers_shell_reads_what_autorecovery_wrote(
 
 
 def test_nothing_is_done_while_the_peers_shell_has_disabled_it(
-    cluster: LocalCluster, bk: BookKeeper, shell: Peer, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, bk: BookKeeper, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No delay keeps the loss from being published: the switch alone does."""
     ledger_id, (lost, *_) = closed_ledger(bk)
@@ -205,9 +118,9 @@ def test_nothing_is_done_while_the_peers_shell_has_disabled_it(
         return is_enabled(self, changed)
 
     monkeypatch.setattr(ZooKeeperUnderreplication, "is_enabled", looked)
-    shell.shell("autorecovery", "-disable")
+    shell.says("autorecovery", "-disable")
     assert not bk.autorecovery.status().is_enabled
-    assert "disabled" in shell.shell("autorecovery").lower()
+    assert "disabled" in shell.says("autorecovery").lower()
     cluster.stop_bookie(lost, destroy=True)
     running = bk.autorecovery.start(config=CONFIG)
     until(lambda: "auditor" in looks, "the auditor has begun to look")
@@ -219,7 +132,7 @@ def test_nothing_is_done_while_the_peers_shell_has_disabled_it(
         with pytest.raises(InvalidArgumentError, match="autorecovery is disabled"):
             work()
     assert lost in bk.ledger(ledger_id).fragments[0].ensemble, "nothing was copied"
-    shell.shell("autorecovery", "-enable")
+    shell.says("autorecovery", "-enable")
     assert bk.autorecovery.status().is_enabled
     until(
         lambda: lost not in bk.ledger(ledger_id).fragments[0].ensemble,
@@ -228,20 +141,20 @@ def test_nothing_is_done_while_the_peers_shell_has_disabled_it(
     running.stop()
 
 
-def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: Peer) -> None:
+def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: Shell) -> None:
     ledger_id, (lost, *_) = closed_ledger(bk)
     running = bk.autorecovery.start(config=CONFIG)
     until(lambda: running.is_auditor, "elected")
-    shell.shell("lostbookierecoverydelay", "-set", "3600")
+    shell.says("lostbookierecoverydelay", "-set", "3600")
     assert bk.autorecovery.lost_bookie_recovery_delay == 3600
-    assert "3600" in shell.shell("lostbookierecoverydelay", "-get")
+    assert "3600" in shell.says("lostbookierecoverydelay", "-get")
 
     cluster.stop_bookie(lost, destroy=True)
     delayed = "auditor_NUM_BOOKIE_AUDITS_DELAYED_total"
     until(lambda: bk.metrics()[delayed] == 1, "the auditor has seen that the bookie is away")
     assert bk.underreplicated_arrow().num_rows == 0, "it has an hour to come back"
     assert lost in bk.ledger(ledger_id).fragments[0].ensemble, "nothing was copied"
-    shell.shell("triggeraudit")
+    shell.says("triggeraudit")
 
     until(
         lambda: (
@@ -255,7 +168,7 @@ def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: P
 
 
 def test_a_foreign_auditor_is_recognised_and_what_it_marks_is_done_here(
-    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+    cluster: LocalCluster, bk: BookKeeper, shell: Shell
 ) -> None:
     _, (lost, *_) = closed_ledger(bk)
     foreign = shell.start_autorecovery()
@@ -277,7 +190,7 @@ def test_a_foreign_auditor_is_recognised_and_what_it_marks_is_done_here(
         foreign.wait()
 
 
-def judged(bk: BookKeeper, shell: Peer) -> dict[str, list[dict[str, Any]]]:
+def judged(bk: BookKeeper, shell: Shell) -> dict[str, list[dict[str, Any]]]:
     """What BookKeeper's classes read of the tree, by kind: everything, and as we mean it."""
     lines, complaints = peer.judge(shell.address, shell.root)
     assert complaints == ""
@@ -302,16 +215,13 @@ def judged(bk: BookKeeper, shell: Peer) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_the_peers_classes_read_everything_after_each_of_its_occasions(
-    tmp_path: Path,
+    tmp_path: Path, guests: None
 ) -> None:
-    reason = peer.missing()
-    if reason is not None:
-        pytest.skip(reason)
     with (
         LocalCluster(tmp_path / "c", bookies=6) as cluster,
         connect_without_spark(cluster.metadata_uri) as bk,
     ):
-        shell = Peer(bk.metadata_uri, tmp_path)
+        shell = Shell(bk.metadata_uri, tmp_path)
 
         def read_of(ledger_id: int) -> dict[str, Any]:
             (line,) = [x for x in judged(bk, shell)["ledger"] if x["id"] == ledger_id]
@@ -361,7 +271,7 @@ def test_the_peers_classes_read_everything_after_each_of_its_occasions(
 
 
 def test_the_peers_shell_lists_ledgers_bookies_and_cookies_and_deletes(
-    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+    cluster: LocalCluster, bk: BookKeeper, shell: Shell
 ) -> None:
     ledger_id, _ = closed_ledger(bk)
     first, *others = cluster.bookie_ids
@@ -371,26 +281,25 @@ def test_the_peers_shell_lists_ledgers_bookies_and_cookies_and_deletes(
         "its agent has obeyed",
     )
 
-    assert f"ledgerID: {ledger_id}" in shell.shell("listledgers")
-    writable, readonly = shell.shell("listbookies", "-rw"), shell.shell("listbookies", "-ro")
+    assert f"ledgerID: {ledger_id}" in shell.says("listledgers")
+    writable, readonly = shell.says("listbookies", "-rw"), shell.says("listbookies", "-ro")
     assert [first in writable, first in readonly] == [False, True]
     assert all(each in writable and each not in readonly for each in others)
-    assert str(cluster.root_of(first)) in shell.shell("cookie_get", first)
+    assert str(cluster.root_of(first)) in shell.says("cookie_get", first)
 
-    shell.shell("deleteledger", "-ledgerid", str(ledger_id), "-force")
+    shell.says("deleteledger", "-ledgerid", str(ledger_id), "-force")
 
     assert bk.ledgers_arrow().num_rows == 0
     assert {row.status for row in bk.collect_garbage(False).rows} == {Outcome.DELETED}
 
 
-def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(tmp_path: Path) -> None:
-    reason = peer.missing()
-    if reason is not None:
-        pytest.skip(reason)
-    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server, ExitStack() as ending:
-        uri = f"zk://{server.address}/begun"
-        shell = Peer(uri, tmp_path)
-        shell.shell("initnewcluster")
+def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(
+    tmp_path: Path, host: EmbeddedZooKeeper
+) -> None:
+    with ExitStack() as ending:
+        uri = f"zk://{host.address}/begun"
+        shell = Shell(uri, tmp_path)
+        shell.says("initnewcluster")
         runtime = ThreadRuntime()
         store = ending.enter_context(closing(ZooKeeperStore(uri, token=runtime.token)))
         for number in range(3):
@@ -405,4 +314,4 @@ def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(tmp_path: Path) 
 
             check_numbered_ledger(bk, ledger_id, 4, 5)
             judged(bk, shell)
-            assert f"ledgerID: {ledger_id}" in shell.shell("listledgers")
+            assert f"ledgerID: {ledger_id}" in shell.says("listledgers")

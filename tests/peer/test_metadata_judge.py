@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +22,8 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from tests.peer import peer
+from tests.peer.shell import Shell
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -41,32 +40,10 @@ OPEN = LedgerMetadata(
 )
 
 
-def _load_peer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peer", Path(__file__).parent / "peer.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["peer"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-peer = _load_peer()
-
-
 @pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    reason = peer.missing()
-    if reason is not None:
-        pytest.skip(reason)
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def store(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
+def store(host: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
     """A cluster with everything in it that we write today."""
-    store = ZooKeeperStore(f"zk://{zookeeper.address}{ROOT}", token=lambda: secrets.token_hex(16))
+    store = ZooKeeperStore(f"zk://{host.address}{ROOT}", token=lambda: secrets.token_hex(16))
     instance_id = store.initialize_cluster()
     for number, bookie_id in enumerate((A, B, C)):
         root, incarnation = f"s3://bucket/{bookie_id}", f"{number:032x}"
@@ -109,8 +86,8 @@ def store(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
 
 
 @pytest.fixture(scope="module")
-def seen(zookeeper: EmbeddedZooKeeper, store: ZooKeeperStore) -> list[dict[str, Any]]:
-    lines, complaints = peer.judge(zookeeper.address, ROOT)
+def seen(host: EmbeddedZooKeeper, store: ZooKeeperStore) -> list[dict[str, Any]]:
+    lines, complaints = peer.judge(host.address, ROOT)
     assert complaints == ""
     return list(lines)
 
@@ -207,16 +184,16 @@ def test_bookkeeper_sees_our_bookies(store: ZooKeeperStore, seen: list[dict[str,
         assert line["properties"]["zone"] == "é"
 
 
-def test_the_judge_names_what_bookkeeper_cannot_read(zookeeper: EmbeddedZooKeeper) -> None:
+def test_the_judge_names_what_bookkeeper_cannot_read(host: EmbeddedZooKeeper) -> None:
     root = "/broken/ledgers"
-    store = ZooKeeperStore(f"zk://{zookeeper.address}{root}", token=lambda: secrets.token_hex(16))
+    store = ZooKeeperStore(f"zk://{host.address}{root}", token=lambda: secrets.token_hex(16))
     store.initialize_cluster()
     store.create_ledger(LedgerId(1), OPEN)
     store._zk.create(f"{root}/00/0000/L0002", b"garbage")
     store._zk.create(f"{root}/cookies/{A}", b"garbage")
     store._zk.create(f"{root}/stray", b"garbage")
 
-    lines, complaints = peer.judge(zookeeper.address, root)
+    lines, complaints = peer.judge(host.address, root)
 
     store.close()
     assert [line["id"] for line in lines if line["kind"] == "ledger"] == [1]
@@ -228,53 +205,26 @@ def test_the_judge_names_what_bookkeeper_cannot_read(zookeeper: EmbeddedZooKeepe
 
 
 @pytest.fixture
-def cluster(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
+def cluster(host: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
     root = f"/shell-{secrets.token_hex(4)}"
-    store = ZooKeeperStore(f"zk://{zookeeper.address}{root}", token=lambda: secrets.token_hex(16))
+    store = ZooKeeperStore(f"zk://{host.address}{root}", token=lambda: secrets.token_hex(16))
     store.initialize_cluster()
     yield store
     store.close()
 
 
-def _call(store: ZooKeeperStore, directory: Path, *command: str) -> tuple[bool, str]:
-    """Run BookKeeper's own shell on a cluster: whether it did it, and what it said, in its log."""
-    conf, log = directory / "bk.conf", directory / "log4j2.xml"
-    uri = f"zk+null://{store.uri.hosts}{store.uri.root}"
-    conf.write_text(f"metadataServiceUri={uri}\nallowLoopback=true\nadvertisedAddress=127.0.0.1\n")
-    log.write_text(
-        "<Configuration status='OFF'><Appenders><Console name='out' target='SYSTEM_OUT'>"
-        "<PatternLayout pattern='%m%n'/></Console></Appenders><Loggers>"
-        "<Logger name='org.apache.bookkeeper' level='INFO'/>"
-        "<Root level='ERROR'><AppenderRef ref='out'/></Root></Loggers></Configuration>"
-    )
-    answer = peer.run(
-        *("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(conf), *command),
-        options=(f"-Dlog4j2.configurationFile={log}",),
-    )
-    return answer.returncode == 0, answer.stdout + answer.stderr
-
-
-def _shell(store: ZooKeeperStore, directory: Path, *command: str) -> str:
-    """What BookKeeper's own shell says of a command that it carries out."""
-    is_done, said = _call(store, directory, *command)
-    assert is_done, said[-4000:]
-    return said
-
-
-def _refused(store: ZooKeeperStore, directory: Path, *command: str) -> str:
-    """What it says of one that it does not."""
-    is_done, said = _call(store, directory, *command)
-    assert not is_done, said[-4000:]
-    return said
+@pytest.fixture
+def shell(cluster: ZooKeeperStore, tmp_path: Path) -> Shell:
+    return Shell(cluster.uri, tmp_path)
 
 
 def test_an_id_whose_ledger_bookkeeper_deleted_stays_used(
-    cluster: ZooKeeperStore, tmp_path: Path
+    cluster: ZooKeeperStore, shell: Shell
 ) -> None:
     chosen = LedgerId(50)
     cluster.create_ledger(chosen, OPEN)
 
-    _shell(cluster, tmp_path, "deleteledger", "-ledgerid", str(chosen), "-force")
+    shell.says("deleteledger", "-ledgerid", str(chosen), "-force")
 
     assert list(cluster.ledger_ids()) == []
     with pytest.raises(LedgerExistsError):
@@ -285,13 +235,13 @@ def test_an_id_whose_ledger_bookkeeper_deleted_stays_used(
 
 
 def test_a_cluster_that_bookkeeper_formatted_begins_again_with_its_ids(
-    cluster: ZooKeeperStore, tmp_path: Path
+    cluster: ZooKeeperStore, shell: Shell
 ) -> None:
     instance_id = cluster.instance_id()
     cluster.create_ledger(LedgerId(50), OPEN)
     cluster.create_ledger(cluster.generate_ledger_id(), OPEN, is_generated=True)
 
-    _shell(cluster, tmp_path, "metaformat", "-nonInteractive", "-force")
+    shell.says("metaformat", "-nonInteractive", "-force")
 
     assert cluster.instance_id() != instance_id
     assert list(cluster.ledger_ids()) == []
@@ -303,14 +253,12 @@ def test_a_cluster_that_bookkeeper_formatted_begins_again_with_its_ids(
 
 
 def test_a_cluster_that_was_nuked_forbids_the_next_one_no_ids(
-    zookeeper: EmbeddedZooKeeper, cluster: ZooKeeperStore, tmp_path: Path
+    host: EmbeddedZooKeeper, cluster: ZooKeeperStore, shell: Shell
 ) -> None:
     cluster.create_ledger(LedgerId(50), OPEN)
     cluster.create_ledger(cluster.generate_ledger_id(), OPEN, is_generated=True)
 
-    _shell(
-        cluster, tmp_path, "nukeexistingcluster", "-zkledgersrootpath", cluster.uri.root, "-force"
-    )
+    shell.says("nukeexistingcluster", "-zkledgersrootpath", cluster.uri.root, "-force")
 
     assert not cluster._zk.exists(cluster.uri.root), "nothing of it is left beside it either"
     with closing(ZooKeeperStore(cluster.uri, token=lambda: secrets.token_hex(16))) as again:
@@ -331,42 +279,42 @@ def _ended(store: ZooKeeperStore, verb: str) -> int:
 
 
 def test_bookkeepers_shell_reads_the_cluster_that_we_formatted(
-    cluster: ZooKeeperStore, tmp_path: Path
+    cluster: ZooKeeperStore, shell: Shell
 ) -> None:
     before = cluster.instance_id()
 
     assert _ended(cluster, "format") == 0
 
     assert cluster.instance_id() != before
-    assert cluster.instance_id() in _shell(cluster, tmp_path, "whatisinstanceid")
-    assert "ledgerID: 50" not in _shell(cluster, tmp_path, "listledgers")
-    assert "50" not in _shell(cluster, tmp_path, "listunderreplicated").splitlines()
+    assert cluster.instance_id() in shell.says("whatisinstanceid")
+    assert "ledgerID: 50" not in shell.says("listledgers")
+    assert "50" not in shell.says("listunderreplicated").splitlines()
     lines, complaints = peer.judge(cluster.uri.hosts, cluster.uri.root)
     assert complaints == ""
     assert [line for line in lines if line["kind"] in ("ledger", "cookie")] == []
-    _refused(cluster, tmp_path, "cookie_get", A)
-    _refused(cluster, tmp_path, "initnewcluster")
+    shell.refuses("cookie_get", A)
+    shell.refuses("initnewcluster")
     created = cluster.create_ledger(LedgerId(50), OPEN)
     cluster.underreplication.mark(LedgerId(50), [B], 1_700_000_000_000)
-    assert "ledgerID: 50" in _shell(cluster, tmp_path, "listledgers")
-    assert "50" in _shell(cluster, tmp_path, "listunderreplicated").splitlines()
+    assert "ledgerID: 50" in shell.says("listledgers")
+    assert "50" in shell.says("listunderreplicated").splitlines()
     cluster.delete_ledger(LedgerId(50), created)
 
 
 def test_bookkeepers_shell_finds_no_cluster_where_we_nuked_it_and_begins_one(
-    cluster: ZooKeeperStore, tmp_path: Path
+    cluster: ZooKeeperStore, shell: Shell
 ) -> None:
     before = cluster.instance_id()
 
     assert _ended(cluster, "nuke") == 0
 
     assert not cluster._zk.exists(cluster.uri.root)
-    said = _refused(cluster, tmp_path, "whatisinstanceid")
+    said = shell.refuses("whatisinstanceid")
     assert before not in said
     assert "InstanceId" in said, "it says that it finds none"
-    _shell(cluster, tmp_path, "initnewcluster")
+    shell.says("initnewcluster")
     with closing(ZooKeeperStore(cluster.uri, token=lambda: secrets.token_hex(16))) as again:
         assert again.instance_id() != before
-        assert again.instance_id() in _shell(cluster, tmp_path, "whatisinstanceid")
+        assert again.instance_id() in shell.says("whatisinstanceid")
         assert list(again.ledger_ids()) == []
         assert again.generate_ledger_id() == 0

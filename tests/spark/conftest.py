@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from tests.guests import guests_of
 from tests.spark.standalone import Standalone, standalone_master
 
 ROOT = Path(__file__).parents[2]
@@ -30,21 +32,27 @@ def python_path() -> str:
 @pytest.fixture(scope="session")
 def spark(python_path: str) -> Iterator[Any]:
     # Two failures of a task are allowed, and the session's time zone is not the ledgers' one.
-    session = sbk.spark_session(
-        "local[2,3]",
-        spark_sql_session_timeZone="Europe/Berlin",
-        spark_sql_shuffle_partitions=3,
-        spark_sql_adaptive_enabled=True,
-        spark_python_daemon_module="tests.spark.daemon",
-        spark_python_task_killTimeout="100ms",  # which a cancelled task has before its worker ends
-    )
+    with pytest.MonkeyPatch.context() as patch:  # Spark keeps the path that it starts with
+        patch.setenv("PYTHONPATH", f"{Path(__file__).parent / 'imported'}{os.pathsep}{python_path}")
+        session = sbk.spark_session(
+            "local[2,3]",
+            spark_sql_session_timeZone="Europe/Berlin",
+            spark_sql_shuffle_partitions=3,
+            spark_sql_adaptive_enabled=True,
+            # A query runs once here, and compiling it takes longer than running it.
+            spark_sql_codegen_wholeStage=False,
+            spark_sql_codegen_factoryMode="NO_CODEGEN",
+            spark_python_task_killTimeout="100ms",  # of a cancelled task, before its worker ends
+        )
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
-def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
-    with sbk.local(bookies=6, spark=spark) as bookkeeper:
+def bk(spark: Any, host: EmbeddedZooKeeper) -> Iterator[sbk.BookKeeper]:
+    with guests_of(host):
+        bookkeeper = sbk.local(bookies=6, spark=spark)
+    with bookkeeper:
         yield bookkeeper
 
 
@@ -55,8 +63,8 @@ def own_bk(spark: Any, guests: None) -> Iterator[sbk.BookKeeper]:
         yield bookkeeper
 
 
-@pytest.fixture
-def standalone(tmp_path: Path, python_path: str) -> Iterator[Standalone]:
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory, python_path: str) -> Iterator[Standalone]:
     """A standalone master with two workers, each on a host of its own as far as Spark knows."""
-    with standalone_master(tmp_path, python_path) as running:
+    with standalone_master(tmp_path_factory.mktemp("standalone"), python_path) as running:
         yield running

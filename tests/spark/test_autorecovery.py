@@ -95,6 +95,7 @@ def test_one_round_is_done_by_spark_and_with_the_local_engine_by_this_process(
     assert jobs.descriptions == Counter()
 
 
+@pytest.mark.full
 def test_the_daemon_repairs_and_checks_with_spark(spark: Any, own_bk: sbk.BookKeeper) -> None:
     jobs = Jobs(spark)
     config = AutorecoveryConfig(ledger_check_interval_s=1)
@@ -126,7 +127,7 @@ def workers_of_spark() -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_task_that_is_killed_in_the_middle_of_copying_is_done_again(
     spark: Any, own_bk: sbk.BookKeeper
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_task_that_is_killed_in_the_middle_of_copying_is_done_again(
     assert dict(own_bk.context.store.underreplication.locks()) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_limit_that_is_lifted_while_executors_wait_because_of_it_is_lifted_for_them(
     spark: Any, own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_limit_that_is_lifted_while_executors_wait_because_of_it_is_lifted_for
     assert is_whole(own_bk)
 
 
+@pytest.mark.full
 def test_a_ledger_that_ends_whatever_process_does_it_keeps_no_other_waiting(
     own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

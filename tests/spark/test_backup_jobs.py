@@ -21,9 +21,9 @@ __all__ = ["submit"]  # a fixture
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_log_is_saved_and_restored_by_jobs_on_spark(
-    bk: sbk.BookKeeper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bk: sbk.BookKeeper, guests: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = bk.create_log("saved-by-jobs")
     with log.become_writer() as writer:
@@ -57,11 +57,11 @@ def test_a_log_is_saved_and_restored_by_jobs_on_spark(
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_scripts_that_are_killed_and_submitted_again_restore_everything(
-    submit: Submit, tmp_path: Path
+    submit: Submit, guests: None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "backup"
     with sbk.local(bookies=4) as old, LocalCluster(tmp_path / "new", bookies=5) as empty:
-        ids = [writer.ledger_id for writer in fill(old, 40)]
+        ids = [writer.ledger_id for writer in fill(old, 20)]
         before = [old.open_ledger(ledger_id).read_arrow() for ledger_id in ids]
 
         first = submit("backup", old.metadata_uri, folder)

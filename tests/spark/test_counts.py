@@ -48,6 +48,7 @@ def test_rows_written_and_read_by_tasks_are_counted_once(client: sbk.BookKeeper)
     assert read[ADDED] == 0
 
 
+@pytest.mark.full
 def test_a_replica_that_tasks_could_not_read_and_a_job_of_many_ledgers_are_counted(
     own_bk: sbk.BookKeeper, spark: Any
 ) -> None:

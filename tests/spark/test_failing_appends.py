@@ -104,7 +104,7 @@ FAILING: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", ["UDF", "cast", pytest.param("worker", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["UDF", "cast", pytest.param("worker", marks=pytest.mark.full)])
 def test_an_error_of_spark_stays_what_it_is_and_says_what_became_of_the_append(
     spark: Any, writer: sbk.LedgerWriter, what: str
 ) -> None:
@@ -197,7 +197,7 @@ print("all of it")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stopped_stream_ends_cleanly_and_a_stopped_session_is_named(python_path: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", STOPPING], capture_output=True, text=True, timeout=500, check=False

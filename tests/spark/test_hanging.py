@@ -42,6 +42,7 @@ def hang(own_bk: sbk.BookKeeper, bookie: str) -> None:
     marker.with_name("never").replace(marker)
 
 
+@pytest.mark.full
 def test_the_progress_of_a_spark_job_names_a_bookie_that_hangs(
     own_bk: sbk.BookKeeper, spark: Any, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
     assert "KeyboardInterrupt" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_write_to_a_log_that_is_cancelled_leaves_nothing_and_a_cancelled_read_either(
     spark: Any, bk: sbk.BookKeeper
 ) -> None:
@@ -115,7 +115,7 @@ def _pool_and_group(batches: Any) -> Any:
         yield pa.RecordBatch.from_pydict({"found": [found] * batch.num_rows})
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_recovery_is_cancelled_and_leaves_nothing_half_visible(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

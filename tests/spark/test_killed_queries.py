@@ -194,24 +194,16 @@ def executors(parents: Sequence[int]) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("where", ["standalone", "local-cluster"])
 def test_executors_that_are_killed_cost_nothing(
     cluster: sbk.BookKeeper,
     copy_of: MakeCopy,
     query: Query,
-    where: str,
+    standalone: Standalone,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
-    copy = copy_of(f"executors-{where}")
+    copy = copy_of("executors")
     copy.feed(40)
-    if where == "standalone":
-        standalone: Standalone = request.getfixturevalue("standalone")
-        driver = query(standalone.url, "until-end", [copy])
-        parents = standalone.workers
-    else:
-        driver = query("local-cluster[2,1,900]", "until-end", [copy])
-        parents = [driver.pid]
+    driver = query(standalone.url, "until-end", [copy])
     wait_until_started(driver, tmp_path / "stderr")
     done = copy.checkpoint / "commits"
     killed = 0
@@ -219,7 +211,7 @@ def test_executors_that_are_killed_cost_nothing(
         while driver.poll() is None and _noted(done) < batches:
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(0.02)
-        for executor in executors(parents)[:1]:
+        for executor in executors(standalone.workers)[:1]:
             for process in process_tree(executor.pid):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

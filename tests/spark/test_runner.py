@@ -81,7 +81,7 @@ def test_in_tasks_too_what_cannot_be_done_together_is_done_by_itself(bk: sbk.Boo
     assert [row.number for row in rows if row.reason == "alone"] == [7, 17, 27, 37]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_progress_names_what_takes_long_in_a_task(bk: sbk.BookKeeper, tmp_path: Path) -> None:
     """One item does not go on before whoever waits for the job has heard its name."""
 
@@ -316,7 +316,7 @@ def test_a_task_looks_for_garbage_seldom_and_the_next_as_it_was_asked_to(
         yield pa.RecordBatch.from_pydict({"of": pa.array([gc.get_threshold()[0]], pa.int32())})
 
     (done,) = runner(bk).run(step(work, "copying"), [Piece(0)], no_progress)
-    after = bk.spark.range(0, 8, 1, 8).mapInArrow(thresholds, "of int").collect()
+    after = bk.spark.range(0, 4, 1, 4).mapInArrow(thresholds, "of int").collect()
 
     assert done.reason == str(OBJECTS_COLLECTED)
     assert {row.of for row in after} == {gc.get_threshold()[0]}

@@ -98,6 +98,7 @@ class Dying:
         return [Row(i, self.action, Outcome.PUBLISHED) for i in ledger_ids]
 
 
+@pytest.mark.full
 def test_all_ledgers_are_read_and_counted_by_tasks(
     scanned: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_all_ledgers_are_read_and_counted_by_tasks(
         assert (report.result.ledgers, report.result.found) == (len(IDS), {})
 
 
+@pytest.mark.full
 def test_a_lot_whose_task_was_killed_is_done_again(scanned: sbk.BookKeeper, tmp_path: Path) -> None:
     report = report_of_scan(scanned.context, runner(scanned), "audit", Dying(str(tmp_path / "f")))
 

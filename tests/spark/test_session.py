@@ -97,6 +97,7 @@ def test_the_address_is_for_the_start_of_a_local_spark_and_never_against_the_use
     assert os.environ.get("SPARK_LOCAL_IP") == given.get("SPARK_LOCAL_IP")
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
     script = (  # it goes on, should Spark have started before anybody looks

@@ -23,6 +23,7 @@ from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
+from tests.spark.variants import in_full
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -56,7 +57,7 @@ OPENED = {"ledger": "{ledger}", "password": "secret"}
 
 @pytest.mark.parametrize(
     ("options", "condition", "said"),
-    [
+    in_full(
         ({"ledger": "{ledger}"}, "UNAUTHORIZED", "is not the one it was created with"),
         ({**OPENED, "password": "Secret"}, "UNAUTHORIZED", "is not the one it was created with"),
         (
@@ -76,7 +77,7 @@ OPENED = {"ledger": "{ledger}", "password": "secret"}
         ({"ledger": "1", "metadataUri": "{uri}/else"}, "NO_CLUSTER", "cluster init"),
         ({"ledger": "1", "metadataUri": "http://zk1"}, "INVALID_ARGUMENT", "the scheme 'http'"),
         ({"ledger": "1", "zk.colour": "red"}, "INVALID_ARGUMENT", "known are acl"),
-    ],
+    ),
 )
 def test_a_read_of_what_is_not_there_is_one_error_with_its_condition(
     bk: BookKeeper, known: dict[str, Any], options: dict[str, str], condition: str, said: str
@@ -90,7 +91,7 @@ def test_a_read_of_what_is_not_there_is_one_error_with_its_condition(
 
 @pytest.mark.parametrize(
     ("options", "schema", "said"),
-    [
+    in_full(
         ({"ledger": "{later}"}, "id long, id long", "names a column twice"),
         ({"ledger": "{later}"}, "id long not null", "'id' may be null"),
         ({"ledger": "{later}", "includeMetadata": "true"}, "id long", "no column _metadata"),
@@ -98,7 +99,7 @@ def test_a_read_of_what_is_not_there_is_one_error_with_its_condition(
         ({"ledger": "{later}"}, "id boolean", "'id' is int64, and .* says bool"),
         ({"view": "ledgers"}, "colour string", "column 'colour' cannot be read"),
         ({"view": "ledgers"}, "ctime long", "'ctime' is timestamp"),
-    ],
+    ),
 )
 def test_a_schema_that_does_not_fit_is_refused(
     bk: BookKeeper, known: dict[str, Any], options: dict[str, str], schema: str, said: str
@@ -110,6 +111,7 @@ def test_a_schema_that_does_not_fit_is_refused(
         reader.options(**given).schema(schema).load().count()
 
 
+@pytest.mark.full
 def test_a_run_of_all_ids_is_read_as_far_as_there_are_ledgers(
     bk: BookKeeper, known: dict[str, Any]
 ) -> None:
@@ -135,6 +137,7 @@ def test_metadata_that_nobody_can_decode_are_told_with_their_path(bk: BookKeeper
         client.close()
 
 
+@pytest.mark.full
 def test_a_ledger_that_somebody_recovers_while_it_is_written_is_fenced_and_gone(
     bk: BookKeeper,
 ) -> None:
@@ -154,7 +157,7 @@ def test_a_ledger_that_somebody_recovers_while_it_is_written_is_fenced_and_gone(
 # These wait for an answer that cannot come, or have a cluster of their own.
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_zookeeper_that_does_not_answer_is_told_with_what_to_check(bk: BookKeeper) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -163,7 +166,7 @@ def test_a_zookeeper_that_does_not_answer_is_told_with_what_to_check(bk: BookKee
             read(bk, ledger=1, metadataUri=f"127.0.0.1:{port}")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_end_that_too_few_bookies_tell_of_is_not_guessed(own_bk: BookKeeper) -> None:
     writer = own_bk.create_ledger(schema=ROWS.schema)
     for _ in range(3):
@@ -176,7 +179,7 @@ def test_an_end_that_too_few_bookies_tell_of_is_not_guessed(own_bk: BookKeeper) 
         read(own_bk, ledger=writer.ledger_id).count()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_rows_that_no_bookie_takes_fail_the_write_and_leave_nothing(own_bk: BookKeeper) -> None:
     log = own_bk.create_log("taken-by-nobody", schema=ROWS.schema)
     roots = [urlparse(root).path for root in own_bk.bookies_arrow().column("root_uri").to_pylist()]

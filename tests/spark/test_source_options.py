@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.source.options import Use
 from tests.spark.source_cases import CASES, make, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -18,7 +19,14 @@ def made(bk: BookKeeper) -> dict[str, Any]:
     return make(bk)
 
 
-@pytest.mark.parametrize("name", CASES)
+STREAMS = [name for name, case in CASES.items() if case.use in (Use.STREAM, Use.STREAM_WRITE)]
+"""Each starts a process of its own; the plain run has streams elsewhere."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.full] * (name in STREAMS)) for name in CASES],
+)
 def test_every_option_does_what_it_says(
     bk: BookKeeper, made: dict[str, Any], name: str, tmp_path: Path
 ) -> None:

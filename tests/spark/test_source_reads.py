@@ -16,6 +16,7 @@ from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.source.older_spark import REPLACES_SOURCES
 from spark_bookkeeper.source.options import OF_LEDGERS, VIEWS
 from spark_bookkeeper.source.registration import register_source
+from tests.spark.variants import in_full
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -66,6 +67,7 @@ def test_only_wanted_columns_come_in_the_order_asked_for(read: Read, ledger: int
     assert turned.asDict() == {"name": "row 0", "id": 0}
 
 
+@pytest.mark.full
 def test_half_open_ranges_meet_without_gap_or_overlap(read: Read, ledger: int) -> None:
     middle = json.dumps({"ledger": ledger, "entry": 4})
     before = read(ledger=ledger, endingOffsets=middle)
@@ -104,13 +106,6 @@ def test_metadata_says_where_each_row_was_read(bk: BookKeeper, read: Read, ledge
     assert all(r.last_add_confirmed < r.entry_id for r in found)
 
 
-def test_one_replica_can_be_read_by_name(bk: BookKeeper, read: Read, ledger: int) -> None:
-    for bookie in bk.open_ledger(ledger).metadata.last_fragment.ensemble:
-        frame = read(ledger=ledger, bookie=bookie, includeMetadata="true")
-        assert {row.bookie for row in frame.select("_metadata.bookie").collect()} == {bookie}
-        assert frame.count() == 100
-
-
 def test_several_ledgers_of_compatible_schemas_are_one_frame(bk: BookKeeper, read: Read) -> None:
     narrow = pa.table({"id": pa.array([1, 2], pa.int32())})
     with bk.create_ledger(schema=narrow.schema) as writer:
@@ -131,6 +126,7 @@ def test_several_ledgers_of_compatible_schemas_are_one_frame(bk: BookKeeper, rea
         read(ledgers=f"{writer.ledger_id},{foreign.ledger_id}")
 
 
+@pytest.mark.full
 def test_an_open_ledger_is_read_without_or_with_recovery(bk: BookKeeper, read: Read) -> None:
     writer = bk.create_ledger()
     for number in range(3):
@@ -165,13 +161,13 @@ def test_a_log_is_read_across_its_ledgers(bk: BookKeeper, read: Read) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
+    in_full(
         ({"legder": "7"}, "did you mean 'ledger'"),
         ({}, "exactly one of ledger, ledgers, log and view"),
         ({"log": "nobody"}, r"\[BOOKKEEPER_NO_SUCH_LOG\] there is no log 'nobody'"),
         ({"ledger": "987654"}, r"\[BOOKKEEPER_NO_SUCH_LEDGER\]"),
         ({"view": "colours"}, "it is none of"),
-    ],
+    ),
 )
 def test_what_is_wrong_is_told_when_it_is_loaded(
     read: Read, options: dict[str, str], said: str
@@ -180,16 +176,7 @@ def test_what_is_wrong_is_told_when_it_is_loaded(
         read(**options)
 
 
-def test_what_is_read_in_another_way_is_refused_by_name(read: Read, ledger: int) -> None:
-    with pytest.raises(PySparkException, match="column 'colour' cannot be read"):
-        read(ledger=ledger, columns="colour")
-    with pytest.raises(PySparkException, match=r"it is for spark\.readStream"):
-        read(ledger=ledger, maxEntriesPerTrigger=5).count()
-    with pytest.raises(PySparkException, match="beyond the end"):
-        read(ledger=ledger, endingOffsets=f"{ledger}:99").count()
-
-
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", in_full(*sorted(VIEWS, key="entries".__ne__)))
 def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str) -> None:
     with bk.create_log(f"with-{view}").become_writer() as writer:
         writer.append(b"an entry of another ledger")
@@ -220,26 +207,7 @@ def test_a_view_of_sql_has_its_options(bk: BookKeeper, ledger: int) -> None:
     assert row.s == 45
 
 
-def test_compressed_columns_that_are_not_wanted_are_left_out(bk: BookKeeper, read: Read) -> None:
-    with bk.create_ledger(schema=rows(1).schema, compression="zstd") as writer:
-        writer.append(rows(1000))
-
-    frame = read(ledger=writer.ledger_id, columns="name")
-
-    assert frame.columns == ["name"]
-    assert frame.distinct().count() == 1000
-
-
-def test_an_append_of_a_frame_is_read_by_several_tasks_in_order(bk: BookKeeper, read: Read) -> None:
-    frame = bk.spark.range(0, 1000, 1, 4)
-    with bk.create_ledger(schema=frame.schema, ensemble_size=4) as writer:
-        writer.append(frame)
-
-    assert [row.id for row in read(ledger=writer.ledger_id, minPartitions=3).collect()] == list(
-        range(1000)
-    )
-
-
+@pytest.mark.full
 def test_lost_replicas_cost_a_look_at_the_next_and_lost_entries_are_passed_over_if_asked(
     own_bk: BookKeeper,
 ) -> None:

@@ -86,62 +86,7 @@ def test_a_log_is_read_once_through_rolls_takeovers_and_restarts(
     assert stream.offsets[-1]["log"] == "streamed"
 
 
-@pytest.mark.slow
-def test_a_restart_with_nothing_new_reads_nothing(bk: BookKeeper, tmp_path: Path) -> None:
-    log = bk.create_log("nothing-new", schema=rows(1).schema)
-    stream = Stream(bk, tmp_path, log="nothing-new", startingOffsets="earliest")
-    with log.become_writer() as writer:
-        writer.append(rows(10))
-    stream.catch_up()
-
-    query = stream.catch_up()
-
-    assert query.exception() is None
-    assert stream.ids == list(range(10))
-
-
-@pytest.mark.slow
-def test_truncation_under_a_checkpoint_is_told_with_the_option_that_passes_it_over(
-    bk: BookKeeper, tmp_path: Path
-) -> None:
-    log = bk.create_log("cut-short", schema=rows(1).schema)
-    stream = Stream(bk, tmp_path, log="cut-short", startingOffsets="earliest")
-    with log.become_writer() as writer:
-        writer.append(rows(5))
-        writer.append(rows(5, 5))
-        stream.catch_up()
-        writer.append(rows(5, 10))
-        writer.roll()
-        writer.append(rows(5, 15))
-        log.truncate(writer.ledger_id)
-
-    with pytest.raises(PySparkException, match=r"BOOKKEEPER_DATA_LOSS.*failOnDataLoss=false"):
-        stream.catch_up()
-    stream.catch_up(failOnDataLoss="false")
-    assert set(range(15, 20)) <= set(stream.ids)
-
-
-@pytest.mark.slow
-def test_a_log_made_again_under_a_checkpoint_is_read_from_its_beginning_where_that_is_asked_for(
-    bk: BookKeeper, tmp_path: Path
-) -> None:
-    stream = Stream(bk, tmp_path, log="made-again", startingOffsets="earliest")
-    with bk.create_log("made-again", schema=rows(1).schema).become_writer() as writer:
-        writer.append(rows(5))
-    stream.catch_up()
-    bk.delete_log("made-again")
-    log = bk.create_log("made-again", schema=rows(1).schema)
-    with pytest.raises(PySparkException, match=r"BOOKKEEPER_DATA_LOSS.*failOnDataLoss=false"):
-        stream.catch_up()
-
-    stream.catch_up(failOnDataLoss="false")  # while it is empty
-    with log.become_writer() as writer:
-        writer.append(rows(5, 5))
-    stream.catch_up()
-    assert stream.ids == list(range(10))
-
-
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("trigger", ["0 seconds", "300 milliseconds"])
 def test_a_running_query_sees_what_comes_after_it_was_idle(bk: BookKeeper, trigger: str) -> None:
     name = f"awaited_{trigger.partition(' ')[0]}"
@@ -169,7 +114,7 @@ def test_a_running_query_sees_what_comes_after_it_was_idle(bk: BookKeeper, trigg
     assert sorted(row.id for row in bk.spark.table(name).collect()) == list(range(30))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -> None:
     writer = bk.create_ledger(schema=rows(1).schema)
     stream = Stream(bk, tmp_path, ledger=writer.ledger_id, startingOffsets="earliest")
@@ -183,7 +128,7 @@ def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -
     assert stream.ids == list(range(15))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_continuous_trigger_is_refused_by_spark(bk: BookKeeper, tmp_path: Path) -> None:
     bk.create_log("never-continuous", schema=rows(1).schema)
     reader = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
@@ -194,7 +139,7 @@ def test_a_continuous_trigger_is_refused_by_spark(bk: BookKeeper, tmp_path: Path
         write.trigger(continuous="1 second").start().processAllAvailable()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_wrong_with_a_stream_is_one_clear_error(bk: BookKeeper, tmp_path: Path) -> None:
     bk.create_log("plain", schema=rows(1).schema)
 
@@ -207,7 +152,7 @@ def test_what_is_wrong_with_a_stream_is_one_clear_error(bk: BookKeeper, tmp_path
             Stream(bk, tmp_path / "c", log="plain", maxEntriesPerTrigger=2).catch_up()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stream_is_told_of_places_and_checkpoints_that_are_not_its_own(
     bk: BookKeeper, tmp_path: Path
 ) -> None:

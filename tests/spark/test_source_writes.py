@@ -15,6 +15,7 @@ from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.session import BookKeeper
 from tests.spark.starting import started
+from tests.spark.variants import in_full
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -86,6 +87,7 @@ def test_a_write_with_a_number_is_done_once(bk: BookKeeper, to: To, log: Log) ->
     assert log.last_transaction("job") == 5
 
 
+@pytest.mark.full
 def test_rows_are_inserted_through_a_view(bk: BookKeeper, log: Log) -> None:
     bk.spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW sink_view USING bookkeeper "
@@ -106,6 +108,7 @@ def test_rows_are_inserted_through_a_view(bk: BookKeeper, log: Log) -> None:
     assert len(found(log)) == 4
 
 
+@pytest.mark.full
 def test_a_new_ledger_is_written_with_an_id_or_a_name(bk: BookKeeper, to: To) -> None:
     frame = bk.spark.createDataFrame([(1, "a"), (2, None)], "id int, text string")
     sizes = {"ensembleSize": 4, "writeQuorumSize": 2, "ackQuorumSize": 1, "entryTargetBytes": "1k"}
@@ -129,7 +132,7 @@ def test_a_new_ledger_is_written_with_an_id_or_a_name(bk: BookKeeper, to: To) ->
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
+    in_full(
         ({}, "it was not said where the rows go"),
         ({"log": "none"}, r"\[BOOKKEEPER_NO_SUCH_LOG\].*there is no log 'none'"),
         ({"log": "none", "ensembleSize": 4}, "ensembleSize means nothing beside log"),
@@ -139,7 +142,7 @@ def test_a_new_ledger_is_written_with_an_id_or_a_name(bk: BookKeeper, to: To) ->
         ({"log": "none", "startingOffsets": "latest"}, "startingOffsets means nothing to df.write"),
         ({"logg": "none"}, "did you mean 'log'"),
         ({"ledgerId": 9, "ensembleSize": 99}, "BOOKKEEPER_NOT_ENOUGH_BOOKIES"),
-    ],
+    ),
 )
 def test_what_cannot_be_meant_is_refused_before_any_task_runs(
     bk: BookKeeper, to: To, options: dict[str, Any], message: str
@@ -148,6 +151,7 @@ def test_what_cannot_be_meant_is_refused_before_any_task_runs(
         to(ids(bk, 0, 1), **options).save()
 
 
+@pytest.mark.full
 def test_rows_of_every_kind_come_back_as_they_were(bk: BookKeeper, to: To) -> None:
     frame = bk.spark.sql(
         """
@@ -179,7 +183,7 @@ def test_rows_of_every_kind_come_back_as_they_were(bk: BookKeeper, to: To) -> No
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [
+    in_full(
         ("SELECT 1 AS a, 2 AS a", "several columns of the name 'a'"),
         ("SELECT INTERVAL '2-3' YEAR TO MONTH AS y", "a type that Spark cannot hand over"),
         ("SELECT make_interval(1) AS i", 'Cannot use "INTERVAL" type'),
@@ -188,7 +192,7 @@ def test_rows_of_every_kind_come_back_as_they_were(bk: BookKeeper, to: To) -> No
             "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT|struct<a_0: .*> has other fields than struct<a:",
         ),
         (None, "the schema has no columns"),
-    ],
+    ),
 )
 def test_rows_that_no_ledger_can_hold_leave_none(
     bk: BookKeeper, to: To, query: str | None, said: str
@@ -201,6 +205,7 @@ def test_rows_that_no_ledger_can_hold_leave_none(
         bk.ledger(4_000_000_022)
 
 
+@pytest.mark.full
 def test_a_table_of_the_catalog_is_told_its_options_with_each_read(
     bk: BookKeeper, log: Log, to: To
 ) -> None:
@@ -287,7 +292,7 @@ def stream(bk: BookKeeper, tmp_path: Path) -> Callable[..., Any]:
         write = write.option("checkpointLocation", str(tmp_path / checkpoint))
         for name, value in options.items():
             write = write.option(name, value)
-        query = write.start()
+        query = started(write)
         query.awaitTermination()
         return query
 
@@ -300,27 +305,21 @@ def test_every_batch_of_a_stream_is_one_ledger_once_also_when_spark_repeats_it(
     source = bk.create_log(f"{log.name}-source", schema=SCHEMA)
     source.write(ids(bk, 0, 10))
     stream(source, log)
-    source.write(ids(bk, 10, 20))
-    query = stream(source, log)
-    assert found(log) == list(range(20))
 
     # The driver ended when the log had the batch and before Spark noted it.
-    commits = sorted(
-        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
-    )
-    last = commits[-1]
+    (last,) = (tmp_path / "checkpoint" / "commits").glob("[0-9]*")
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
-    stream(source, log)
-    source.write(ids(bk, 20, 30))
-    stream(source, log)
+    source.write(ids(bk, 10, 20))
+    query = stream(source, log)
 
-    assert found(log) == list(range(30))
+    assert found(log) == list(range(20))
+    assert len(log.ledgers()) == 2
     assert log.last_transaction(query.id) is not None
     assert staged(bk) == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_queries_and_a_writer_share_a_log(
     bk: BookKeeper, log: Log, stream: Callable[..., Any]
 ) -> None:
@@ -335,6 +334,7 @@ def test_two_queries_and_a_writer_share_a_log(
     assert log.last_transaction("second") == 0
 
 
+@pytest.mark.full
 def test_a_stream_is_told_what_it_cannot_do(
     bk: BookKeeper, log: Log, stream: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -350,7 +350,7 @@ def test_a_stream_is_told_what_it_cannot_do(
             write.option("checkpointLocation", str(tmp_path / "none")).start().processAllAvailable()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stream_is_appended_and_replaces_nothing(
     bk: BookKeeper, log: Log, tmp_path: Path
 ) -> None:
@@ -373,7 +373,7 @@ def test_a_stream_is_appended_and_replaces_nothing(
     assert found(log) == list(range(10))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_foreach_batch_writes_each_batch_once(bk: BookKeeper, log: Log, tmp_path: Path) -> None:
     source = bk.create_log(f"{log.name}-source", schema=SCHEMA)
     source.write(ids(bk, 0, 10))
@@ -385,6 +385,6 @@ def test_foreach_batch_writes_each_batch_once(bk: BookKeeper, log: Log, tmp_path
     read = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
     frame = read.option("log", source.name).option("startingOffsets", "earliest").load()
     query = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
-    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    started(query.option("checkpointLocation", str(tmp_path / "checkpoint"))).awaitTermination()
 
     assert found(log) == list(range(10))
