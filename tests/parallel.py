@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import override
 from xdist.scheduler import LoadGroupScheduling
 
-from tests import class_archive, spark_classes
+from tests import class_archive
 
 TESTS: Final = Path(__file__).parent
 
@@ -68,7 +68,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     class_archive.use(_archive(config))
-    spark_classes.use(_archive_of_spark(config))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,23 +75,14 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Make before a run of all tests what each worker would otherwise make for itself."""
     if [Path(argument).resolve() for argument in config.args] != [TESTS]:
         return
-    of_spark = _archive_of_spark(config)
-    is_worth_it = os.environ.get("CI") == "true" and not of_spark.exists()
-    saving = spark_classes.making(of_spark) if is_worth_it else None
     if not _archive(config).exists():
         class_archive.make(_archive(config))
     if not any(TESTS.glob("client/__pycache__/*-pytest-*.pyc")):
         _compile_tests()
-    if saving is not None:
-        saving.wait()
 
 
 def _archive(config: pytest.Config) -> Path:
     return config.cache.mkdir("zookeeper") / "classes.jsa"
-
-
-def _archive_of_spark(config: pytest.Config) -> Path:
-    return spark_classes.archive_in(config.cache.mkdir("spark"))
 
 
 def _compile_tests() -> None:
