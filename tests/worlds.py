@@ -80,11 +80,15 @@ def guests(host: EmbeddedZooKeeper) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(
     host: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """Six bookies that all tests of a worker share; no test takes one away."""
+    """Six bookies that the tests of a file share; no test takes one away.
+
+    Their agents are threads of this process. Those that went on beside other files would meet what
+    those patch in it.
+    """
     made = LocalCluster(tmp_path_factory.mktemp("shared") / "cluster", bookies=6)
     with guests_of(host):
         made.start()

@@ -222,12 +222,14 @@ def test_a_marker_that_is_read_while_it_changes_is_read_again(
 def _before_the_next(
     monkeypatch: pytest.MonkeyPatch, name: str, happens: Callable[[], object]
 ) -> None:
-    """Before the next call of ``os.<name>``, something happens."""
+    """Before the next call of ``os.<name>`` in this thread, something happens."""
     function = getattr(os, name)
+    thread = threading.get_ident()
 
     def first(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(os, name, function)
-        happens()
+        if threading.get_ident() == thread:
+            monkeypatch.setattr(os, name, function)
+            happens()
         return function(*args, **options)
 
     monkeypatch.setattr(os, name, first)

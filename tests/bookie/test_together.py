@@ -576,7 +576,8 @@ def test_what_new_files_rely_on_in_a_file_system_mounted_below_is_synced_there(
 
     def sync_directory(path: str) -> None:
         assert names_of_new(storage) == 0 or path.rpartition("/")[2] != "d0"
-        synced.append(path.rpartition("/")[2])
+        if path.startswith(storage._root):  # a cluster of other tests may end beside this one
+            synced.append(path.rpartition("/")[2])
         real_sync(path)
 
     monkeypatch.setattr(file_system, "_dirty_bytes", lambda: 0.0)

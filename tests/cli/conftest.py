@@ -84,7 +84,7 @@ def is_integration(request: pytest.FixtureRequest) -> bool:
     return request.node.get_closest_marker("integration") is not None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path_factory.mktemp("twin") / "cluster", bookies=5)
     with twins():

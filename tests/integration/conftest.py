@@ -1,4 +1,4 @@
-"""What tests of whole clusters share: the cluster of a worker, and an S3 server."""
+"""What tests of whole clusters share: a session of the shared cluster, and an S3 server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
     """A session of the shared cluster, which the tests leave as it is."""
     with connect_without_spark(cluster.metadata_uri) as connected:

@@ -48,7 +48,7 @@ def spark(python_path: str) -> Iterator[Any]:
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bk(spark: Any, host: EmbeddedZooKeeper) -> Iterator[sbk.BookKeeper]:
     with guests_of(host):
         bookkeeper = sbk.local(bookies=6, spark=spark)
