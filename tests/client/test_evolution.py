@@ -125,7 +125,7 @@ def with_added(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(FIELD_TYPES, min_size=1, max_size=3))

@@ -58,6 +58,7 @@ def test_it_listens_on_loopback_only(host: EmbeddedZooKeeper) -> None:
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
 
 
+@pytest.mark.full
 def test_a_restart_on_the_same_directory_has_everything_in_it(tmp_path: Path) -> None:
     first = EmbeddedZooKeeper(tmp_path / "zoo keeper, größer")
     first.start()
@@ -195,6 +196,7 @@ def test_no_process_stays_behind_however_the_maker_ends(tmp_path: Path, manner: 
                 os.kill(pid, signal.SIGKILL)  # the test fails, and still leaves nothing behind
 
 
+@pytest.mark.full
 def test_a_directory_whose_maker_was_killed_starts_again_at_once(tmp_path: Path) -> None:
     maker, _, _, address = start_maker(tmp_path, "kill -9")
     set_value(address, b"before the kill")

@@ -241,6 +241,7 @@ def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 # With a ZooKeeper of its own
 
 
+@pytest.mark.full
 def test_a_zookeeper_that_died_is_started_again_and_one_that_was_stopped_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +359,7 @@ def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
 MOMENTS = ["zookeeper/lock", "zookeeper/data", "cluster.json", "bookies/2/BOOKIE"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "moment", ["bookies/1", *(pytest.param(m, marks=pytest.mark.full) for m in MOMENTS)]
 )

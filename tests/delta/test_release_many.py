@@ -556,6 +556,7 @@ def killed_at(directory: Path, ledgers: int, number: int) -> None:
         assert not archived.dropping
 
 
+@pytest.mark.full
 def test_killed_before_any_change_and_repeated_all_come_to_the_same(tmp_path: Path) -> None:
     """Between two changes all steps leave the same behind."""
     steps = steps_of(tmp_path / "whole", 2)

@@ -41,6 +41,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
+@pytest.mark.full
 def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
     with connect_without_spark(own.metadata_uri) as bk:
         writer = bk.create_ledger()

@@ -318,10 +318,15 @@ def weighed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
 @pytest.mark.parametrize(
     ("job", "is_open"),
     [
-        *[(recovered, False), (recovered, True), (planned, False), (refilled, False)],
-        *[(refilled, True), (checked, False), (closed, True), (audited, False)],
-        *[(audited_elsewhere, False), (moved, False)],
-        *[(replicated, False), (all_checked, False), (shown, False), (weighed, False)],
+        *[(recovered, False), (closed, True), (audited, False), (shown, False)],
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in [
+                *[(recovered, True), (planned, False), (refilled, False), (refilled, True)],
+                *[(checked, False), (audited_elsewhere, False), (moved, False)],
+                *[(replicated, False), (all_checked, False), (weighed, False)],
+            ]
+        ),
     ],
     ids=lambda value: value.__name__ if callable(value) else ("open" if value else "closed"),
 )

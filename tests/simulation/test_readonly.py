@@ -42,9 +42,8 @@ def crowded(seed: int, spare: int) -> Script:
     ("spare", "seeds"),
     [
         (2, range(12, 40)),  # in these, writers leave bookies and go back to them
-        (1, range(17, 55)),
         pytest.param(2, range(40, 120), marks=pytest.mark.full),
-        pytest.param(1, range(55, 160), marks=pytest.mark.full),
+        pytest.param(1, range(17, 160), marks=pytest.mark.full),
         pytest.param(2, range(400), marks=pytest.mark.exhaustive),
         pytest.param(1, range(1_000), marks=pytest.mark.exhaustive),
     ],

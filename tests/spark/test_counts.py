@@ -32,6 +32,7 @@ ADDED = "bookkeeper_client_ADD_ENTRIES_total"
 READ = "bookkeeper_client_READ_ENTRIES_total"
 
 
+@pytest.mark.full
 def test_rows_written_and_read_by_tasks_are_counted_once(client: sbk.BookKeeper) -> None:
     frame = client.spark.range(0, 100, 1, 4)
     with counting(client) as written, client.create_ledger(schema=frame.schema) as writer:

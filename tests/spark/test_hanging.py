@@ -77,6 +77,7 @@ def test_the_progress_of_a_spark_job_names_a_bookie_that_hangs(
     assert not any(other in phase for other in others for phase in named)
 
 
+@pytest.mark.full
 def test_jobs_go_on_without_a_bookie_that_hangs(
     own_bk: sbk.BookKeeper, patient: sbk.BookKeeper, spark: Any
 ) -> None:

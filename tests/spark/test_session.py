@@ -170,6 +170,7 @@ def is_own_name_known() -> bool:
     return True
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_a_session_is_quiet_runs_this_python_and_is_found_again() -> None:
     # In a process of its own: a session is global, and Delta must be refused on a running one.

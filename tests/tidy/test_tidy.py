@@ -26,6 +26,7 @@ def test_code_has_no_lint() -> None:
     check(("-m", "ruff", "check", *PLACES), "ruff check --fix, then read what is left")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_types_are_strict() -> None:
     check(TYPES, f"run `mypy {' '.join(PLACES)}` and mend what it names")
