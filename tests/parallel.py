@@ -75,21 +75,22 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Make before a run of all tests what each worker would otherwise make for itself."""
     if [Path(argument).resolve() for argument in config.args] != [TESTS]:
         return
+    compiling = [] if any(TESTS.glob("client/__pycache__/*-pytest-*.pyc")) else _compile_tests()
     if not _archive(config).exists():
         class_archive.make(_archive(config))
-    if not any(TESTS.glob("client/__pycache__/*-pytest-*.pyc")):
-        _compile_tests()
+    for process in compiling:
+        process.wait()
 
 
 def _archive(config: pytest.Config) -> Path:
     return config.cache.mkdir("zookeeper") / "classes.jsa"
 
 
-def _compile_tests() -> None:
-    """Have pytest write the bytecode of all tests, a part of the folders on each core."""
+def _compile_tests() -> list[subprocess.Popen[bytes]]:
+    """Begin to have pytest write the bytecode of all tests, a part of the folders on each core."""
     folders = sorted(str(path) for path in TESTS.iterdir() if path.is_dir())
     cores = len(os.sched_getaffinity(0))
-    collecting = [
+    return [
         subprocess.Popen(
             [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", *folders[n::cores]],
             stdin=subprocess.DEVNULL,
@@ -98,5 +99,3 @@ def _compile_tests() -> None:
         )
         for n in range(cores)
     ]
-    for process in collecting:
-        process.wait()
