@@ -6,67 +6,63 @@ waiting too. Whoever adds or moves tests compares the new page with the old one.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
+
+import pytest
 
 PAGE: Final = Path(__file__).with_name("DURATIONS.md")
 SLOWEST: Final = 100
 
 
+class Seconds:
+    """A plugin of pytest that notes how long each test takes, and which fail."""
+
+    def __init__(self) -> None:
+        self.by_test: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.by_test[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
 def main() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory, "report.xml")
-        began = time.monotonic()
-        run = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *sys.argv[1:]]
-        code = subprocess.run(run, check=False).returncode
-        PAGE.write_text(page(seconds_of(report), time.monotonic() - began, sys.argv[1:]))
-    return code
+    """Run the plain run; write the page if it passes."""
+    noted = Seconds()
+    began = time.monotonic()
+    code = pytest.main(["-q"], plugins=[noted])
+    if code == 0:
+        PAGE.write_text(page(noted.by_test, time.monotonic() - began))
+    return int(code)
 
 
-def seconds_of(report: Path) -> dict[str, float]:
-    """The seconds of each test, by file and name, from a JUnit report."""
-    seconds: dict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(report).iter("testcase"):
-        module, name = case.get("classname", ""), case.get("name", "")
-        seconds[f"{module.replace('.', '/')}::{name}"] += float(case.get("time", 0))
-    return seconds
-
-
-def page(seconds: dict[str, float], whole: float, arguments: list[str]) -> str:
-    folders: Counter[str] = Counter()
-    tests: Counter[str] = Counter()
+def page(seconds: dict[str, float], whole: float) -> str:
+    folders: dict[str, list[float]] = defaultdict(list)
     for test, took in seconds.items():
-        folder = test.split("/")[1]
-        folders[folder] += took  # type: ignore[assignment]  # seconds are no whole numbers
-        tests[folder] += 1
-    command = " ".join(["python -m pytest", *arguments])
+        folders[test.split("/")[1]].append(took)
+    by_folder = sorted(folders.items(), key=lambda item: -sum(item[1]))
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+    rows = [f"| {name} | {sum(took):.0f} | {len(took)} |" for name, took in by_folder]
+    tests = [f"| {test.removeprefix('tests/')} | {took:.1f} |" for test, took in slowest]
     return "\n".join(
         [
             "# How long the tests take",
             "",
-            f"`python -m tests.durations` made this page. `{command}` ran {len(seconds)} tests in "
-            f"{whole:.0f} s; the tests took {sum(seconds.values()):.0f} s in all workers together.",
+            f"`python -m tests.durations` made this page. The plain run has {len(seconds)} tests. "
+            f"It took {whole:.0f} s; in all workers together they took "
+            f"{sum(seconds.values()):.0f} s.",
             "",
-            *table(("folder", "seconds", "tests"), "|---|--:|--:|"),
-            *(f"| {name} | {took:.0f} | {tests[name]} |" for name, took in folders.most_common()),
+            *("| folder | seconds | tests |", "|---|--:|--:|", *rows),
             "",
-            *table(("test", "seconds"), "|---|--:|"),
-            *(f"| {test.removeprefix('tests/')} | {took:.1f} |" for test, took in slowest),
+            *("| test | seconds |", "|---|--:|", *tests),
             "",
         ]
     )
-
-
-def table(columns: Iterable[str], rule: str) -> list[str]:
-    return ["| " + " | ".join(columns) + " |", rule]
 
 
 if __name__ == "__main__":

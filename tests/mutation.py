@@ -9,6 +9,7 @@ plain run come first, then those that name the mutant, the others, and those mar
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import traceback
 from collections import Counter
@@ -21,6 +22,8 @@ from typing import Final
 
 import pytest
 from _pytest.main import pytest_runtestloop as run_tests
+
+from tests.durations import Seconds
 
 PAGE: Final = Path(__file__).with_name("MUTANTS.md")
 MARKED: Final = "not slow and not exhaustive and not peer and not delta and not spark and not s3"
@@ -54,17 +57,18 @@ class Mutation:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.full = {item.nodeid for item in session.items if item.get_closest_marker("full")}
         mutants = dict(_mutants(session.items))
-        seconds = dict(_timed(line) for line in _child(partial(_run, session)).wait())
-        usable = [item for item in session.items if seconds.get(item.nodeid, -1) >= 0]
-        usable.sort(key=lambda item: (item.nodeid in self.full, seconds[item.nodeid]))
-        print(f"\n{len(mutants)} mutants, {len(usable)} tests, {sum(seconds.values()):.0f} s")
+        noted = _child(partial(_run, session)).wait()
+        usable = [item for item in session.items if item.nodeid not in noted.failed]
+        usable.sort(key=lambda item: (item.nodeid in self.full, noted.by_test[item.nodeid]))
+        whole = sum(noted.by_test.values())
+        print(f"\n{len(mutants)} mutants, {len(usable)} tests that pass, {whole:.0f} s")
         running: dict[str, Child] = {}
         for name, take_out in mutants.items():
             if self.wanted and name not in self.wanted:
                 continue
             if len(running) == len(os.sched_getaffinity(0)):
                 self._note(running)
-            session.items = _ordered(usable, name, seconds)
+            session.items = self._ordered(usable, name, noted.by_test)
             running[name] = _child(partial(_run, session, take_out))
         while running:
             self._note(running)
@@ -73,9 +77,24 @@ class Mutation:
     def _note(self, running: dict[str, Child]) -> None:
         """Wait for the mutant that was begun first."""
         name = next(iter(running))
-        failed = [test for test, took in map(_timed, running.pop(name).wait()) if took < 0]
+        failed = running.pop(name).wait().failed
         self.killers[name] = failed[0] if failed else ""
         print(f"{name}: {self.killers[name] or 'no test noticed it'}", flush=True)
+
+    def _ordered(
+        self, items: list[pytest.Item], name: str, seconds: dict[str, float]
+    ) -> list[pytest.Item]:
+        """Quick tests of the plain run, those that name the mutant, the others, those in full."""
+        rule = name.removesuffix(" (story)").split("/")[-1]
+
+        def rank(item: pytest.Item) -> int:
+            if item.nodeid in self.full:
+                return 3
+            if rule in item.nodeid.partition("[")[2]:
+                return 1
+            return 0 if seconds[item.nodeid] <= QUICK_SECONDS else 2
+
+        return sorted(items, key=rank)
 
     def page(self) -> str:
         """The table of mutants and the counts by folder."""
@@ -122,62 +141,35 @@ def _mutants(items: list[pytest.Item]) -> Iterator[tuple[str, TakeOut]]:
             yield f"{rule.name} (story)", rule.take_out
 
 
-def _ordered(items: list[pytest.Item], name: str, seconds: dict[str, float]) -> list[pytest.Item]:
-    """Quick tests, those that name the mutant, and the others."""
-    rule = name.removesuffix(" (story)").split("/")[-1]
-    named = [item for item in items if rule in item.nodeid.partition("[")[2]]
-    others = [item for item in items if item not in named]
-    quick = next((n for n, i in enumerate(others) if seconds[i.nodeid] > QUICK_SECONDS), 0)
-    return [*others[:quick], *named, *others[quick:]]
-
-
-def _run(session: pytest.Session, take_out: TakeOut | None = None) -> Iterator[str]:
-    """Run the tests, with a mutant up to the first failure; give each with its seconds.
-
-    A test that failed has -1 seconds.
-    """
-    noted = _Seconds()
+def _run(session: pytest.Session, take_out: TakeOut | None = None) -> Seconds:
+    """Run the tests, with a mutant up to the first failure."""
+    noted = Seconds()
     session.config.pluginmanager.register(noted)
     session.config.option.maxfail = 1 if take_out else 0
     with pytest.MonkeyPatch.context() as patch, suppress(session.Failed):
         if take_out:
             take_out(patch)
         run_tests(session)
-    for test, took in noted.by_test.items():
-        yield f"{took}\t{test}"
-
-
-def _timed(line: str) -> tuple[str, float]:
-    took, test = line.split("\t")
-    return test, float(took)
-
-
-class _Seconds:
-    """The seconds of each test; -1 if it failed."""
-
-    def __init__(self) -> None:
-        self.by_test: dict[str, float] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        took = self.by_test.get(report.nodeid, 0.0)
-        self.by_test[report.nodeid] = -1.0 if report.failed or took < 0 else took + report.duration
+    return noted
 
 
 @dataclass
 class Child:
-    """A process that does some work and writes lines."""
+    """A process that runs tests."""
 
     pid: int
-    lines: int
+    answer: int
 
-    def wait(self) -> list[str]:
-        with os.fdopen(self.lines) as said:
-            lines = said.read().splitlines()
+    def wait(self) -> Seconds:
+        """What it noted. A child that dies has noted nothing, which is an error."""
+        with os.fdopen(self.answer, "rb") as answer:
+            data = answer.read()
         os.waitpid(self.pid, 0)
-        return lines
+        noted: Seconds = pickle.loads(data)
+        return noted
 
 
-def _child(work: Callable[[], Iterator[str]]) -> Child:
+def _child(work: Callable[[], Seconds]) -> Child:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -189,9 +181,9 @@ def _child(work: Callable[[], Iterator[str]]) -> Child:
         quiet = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)
-        text = "\n".join(work())
-        with os.fdopen(writing, "w") as out:
-            out.write(text)
+        data = pickle.dumps(work())
+        with os.fdopen(writing, "wb") as answer:
+            answer.write(data)
     except BaseException:
         os.write(trouble, traceback.format_exc().encode())
     finally:

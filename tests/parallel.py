@@ -20,8 +20,8 @@ from tests import class_archive
 
 TESTS: Final = Path(__file__).parent
 
-ONE_WORKER: Final = ("spark", "delta", "cli", "peer")
-"""Folders whose tests share something that takes seconds to start: a Spark session, a cluster."""
+ONE_WORKER: Final = ("spark", "delta", "peer")
+"""Folders whose tests share what takes seconds to start: a Spark session, a JVM of BookKeeper."""
 
 FIRST: Final = ("spark", "delta", "peer", "simulation", "integration", "tidy", "cluster", "cli")
 """Folders with the longest groups: a long group that begins last keeps all but one core idle."""
@@ -75,7 +75,8 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Make before a run of all tests what each worker would otherwise make for itself."""
     if [Path(argument).resolve() for argument in config.args] != [TESTS]:
         return
-    compiling = [] if any(TESTS.glob("client/__pycache__/*-pytest-*.pyc")) else _compile_tests()
+    compiled = TESTS.glob(f"client/__pycache__/*.{sys.implementation.cache_tag}-pytest-*.pyc")
+    compiling = [] if any(compiled) else _compile_tests()
     if not _archive(config).exists():
         class_archive.make(_archive(config))
     for process in compiling:
@@ -83,7 +84,9 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def _archive(config: pytest.Config) -> Path:
-    return config.cache.mkdir("zookeeper") / "classes.jsa"
+    directory = config.rootpath / ".pytest_cache" / "zookeeper"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / "classes.jsa"
 
 
 def _compile_tests() -> list[subprocess.Popen[bytes]]:
@@ -93,6 +96,7 @@ def _compile_tests() -> list[subprocess.Popen[bytes]]:
     return [
         subprocess.Popen(
             [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", *folders[n::cores]],
+            env={**os.environ, "PYTEST_ADDOPTS": ""},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
