@@ -33,6 +33,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import is_gone, processes_of, start_script
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +42,14 @@ pytestmark = pytest.mark.integration
 def three(cluster_of: Callable[[int], LocalCluster]) -> LocalCluster:
     """A guest of three bookies."""
     return cluster_of(3)
+
+
+@pytest.fixture(params=first_of("a guest", "with its own ZooKeeper"))
+def kind(request: pytest.FixtureRequest) -> str:
+    """What clusters that a test starts are: one with its own ZooKeeper starts that again, too."""
+    if request.param == "a guest":
+        request.getfixturevalue("guests")
+    return str(request.param)
 
 
 def connect(cluster: LocalCluster) -> ZooKeeperStore:
@@ -75,7 +84,7 @@ def test_every_bookie_is_registered_with_its_root(three: LocalCluster) -> None:
         assert marker.incarnation == registration.incarnation
 
 
-def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path, guests: None) -> None:
+def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path, kind: str) -> None:
     with LocalCluster(tmp_path / "c", bookies=2) as first:
         uri, before = first.metadata_uri, registered(first)
         add_ledger(first, *first.bookie_ids)
@@ -92,7 +101,7 @@ def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path, guests: No
     }
 
 
-def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path, guests: None) -> None:
+def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path, kind: str) -> None:
     with LocalCluster(tmp_path / "here", bookies=2) as first:
         before = registered(first)
     (tmp_path / "here").rename(tmp_path / "over there")
@@ -241,7 +250,6 @@ def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 # With a ZooKeeper of its own
 
 
-@pytest.mark.full
 def test_a_zookeeper_that_died_is_started_again_and_one_that_was_stopped_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
