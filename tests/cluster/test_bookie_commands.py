@@ -408,7 +408,6 @@ def test_verify_of_a_storage_that_does_not_answer_changed_nothing(
     assert "may or may not" not in done.err
 
 
-@pytest.mark.full
 def test_an_agent_with_autorecovery_is_a_candidate_for_auditor(
     store: ZooKeeperStore, start: Start, place: Place
 ) -> None:

@@ -41,6 +41,22 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
+def test_a_writer_goes_on_while_zookeeper_is_stopped_and_closes_when_it_is_back(
+    own: LocalCluster,
+) -> None:
+    with Actor("write", own.metadata_uri, "--rows", 3000, "--wait") as writer:
+        writer.wait_for("rows", at_least=100)
+        own.zookeeper.stop()
+        writer.wait_for("written")  # appending needs no metadata
+        assert writer.acknowledged == (2999, 3000)
+        own.zookeeper.start()
+        writer.tell("close")
+
+        assert writer.wait_for("closed") == 2999
+        with connect_without_spark(own.metadata_uri) as bk:
+            assert check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged) == 3000
+
+
 @pytest.mark.full
 def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
     with connect_without_spark(own.metadata_uri) as bk:
