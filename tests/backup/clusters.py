@@ -19,7 +19,7 @@ from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
-from spark_bookkeeper.metadata.consumers import Consumer, publish
+from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -82,6 +82,21 @@ def assert_came_back(old: Ground, new: Ground, ledger_ids: Sequence[LedgerId]) -
     assert checked.is_complete
 
 
+def assert_log_came_back(old: Ground, new: Ground, payloads: Sequence[bytes]) -> None:
+    """The log ``a_log`` made has its ledgers, these payloads and its consumer; it is written on."""
+    log, again = (open_log(ground.context, "orders") for ground in (old, new))
+    ledgers = log.ledgers()
+    assert again.ledgers() == ledgers
+    assert [entry.payload for entry in again.entries()] == payloads
+    places = [[(e.ledger_id, e.entry_id) for e in each.entries()] for each in (log, again)]
+    assert places[0][: len(payloads)] == places[1]
+    (consumer,) = consumers(new.context.store.registers, "orders", log._nonce)
+    assert consumer.position == Position(ledgers[1], EntryId(1))
+    with again.become_writer() as writer:
+        assert writer.append(b"next").ledger_id > ledgers[-1]
+    assert [entry.payload for entry in again.entries()] == [*payloads, b"next"]
+
+
 Job = Callable[[ClientContext, Path], BackupReport]
 """Saves into a place, or restores what is there."""
 
@@ -112,7 +127,7 @@ def killed_at(ground: Ground, numbers: Iterable[int], which: str, save: Job, bac
             report = each(its.client(), place)
             assert report.is_complete, report.unfinished
         assert contents(empty, ids) == before
-        assert [entry.payload for entry in open_log(empty.context, "orders").entries()] == payloads
+        assert_log_came_back(ground, empty, payloads)
         if not kill.is_dead:
             break
         kills += 1

@@ -28,12 +28,10 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
-from spark_bookkeeper.metadata.consumers import consumers
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.collection import COLLECTED, being_removed, with_collection
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -47,7 +45,16 @@ from spark_bookkeeper.testing.lake import (
     release,
     rows_ledger,
 )
-from tests.backup.clusters import FORMS, a_log, assert_came_back, contents, killed_at, run, statuses
+from tests.backup.clusters import (
+    FORMS,
+    a_log,
+    assert_came_back,
+    assert_log_came_back,
+    contents,
+    killed_at,
+    run,
+    statuses,
+)
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -152,25 +159,14 @@ def test_a_log_comes_back_with_positions_and_consumers_and_is_written_on(
     ground: Ground, empty: Ground, folder: str
 ) -> None:
     payloads = a_log(ground)
-    log = open_log(ground.context, "orders")
-    ledgers = log.ledgers()
     bytes_ledger(ground)  # not of the log
 
     run(backup, ground.context, folder, log="orders")
     report = run(restore, empty.context, folder)
 
     assert report.is_complete, report.unfinished
+    assert_log_came_back(ground, empty, payloads)
     again = open_log(empty.context, "orders")
-    assert again.ledgers() == ledgers
-    assert [entry.payload for entry in again.entries()] == payloads
-    places = [[(e.ledger_id, e.entry_id) for e in each.entries()] for each in (again, log)]
-    assert places[0] == places[1]
-    (consumer,) = consumers(empty.context.store.registers, "orders", log._nonce)
-    assert consumer.position == Position(ledgers[1], EntryId(1))
-    with again.become_writer() as writer:
-        place = writer.append(b"next")
-    assert place.ledger_id > ledgers[-1]
-    assert [entry.payload for entry in again.entries()] == [*payloads, b"next"]
     assert len(list(empty.context.store.ledger_ids())) == len(again.ledgers())
     assert run(restore, empty.context, folder).is_complete  # and what was added stays
     assert [entry.payload for entry in again.entries()] == [*payloads, b"next"]

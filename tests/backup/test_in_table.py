@@ -52,6 +52,7 @@ from tests.backup.clusters import (
     FORMS,
     a_log,
     assert_came_back,
+    assert_log_came_back,
     contents,
     in_directory,
     in_table,
@@ -115,17 +116,24 @@ def test_every_form_of_ledger_comes_back_byte_for_byte(
 
 @pytest.mark.full
 def test_ledgers_and_a_log_by_name(ground: Ground, empty: Ground, lake: Path) -> None:
+    """The end of the log is open, and its last entry not yet known to be confirmed."""
     payloads = a_log(ground)
     single, other = bytes_ledger(ground), bytes_ledger(ground)
+    log = open_log(ground.context, "orders")
+    with log.become_writer() as writer:
+        for number in range(3):
+            writer.append(b"open %d" % number)
+        *_, opened = log.ledgers()
 
-    assert save_in_table(ground.client(), lake, [single]).snapshot == 1
-    assert save_in_table(ground.client(), lake, None, "orders").snapshot == 2
+        assert save_in_table(ground.client(), lake, [single]).snapshot == 1
+        assert save_in_table(ground.client(), lake, None, "orders").snapshot == 2
 
-    assert set(in_table(lake)) == {single, *open_log(ground.context, "orders").ledgers()[:3]}
+    assert set(in_table(lake)) == {single, *log.ledgers()[:3]}
+    assert in_directory(lake) == {opened}
     assert put_back(empty, lake, snapshot=1).is_complete
     assert other not in empty.context.store.ledger_ids()
     assert put_back(empty, lake, log="orders").is_complete
-    assert [e.payload for e in open_log(empty.context, "orders").entries()] == payloads
+    assert_log_came_back(ground, empty, [*payloads, b"open 0", b"open 1"])
     with pytest.raises(InvalidArgumentError, match=f"no ledger {other}"):
         put_back(empty, lake, ledger_ids=[other])
 
@@ -167,6 +175,7 @@ def test_a_ledger_that_was_open_goes_into_the_table_when_it_is_closed(
     for number in range(5):
         writer.append(b"%d" % number)
     first = save_in_table(ground.client(), lake)
+    assert in_directory(lake) == {writer.ledger_id}
     writer.append(b"5")
     writer.close()
 
@@ -569,9 +578,16 @@ def test_killed_at_some_step_and_repeated_it_is_whole(
     assert killed(ground, [number], which) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("which", ["backup", "restore"])
-def test_killed_at_every_second_step_and_repeated_it_is_whole(ground: Ground, which: str) -> None:
-    """At each in ``test_backup.py``, where there is no table."""
-    assert killed(ground, count(step=2), which) > 30
+@pytest.mark.parametrize(
+    ("which", "first", "step"),
+    [
+        pytest.param("backup", 0, 2, marks=pytest.mark.slow),
+        pytest.param("backup", 1, 2, marks=pytest.mark.exhaustive),
+        pytest.param("restore", 0, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_any_step_and_repeated_it_is_whole(
+    ground: Ground, which: str, first: int, step: int
+) -> None:
+    assert killed(ground, count(first, step), which) > 60 // step
