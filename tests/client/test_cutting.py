@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_bookkeeper.bookie.bookie import Span
 from spark_bookkeeper.client.read.splits import pack
+from tests.examples import drawn
 
 MIB = 1 << 20
 
@@ -22,8 +22,7 @@ def span_lists(draw: st.DrawFn) -> list[Span]:
     return spans
 
 
-@settings(max_examples=30)
-@given(span_lists(), st.floats(MIB, 128 * MIB))
+@drawn(span_lists(), st.floats(MIB, 128 * MIB), plain=30, full=100)
 def test_the_pieces_are_the_range_in_order_without_gaps(spans: list[Span], target: float) -> None:
     pieces = list(pack(spans, target))
 
@@ -32,8 +31,7 @@ def test_the_pieces_are_the_range_in_order_without_gaps(spans: list[Span], targe
     assert all(first <= last for first, last in pieces)
 
 
-@settings(max_examples=30)
-@given(span_lists(), st.floats(MIB, 128 * MIB))
+@drawn(span_lists(), st.floats(MIB, 128 * MIB), plain=30, full=100)
 def test_a_span_is_cut_only_when_it_is_much_larger_than_a_piece(
     spans: list[Span], target: float
 ) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_bookkeeper.client.read.evolution import evolved, is_wider, widen, widen_all
 from spark_bookkeeper.errors import InvalidArgumentError
+from tests.examples import drawn
 
 NUMBERS: dict[pa.DataType, list[Any]] = {
     pa.int8(): [-(2**7), 2**7 - 1],
@@ -125,8 +125,7 @@ def with_added(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-@settings(max_examples=8)
-@given(st.data())
+@drawn(st.data(), plain=8, full=60)
 def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(FIELD_TYPES, min_size=1, max_size=3))
     old = pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)])
@@ -150,8 +149,7 @@ def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> 
             assert shown == [None] * batch.num_rows
 
 
-@settings(max_examples=15)
-@given(st.lists(FIELD_TYPES, min_size=1, max_size=3), st.data())
+@drawn(st.lists(FIELD_TYPES, min_size=1, max_size=3), st.data(), plain=15, full=40)
 def test_what_may_follow_may_follow_in_two_steps(kinds: list[pa.DataType], data: Any) -> None:
     schemas = [pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)])]
     for _ in range(2):

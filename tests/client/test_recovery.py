@@ -34,7 +34,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import find, log_of, read_one
 from tests.snapshots import Snapshot
-from tests.worlds import USUAL, payloads, written
+from tests.worlds import USUAL, first_of, payloads, written
 
 
 def left(ground: Ground, count: int, quorum: Quorum = USUAL) -> LedgerWriter:
@@ -160,8 +160,9 @@ def test_a_recovery_that_is_repeated_changes_nothing(ground: Ground) -> None:
     assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
 
 
-def test_two_recoverers_at_once_agree(ground: Ground) -> None:
-    for trial in range(4):
+@pytest.mark.parametrize("trials", first_of(range(4), range(4, 10)), ids=str)
+def test_two_recoverers_at_once_agree(ground: Ground, trials: range) -> None:
+    for trial in trials:
         writer = half_written(ground, Quorum(4, 3, 2), 4, [1, 2, 1])
         ends: list[LedgerMetadata] = []
 
@@ -585,8 +586,11 @@ def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
     assert kills > 20 // step
 
 
-def test_two_of_three_replicas_of_every_file_damaged_at_random(tmp_path: Path) -> None:
-    for seed in range(6):
+@pytest.mark.parametrize("seeds", first_of(range(6), range(6, 12)), ids=str)
+def test_two_of_three_replicas_of_every_file_damaged_at_random(
+    tmp_path: Path, seeds: range
+) -> None:
+    for seed in seeds:
         dice = random.Random(seed)
         ground = Ground(tmp_path / str(seed), bookies=4)
         writer = left(ground, 8)

@@ -27,6 +27,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.worlds import first_of
 
 Q322 = Quorum(3, 2, 2)
 DROPPED = r"a writer was dropped without close\(\)"
@@ -173,9 +174,12 @@ def test_a_dropped_writer_does_not_wait_for_a_bookie_that_hangs(tmp_path: Path) 
     ground.until(all_gone)
 
 
-def test_many_dropped_writers_leave_neither_threads_nor_memory(ground: Ground) -> None:
+@pytest.mark.parametrize("writers", first_of(100, 1_000))
+def test_many_dropped_writers_leave_neither_threads_nor_memory(
+    ground: Ground, writers: int
+) -> None:
     kept: list[weakref.ref[Adds]] = []
-    for _ in range(100):
+    for _ in range(writers):
         writer = create(ground)
         writer.append(b"x")
         kept.append(weakref.ref(writer._adds))

@@ -95,7 +95,16 @@ STEPS: dict[str, tuple[int, list[str]]] = {
 
 @pytest.mark.parametrize(
     ("how", "step"),
-    list(zip(("Ctrl-C", "the job group", "all jobs", "Ctrl-C"), STEPS, strict=True)),
+    [
+        ("Ctrl-C", "the first commit"),
+        ("Ctrl-C", "its own comparison"),
+        ("the job group", "its comparison"),
+        ("all jobs", "the second commit"),
+        pytest.param("Ctrl-C", "its comparison", marks=pytest.mark.full),
+        pytest.param("Ctrl-C", "the second commit", marks=pytest.mark.full),
+        pytest.param("the job group", "the first commit", marks=pytest.mark.full),
+        pytest.param("the job group", "its own comparison", marks=pytest.mark.full),
+    ],
 )
 def test_an_archive(
     bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, step: str
@@ -173,6 +182,9 @@ class Begun:
     [
         *zip(("Ctrl-C", "all jobs", "Ctrl-C", "all jobs"), PHASES, strict=True),
         ("Ctrl-C", "dropping copies"),
+        pytest.param("Ctrl-C", "reading it back from the table", marks=pytest.mark.full),
+        pytest.param("all jobs", "comparing with the table", marks=pytest.mark.full),
+        pytest.param("all jobs", "verifying what stays", marks=pytest.mark.full),
     ],
 )
 def test_a_release(

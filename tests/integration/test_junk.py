@@ -39,7 +39,7 @@ from tests.worlds import first_of
 
 T = TypeVar("T")
 
-ROUNDS: Final = 16
+ROUNDS: Final = 24
 SOMEBODY: Final = 1 << 40
 """A session of another program."""
 

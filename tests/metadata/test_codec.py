@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
@@ -17,11 +17,9 @@ from spark_bookkeeper.metadata.codec import (
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from tests.examples import drawn
 
 _HEADER = b"BookieMetadataFormatVersion\t"
-
-SOME = settings(max_examples=40)
-"""To draw one ledger takes longer than to decode it."""
 
 
 @st.composite
@@ -61,8 +59,10 @@ def ledgers(draw: st.DrawFn, version: int) -> LedgerMetadata:
     )
 
 
-@SOME
-@given(st.sampled_from([1, 2, 3]).flatmap(ledgers))
+ANY = st.sampled_from([1, 2, 3]).flatmap(ledgers)
+
+
+@drawn(ANY, plain=40, full=100)
 def test_whatever_is_written_reads_back(metadata: LedgerMetadata) -> None:
     data = encode_ledger(metadata)
     again = decode_ledger(data, "somewhere")
@@ -72,8 +72,7 @@ def test_whatever_is_written_reads_back(metadata: LedgerMetadata) -> None:
     assert encode_ledger(again) == data
 
 
-@SOME
-@given(st.sampled_from([1, 2, 3]).flatmap(ledgers), st.sets(st.integers(0, 99), max_size=9))
+@drawn(ANY, st.sets(st.integers(0, 99), max_size=9), plain=40, full=100)
 def test_a_look_for_some_bookies_finds_exactly_the_ledgers_that_name_one(
     metadata: LedgerMetadata, numbers: set[int]
 ) -> None:
@@ -104,8 +103,7 @@ def test_large_nodes_are_read_like_small_ones() -> None:
     assert decode_ledger_naming(data, "x", {BookieId("host-400-0:3181")}) is None
 
 
-@SOME
-@given(ledgers(3), st.data())
+@drawn(ledgers(3), st.data(), plain=40, full=100)
 def test_truncated_metadata_is_refused(metadata: LedgerMetadata, data: st.DataObject) -> None:
     whole = encode_ledger(metadata)
     size = data.draw(st.integers(0, len(whole) - 1))
