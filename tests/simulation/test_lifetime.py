@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +27,7 @@ from spark_bookkeeper.testing.simulation.lifetime import (
     run_lifetime,
 )
 from spark_bookkeeper.testing.simulation.upkeep import Keeper
+from tests.simulation.processes import HASHES, printed_there
 from tests.simulation.tiers import tiers
 
 USUAL, PAIR = Quorum(3, 3, 2), Quorum(2, 2, 2)
@@ -203,13 +202,7 @@ def test_lifetimes_that_two_deviations_make(recoverer_at: int, limit: int) -> No
 
 
 def test_the_history_of_a_seed_does_not_depend_on_the_process() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", PACKAGE, "--seed", "11", "--count", "2", "--verbose"],
-        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout
+    printed = printed_there("-m", PACKAGE, "--seed", "11", "--count", "2", "--verbose")
 
     for seed in (11, 12):
-        assert run_lifetime(seed).history.digest() in printed
+        assert run_lifetime(seed).history.digest() in printed, HASHES

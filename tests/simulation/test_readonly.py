@@ -39,18 +39,20 @@ def crowded(seed: int, spare: int) -> Script:
 
 
 @pytest.mark.parametrize(
-    ("spare", "seeds"),
+    ("spare", "seeds", "changes", "returns"),
     [
-        (2, range(12, 40)),  # in these, writers leave bookies and go back to them
-        pytest.param(2, range(40, 120), marks=pytest.mark.full),
-        pytest.param(1, range(17, 160), marks=pytest.mark.full),
-        pytest.param(2, range(400), marks=pytest.mark.exhaustive),
-        pytest.param(1, range(1_000), marks=pytest.mark.exhaustive),
+        # Writers leave bookies and go back to them: with one to spare, the first time in seed 17.
+        (2, range(12, 40), 11, 1),
+        (1, range(17, 25), 4, 1),
+        pytest.param(2, range(120), 11, 1, marks=pytest.mark.full),
+        pytest.param(1, range(160), 11, 2, marks=pytest.mark.full),
+        pytest.param(2, range(400), 11, 1, marks=pytest.mark.exhaustive),
+        pytest.param(1, range(1_000), 11, 2, marks=pytest.mark.exhaustive),
     ],
     ids=str,
 )
 def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
-    spare: int, seeds: range, monkeypatch: pytest.MonkeyPatch
+    spare: int, seeds: range, changes: int, returns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
@@ -73,5 +75,5 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
     for seed in seeds:
         run_lifetime(seed, crowded(seed, spare))
 
-    assert met[True] > 10, met
-    assert backs > (0 if spare > 1 else 1), backs
+    assert met[True] >= changes, met
+    assert backs >= returns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from spark_bookkeeper.testing.simulation.scheduler import (
     TaskFailedError,
     World,
 )
+from tests.simulation.processes import HASHES, printed_there
 
 
 class Register:
@@ -164,15 +164,9 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another() -> None
 
 
 def test_the_history_does_not_depend_on_the_process() -> None:
-    printed = subprocess.run(
-        [sys.executable, __file__, "7"],
-        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout
+    printed = printed_there(__file__, "7")
 
-    assert printed == toy(7).history.digest() + "\n"
+    assert printed == toy(7).history.digest() + "\n", HASHES
 
 
 def live(body: Callable[[World, SimRuntime], None], step_limit: int = 100_000) -> World:
