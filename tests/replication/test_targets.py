@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.rows import wait_for_every_copy
@@ -51,6 +54,28 @@ def test_the_bytes_of_a_lost_bookie_are_spread_by_free_space(tmp_path: Path) -> 
     for size, free_bytes in zip(held, FREE, strict=True):
         # 200 draws are off by 3.5 points in one of three runs; this is off in one of a million.
         assert abs(size / sum(held) - free_bytes / sum(FREE)) < 0.17
+
+
+def targets(report: RecoveryReport) -> dict[int, str | None]:
+    return {row.ledger_id: row.target for row in report.rows}
+
+
+@pytest.mark.full
+def test_a_lost_bookie_is_spread_as_its_plan_says(tmp_path: Path) -> None:
+    ground, others = unequal(tmp_path, ledgers=100, payload_bytes=1_000)
+    client = ground.client(InlineRuntime())
+    wish = BookieRecovery((ground.bookie_ids[0],))
+    plan = recover_bookie(client, LocalRunner(client), wish, dry_run=True)
+
+    report = recover_bookie(client, LocalRunner(client), wish)
+
+    assert report.is_complete
+    assert targets(report) == targets(plan)
+    held = [held_bytes(ground, bookie) for bookie in others]
+    assert sum(held) > 100 * 1_000
+    for size, free_bytes in zip(held, FREE, strict=True):
+        # 100 draws are off by 5 points in one of three runs; this is off in one of a million.
+        assert abs(size / sum(held) - free_bytes / sum(FREE)) < 0.24
 
 
 def test_what_a_killed_recovery_copied_is_not_copied_to_another(tmp_path: Path) -> None:
