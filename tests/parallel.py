@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 from typing_extensions import override
 from xdist.scheduler import LoadGroupScheduling
 
@@ -68,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     class_archive.use(_archive(config))
+    # At its end a worker of thousands of tests looks for garbage once, instead of five times.
+    config.stash[gc_collect_iterations_key] = 1
 
 
 @pytest.hookimpl(optionalhook=True)
