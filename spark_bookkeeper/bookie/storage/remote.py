@@ -42,6 +42,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MissingRequirementError,
 )
+from spark_bookkeeper.runtime.iso_times import parse_time
 
 _CONNECTIONS: Final = 128
 """That a client of S3 may have open; its own default of 10 would make the others wait. Calls for
@@ -317,7 +318,7 @@ def _milliseconds(moment: object) -> int | None:
     """Milliseconds since 1970 of a time as some file system tells it, or ``None``."""
     if isinstance(moment, str):
         with suppress(ValueError):
-            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+            moment = parse_time(moment)
     if isinstance(moment, datetime):
         moment = moment.timestamp()
     return int(moment * 1000) if isinstance(moment, (int, float)) else None
