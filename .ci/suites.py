@@ -66,7 +66,7 @@ class Suite:
 
 
 def fault_of(report: Path) -> str:
-    """What is wrong with tests of which none failed, by their JUnit report."""
+    """Return the fault of a suite in which no test failed, from its JUnit report; or nothing."""
     tests = list(ElementTree.parse(report).iter("testcase"))
     if not tests:
         return "holds no test"
@@ -102,8 +102,8 @@ def oldest_spark() -> str:
 
 
 def oldest_python() -> str:
-    """Where the oldest Python that is promised is: on the path, or among those of pyenv."""
-    places = [*Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10"), "python3.10"]
+    """The oldest Python that is promised: on the path, or installed beside this one."""
+    places = ["python3.10", *Path(sys.base_prefix).parent.glob("3.10*/bin/python3.10")]
     for place in map(str, places):
         try:
             subprocess.run([place, "-c", ""], check=True, capture_output=True)
