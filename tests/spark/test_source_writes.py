@@ -311,7 +311,8 @@ def test_every_batch_of_a_stream_is_one_ledger_once_also_when_spark_repeats_it(
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     source.write(ids(bk, 10, 20))
-    query = stream(source, log)
+    stream(source, log)
+    query = stream(source, log)  # before 4.2 Spark ends behind the batch that it repeats
 
     assert found(log) == list(range(20))
     assert len(log.ledgers()) == 2
