@@ -45,7 +45,7 @@ class Suite:
     is_of_tests: bool = True
 
     def run(self, report: Path, seconds: float) -> str:
-        """Run it for at most so many seconds; say what is wrong with it, or nothing."""
+        """Run it for at most so many seconds; return its fault, or nothing."""
         if seconds <= 0:
             return "did not begin: no time was left"
         junit = (f"--junitxml={report}",) if self.is_of_tests else ()
