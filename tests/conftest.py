@@ -56,10 +56,14 @@ for name in ("FORCE_COLOR", "SPARK_BOOKKEEPER_METADATA_URI"):
     os.environ.pop(name, None)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported and collected is no garbage: nobody looks through it after each test."""
     gc.collect()
     gc.freeze()
+    # pytest adds its handlers to Spark's loggers, and those give every handler a format of theirs.
+    logs = session.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (logs.caplog_handler, logs.report_handler):
+        handler.setFormatter = lambda _: None
 
 
 @pytest.fixture(autouse=True)

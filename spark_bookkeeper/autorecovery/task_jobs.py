@@ -62,7 +62,7 @@ class TaskJobs:
         failed: dict[LedgerId, str] = {}
         lots: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
         lots.append([work for work in works if work.ledger_id not in self._alone])
-        in_vain, most = 0, 2 * len(works).bit_length()
+        in_vain, most = 0, 3 * len(works).bit_length()
         while lots and not (in_vain and is_stopping()):
             since_ms = self._context.cluster_ms()
             lot = lots.pop()
@@ -73,8 +73,9 @@ class TaskJobs:
             if len(lot) == 1:
                 change = self._alone.add if lost else self._alone.discard
                 change(lot[0].ledger_id)
-            # With one such ledger a job fails as often in a row as they can be halved. Where it
-            # fails on as often again, it is not for the ledgers: each lot is tried once more.
+            # One bad ledger fails as many jobs in a row as the ledgers can be halved. Some bad ones
+            # side by side fail up to three times as many. Where still more fail in a row, the
+            # cause is not the ledgers: each lot is tried once more, and not halved.
             if len(lost) > 1 and in_vain < most:
                 half = len(lost) // 2
                 lots += [lost[half:], lost[:half]]

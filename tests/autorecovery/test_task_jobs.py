@@ -8,16 +8,25 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.autorecovery.task_jobs import TaskJobs
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    LocalRunner,
+    Progress,
+    Step,
+    no_progress,
+)
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
@@ -109,6 +118,20 @@ def test_ledgers_that_end_their_job_keep_no_other_waiting_and_alone_have_notes(
     assert ground.context.store.underreplication.locks() == {}
 
 
+def test_bad_ledgers_side_by_side_keep_no_other_waiting(ground: Ground) -> None:
+    """Eight jobs fail in a row before the first good ledger is done."""
+    process, writers = lost_ledgers(ground, 10)
+    ids = [LedgerId(writer.ledger_id) for writer in writers]
+    for ledger_id in ids:
+        assert process.context.store.underreplication.lock(ledger_id, Holder("one"))
+    jobs = TaskJobs(process.context, Spark(process.context, ids[:4]), CONFIG)
+
+    rows = jobs.rows([TaskWork(i, None, CONFIG) for i in ids], no_progress, lambda: False)
+
+    assert {row.ledger_id for row in rows if row.status is Outcome.LEFT} == set(ids[:4])
+    assert_whole(ground, *writers[4:])
+
+
 def test_who_failed_a_job_of_its_own_is_done_alone_and_behind_the_others_from_then_on(
     ground: Ground,
 ) -> None:
@@ -140,7 +163,7 @@ def test_where_every_job_fails_there_are_few_of_them_and_all_wait(ground: Ground
 
     assert len(list(worker.round())) == 10
 
-    assert len(spark.jobs) <= 3 * (10).bit_length()
+    assert len(spark.jobs) <= 4 * (10).bit_length()
     assert [note.attempts for note in notes_of(ground).values()] == [1] * 10
     assert list(worker.round()) == [], "they are not taken again at once"
     spark._poison = ()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.logger import PySparkLogger
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark import session
@@ -217,3 +218,13 @@ def executables(batches):
         if line and "incubator" not in line and not line.startswith("Picked up ")
     ]
     assert complaints == []
+
+
+def test_spark_does_not_change_the_format_of_a_tests_log(caplog: pytest.LogCaptureFixture) -> None:
+    loud = PySparkLogger.getLogger("a_logger_of_spark")
+    loud.addHandler(caplog.handler)
+    loud.removeHandler(caplog.handler)
+
+    logging.getLogger("spark_bookkeeper").warning("seen")
+
+    assert "seen" in caplog.text and "{" not in caplog.text
