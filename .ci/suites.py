@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -31,7 +31,6 @@ NOT_INSTALLABLE: Final = (
 )
 """Reasons to skip a test that name what a machine is, and not what it lacks."""
 
-
 FOREIGN_CHECKPOINTS: Final = "test_a_stream_is_told_of_places_and_checkpoints_that_are_not_its_own"
 
 
@@ -41,7 +40,6 @@ class Suite:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
     is_of_tests: bool = True
 
     def run(self, report: Path, seconds: float) -> str:
@@ -51,7 +49,6 @@ class Suite:
         junit = (f"--junitxml={report}",) if self.is_of_tests else ()
         process = subprocess.Popen(
             [*self.command, *junit],
-            env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -116,58 +113,40 @@ def oldest_python() -> str:
     return "python3.10"  # the suite says that it is missing
 
 
-INSTALL_ON: Final = """
-"$1" -m venv "$2" && "$2/bin/python" -m pip install -q -e '.[test]'
+INSTALL: Final = """
+"$1" -m venv "$2" && "$2/bin/python" -m pip install -q -e '.[test]' "pyspark==$3"
 """
 
 
 def suites(made: Path) -> list[Suite]:
     """All of them. ``made`` is a directory for what they install."""
-    pytest = ("-m", "pytest")
-    spark, oldest = made / "spark", made / "oldest"
-    in_plain_or_full = "not slow and not exhaustive and not peer and not delta"
+    oldest = made / "oldest"
     return [
-        Suite("python -m pytest", (sys.executable, *pytest)),
+        Suite("python -m pytest", (sys.executable, "-m", "pytest")),
         Suite("the wheel", (".ci/wheel", str(made)), is_of_tests=False),
-        Suite("peer", (sys.executable, *pytest, "-m", "peer and not exhaustive")),
-        Suite("delta", (sys.executable, *pytest, "-m", "delta and not exhaustive")),
         Suite(
-            "full and slow",
+            "full, slow, peer and delta",
             (
-                *(sys.executable, *pytest, "-m"),
-                "(full or slow) and not peer and not delta and not exhaustive",
+                *(sys.executable, "-m", "pytest", "-m"),
+                "(full or slow or peer or delta) and not exhaustive",
             ),
         ),
         Suite(
-            "install the oldest Spark",
-            (
-                *(sys.executable, "-m", "pip", "install", "-q"),
-                *("--target", str(spark), f"pyspark=={oldest_spark()}"),
-            ),
+            "install on the oldest Python, with the oldest Spark",
+            ("bash", "-c", INSTALL, "install", oldest_python(), str(oldest), oldest_spark()),
             is_of_tests=False,
         ),
         Suite(
-            "tests/spark on the oldest Spark",
-            # Its own way of taking results leaves sockets to the garbage collector.
+            "plain on the oldest Python, with the oldest Spark",
             (
-                *(sys.executable, *pytest, "tests/spark", "-m", in_plain_or_full),
+                *(str(oldest / "bin/python"), "-m", "pytest", "-m"),
+                "(spark or not full and not integration)"
+                " and not slow and not exhaustive and not peer and not delta",
+                # Its own way of taking results leaves sockets to the garbage collector.
                 *("-W", "ignore::ResourceWarning"),
                 *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
                 # An open fault: Spark 4.0 takes a checkpoint of another source without an error.
                 *("--deselect", "tests/spark/test_source_streams.py::" + FOREIGN_CHECKPOINTS),
-            ),
-            {"PYTHONPATH": str(spark)},
-        ),
-        Suite(
-            "install on the oldest Python",
-            ("bash", "-c", INSTALL_ON, "install", oldest_python(), str(oldest)),
-            is_of_tests=False,
-        ),
-        Suite(
-            "the tests without Java on the oldest Python",
-            (
-                *(str(oldest / "bin/python"), *pytest, "-m"),
-                f"not full and {in_plain_or_full} and not spark and not integration",
             ),
         ),
     ]

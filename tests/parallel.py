@@ -21,15 +21,16 @@ from tests import class_archive
 
 TESTS: Final = Path(__file__).parent
 
-ONE_WORKER: Final = ("spark", "delta", "peer")
-"""Folders whose tests share what takes seconds to start: a Spark session, a JVM of BookKeeper."""
+ONE_WORKER: Final = ("tests/spark", "tests/delta", "tests/peer")
+"""Folders whose tests share what takes seconds to start: a Spark session, a JVM of BookKeeper. The
+folders in them hold tests that start processes of their own."""
 
 FIRST: Final = ("spark", "delta", "peer", "simulation", "integration", "tidy", "cluster", "cli")
 """Folders with the longest groups: a long group that begins last keeps all but one core idle."""
 
 
 class Groups(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
-    """Sends all tests of a folder in ``ONE_WORKER``, or of another file, to one worker.
+    """Sends all tests of a folder in ``ONE_WORKER``, or of a file elsewhere, to one worker.
 
     The groups come from the path, not from the mark ``xdist_group``, because that mark changes the
     id of a test: the id in a report could not be run.
@@ -38,7 +39,7 @@ class Groups(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
     @override
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::", 1)[0]
-        folder = _folder(path)
+        folder = os.path.dirname(path)
         return folder if folder in ONE_WORKER else path
 
 

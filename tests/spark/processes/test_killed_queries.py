@@ -5,7 +5,7 @@ queries, each with its own rows, logs and checkpoint: what is killed together wa
 in each of them. Fifty queries that are killed twenty times each, ten in a driver::
 
     SPARK_BOOKKEEPER_KILLS=20 SPARK_BOOKKEEPER_QUERIES=10 SPARK_BOOKKEEPER_RUNS=5 \
-        python -m pytest -m slow tests/spark/test_killed_queries.py -k random_moments -s
+        python -m pytest -m slow tests/spark/processes/test_killed_queries.py -k random_moments -s
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cluster() -> Iterator[sbk.BookKeeper]:
 @pytest.fixture
 def driver_of(python_path: str, tmp_path: Path) -> Iterator[Drive]:
     with drivers(python_path, tmp_path) as start:
-        yield lambda script, *arguments: start(Path(__file__).with_name(script), *arguments)
+        yield lambda script, *arguments: start(Path(__file__).parents[1] / script, *arguments)
 
 
 @dataclass
