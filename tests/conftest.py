@@ -40,8 +40,8 @@ settings.load_profile("default")
 # process that they start and then interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every JVM of Spark here lives for minutes. Code compiled for hours costs it a third more. The space
-# for compiled code is what a JVM without that option has: the tests of one worker fill a fifth of it.
+# Every JVM of Spark here lives for minutes. Code compiled for hours costs it a third more. There is
+# as much room for compiled code as usual: with the first option alone, the tests of Delta fill it.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
