@@ -227,4 +227,5 @@ def test_spark_does_not_change_the_format_of_a_tests_log(caplog: pytest.LogCaptu
 
     logging.getLogger("spark_bookkeeper").warning("seen")
 
-    assert "seen" in caplog.text and "{" not in caplog.text
+    assert "seen" in caplog.text
+    assert "{" not in caplog.text

@@ -53,4 +53,4 @@ def test_the_two_commands_are_those_that_continuous_integration_runs() -> None:
     assert first.endswith("spark-bookkeeper demo")
     assert second == "python -m pytest"
     assert "pip install -e '.[test]'" in ci
-    assert 'Suite("python -m pytest", (sys.executable, *pytest))' in suites
+    assert 'Suite("python -m pytest", (sys.executable, "-m", "pytest"))' in suites
