@@ -14,11 +14,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from threading import Lock
+from typing import Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, RestrictedRegistry
 from prometheus_client.samples import Sample
 from typing_extensions import override
 
@@ -38,13 +39,18 @@ _GROW: Final = frozenset({"counter", "histogram"})
 class _Registry(CollectorRegistry):
     """Without the time at which each counter was made, which the library adds to all of them, and
     with what was counted in other processes.
+
+    Args:
+        make_all: makes the metrics that are not made yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make_all: Callable[[], None]) -> None:
         super().__init__()
+        self._make_all = make_all
         self.elsewhere: list[Callable[[], Counts]] = []
 
     def collect(self) -> Iterator[Metric]:
+        self._make_all()
         others = [look() for look in self.elsewhere]
         for metric in super().collect():
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
@@ -54,6 +60,12 @@ class _Registry(CollectorRegistry):
                     for s in metric.samples
                 ]
             yield metric
+
+
+    @override
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        self._make_all()
+        return super().restricted_registry(names)
 
 
 class _Together(CollectorRegistry):
@@ -96,38 +108,87 @@ class Timer:
             took.observe((clock.now() - began) * 1000)
 
 
-def _timer(registry: CollectorRegistry, name: str, what: str) -> Timer:
-    both = Histogram(
-        f"bookkeeper_client_{name}",
-        f"Milliseconds that {what}",
-        ["success"],
-        buckets=MILLISECONDS,
-        registry=registry,
+MetricT = TypeVar("MetricT")
+
+
+class _Declared(Generic[MetricT]):
+    """An attribute of ``Metrics`` that is made, and registered, when it is first asked for.
+
+    A task makes a client for each piece of work, and counts a few things in it.
+    """
+
+    def __init__(self, make: Callable[[CollectorRegistry], MetricT]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, metrics: Metrics, _: type) -> MetricT:
+        with metrics.lock:
+            if self._name not in vars(metrics):  # where Python looks first from then on
+                vars(metrics)[self._name] = self._make(metrics.registry)
+            made: MetricT = vars(metrics)[self._name]
+            return made
+
+
+def _counter(name: str, text: str, labels: Sequence[str] = ()) -> _Declared[Counter]:
+    return _Declared(lambda registry: Counter(name, text, labels, registry=registry))
+
+
+def _gauge(name: str, text: str) -> _Declared[Gauge]:
+    return _Declared(lambda registry: Gauge(name, text, registry=registry))
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]
+) -> _Declared[Histogram]:
+    return _Declared(
+        lambda registry: Histogram(name, text, labels, buckets=buckets, registry=registry)
     )
-    return Timer(both.labels("true"), both.labels("false"))
+
+
+def _timer(name: str, what: str) -> _Declared[Timer]:
+    def make(registry: CollectorRegistry) -> Timer:
+        both = Histogram(
+            f"bookkeeper_client_{name}",
+            f"Milliseconds that {what}",
+            ["success"],
+            buckets=MILLISECONDS,
+            registry=registry,
+        )
+        return Timer(both.labels("true"), both.labels("false"))
+
+    return _Declared(make)
 
 
 class Metrics:
     """A registry, what every session with ZooKeeper counts in it, and its two forms."""
 
+    zookeeper_retries = _counter(
+        "zookeeper_client_retries",
+        "Requests to ZooKeeper that were repeated because an answer was lost",
+    )
+    zookeeper_connections_lost = _counter(
+        "zookeeper_client_connections_lost",
+        "Times that a connection to ZooKeeper broke; the session may go on with another",
+    )
+    zookeeper_sessions_lost = _counter(
+        "zookeeper_client_sessions_lost",
+        "Sessions with ZooKeeper that ended without being closed",
+    )
+
     def __init__(self) -> None:
-        self.registry = registry = _Registry()
-        self.zookeeper_retries = Counter(
-            "zookeeper_client_retries",
-            "Requests to ZooKeeper that were repeated because an answer was lost",
-            registry=registry,
-        )
-        self.zookeeper_connections_lost = Counter(
-            "zookeeper_client_connections_lost",
-            "Times that a connection to ZooKeeper broke; the session may go on with another",
-            registry=registry,
-        )
-        self.zookeeper_sessions_lost = Counter(
-            "zookeeper_client_sessions_lost",
-            "Sessions with ZooKeeper that ended without being closed",
-            registry=registry,
-        )
-        self.consumers = ConsumerGauges(registry)
+        self.lock = Lock()
+        self.registry = _Registry(self._make_all)
+        self.consumers = ConsumerGauges(self.registry)
+
+    def _make_all(self) -> None:
+        """Make what was not asked for yet: whoever reads the registry finds it, with a 0."""
+        for of in reversed(type(self).__mro__):
+            for name, declared in vars(of).items():
+                if isinstance(declared, _Declared):
+                    getattr(self, name)
 
     def counts(self) -> Counts:
         """What was counted so far, here and elsewhere; nothing that is still 0."""
@@ -233,144 +294,118 @@ class ConsumerGauges(Collector):
 class ClientMetrics(Metrics):
     """What one client did, in its own process and in tasks."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        registry = self.registry
-        self.add_latency_ms = Histogram(
-            "bookkeeper_client_ADD_ENTRY",
-            "Milliseconds from sending entries to their ack quorum, once for each group of "
-            "entries that was sent together",
-            buckets=MILLISECONDS,
-            registry=registry,
-        )
-        self.added_entries = Counter(
-            "bookkeeper_client_ADD_ENTRIES", "Entries acknowledged", registry=registry
-        )
-        self.added_bytes = Counter(
-            "bookkeeper_client_ADD_BYTES", "Bytes of the entries acknowledged", registry=registry
-        )
-        self.ensemble_changes = Counter(
-            "bookkeeper_client_NUM_ENSEMBLE_CHANGE",
-            "Changes of the ensemble of a ledger that is written",
-            registry=registry,
-        )
-        self.writers_fenced = Counter(
-            "bookkeeper_client_writers_fenced",
-            "Writers that were stopped by another client's fence",
-            registry=registry,
-        )
-        self.fences = Counter(
-            "bookkeeper_client_fences",
-            "Fences that recoveries put on bookies: one for each bookie that answered",
-            registry=registry,
-        )
-        self.creating = _timer(registry, "LEDGER_CREATE", "creating a ledger took")
-        self.opening = _timer(
-            registry, "LEDGER_OPEN", "opening a ledger took, with its recovery where it needed one"
-        )
-        self.deleting = _timer(registry, "LEDGER_DELETE", "deleting a ledger took")
-        self.recovering = _timer(registry, "LEDGER_RECOVER", "the recovery of a ledger took")
-        self.read_entries = Counter(
-            "bookkeeper_client_READ_ENTRIES", "Entries read", registry=registry
-        )
-        self.read_bytes = Counter(
-            "bookkeeper_client_READ_BYTES", "Bytes of the entries read", registry=registry
-        )
-        self.read_retries = Counter(
-            "bookkeeper_client_read_retries",
-            "Entries that a bookie could not deliver, and another was asked for",
-            registry=registry,
-        )
-        self.speculative_reads = Counter(
-            "bookkeeper_client_SPECULATIVE_READ_COUNT",
-            "Reads that were asked of another bookie because the first was slow",
-            registry=registry,
-        )
-        self.copies = Counter(
-            "replication_worker_copies",
-            "Times that a bookie was given the entries it lacked",
-            registry=registry,
-        )
-        self.copied_bytes = Counter(
-            "replication_worker_NUM_BYTES_WRITTEN",
-            "Bytes of the entries copied to bookies that lacked them",
-            registry=registry,
-        )
-        self.replicated_ledgers = Counter(
-            "replication_worker_ledgers_replicated",
-            "Ledgers that a replication worker made whole",
-            registry=registry,
-        )
-        self.underreplicated_seconds = Histogram(
-            "replication_worker_underreplicated_seconds",
-            "Seconds that a ledger lacked replicas, from its being published to being made whole",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.published_ledgers = Counter(
-            "auditor_ledgers_published",
-            "Ledgers that audits published as under-replicated",
-            registry=registry,
-        )
-        self.underreplicated_ledgers = Gauge(
-            "auditor_NUM_UNDER_REPLICATED_LEDGERS",
-            "Ledgers that were published and are not yet made whole, as the auditor saw last",
-            registry=registry,
-        )
-        self.audits_delayed = Counter(
-            "auditor_NUM_BOOKIE_AUDITS_DELAYED",
-            "Times that a bookie was away and was given the delay to come back",
-            registry=registry,
-        )
-        self.delayed_audits_cancelled = Counter(
-            "auditor_NUM_DELAYED_BOOKIE_AUDITS_CANCELLED",
-            "Times that a bookie came back within its delay, or was not waited for any more",
-            registry=registry,
-        )
-        self.auditing = Histogram(
-            "auditor_AUDIT_BOOKIES_TIME",
-            "Milliseconds that looking for lost bookies in all ledgers took",
-            buckets=LONG_MILLISECONDS,
-            registry=registry,
-        )
-        self.checking = {
-            check: Histogram(
-                f"auditor_{name}_TIME",
-                f"Milliseconds that {what} took",
-                buckets=LONG_MILLISECONDS,
-                registry=registry,
-            )
-            for check, name, what in (
-                ("all_ledgers", "CHECK_ALL_LEDGERS", "a check of all ledgers"),
-                ("placement", "PLACEMENT_POLICY_CHECK", "a look at the racks of all ledgers"),
-                ("replicas", "REPLICAS_CHECK", "a count of the replicas of all ledgers"),
-            )
+    add_latency_ms = _histogram(
+        "bookkeeper_client_ADD_ENTRY",
+        "Milliseconds from sending entries to their ack quorum, once for each group of "
+        "entries that was sent together",
+        buckets=MILLISECONDS,
+    )
+    added_entries = _counter("bookkeeper_client_ADD_ENTRIES", "Entries acknowledged")
+    added_bytes = _counter("bookkeeper_client_ADD_BYTES", "Bytes of the entries acknowledged")
+    ensemble_changes = _counter(
+        "bookkeeper_client_NUM_ENSEMBLE_CHANGE",
+        "Changes of the ensemble of a ledger that is written",
+    )
+    writers_fenced = _counter(
+        "bookkeeper_client_writers_fenced", "Writers that were stopped by another client's fence"
+    )
+    fences = _counter(
+        "bookkeeper_client_fences",
+        "Fences that recoveries put on bookies: one for each bookie that answered",
+    )
+    creating = _timer("LEDGER_CREATE", "creating a ledger took")
+    opening = _timer("LEDGER_OPEN", "opening a ledger took, with its recovery where it needed one")
+    deleting = _timer("LEDGER_DELETE", "deleting a ledger took")
+    recovering = _timer("LEDGER_RECOVER", "the recovery of a ledger took")
+    read_entries = _counter("bookkeeper_client_READ_ENTRIES", "Entries read")
+    read_bytes = _counter("bookkeeper_client_READ_BYTES", "Bytes of the entries read")
+    read_retries = _counter(
+        "bookkeeper_client_read_retries",
+        "Entries that a bookie could not deliver, and another was asked for",
+    )
+    speculative_reads = _counter(
+        "bookkeeper_client_SPECULATIVE_READ_COUNT",
+        "Reads that were asked of another bookie because the first was slow",
+    )
+    copies = _counter(
+        "replication_worker_copies", "Times that a bookie was given the entries it lacked"
+    )
+    copied_bytes = _counter(
+        "replication_worker_NUM_BYTES_WRITTEN",
+        "Bytes of the entries copied to bookies that lacked them",
+    )
+    replicated_ledgers = _counter(
+        "replication_worker_ledgers_replicated", "Ledgers that a replication worker made whole"
+    )
+    underreplicated_seconds = _histogram(
+        "replication_worker_underreplicated_seconds",
+        "Seconds that a ledger lacked replicas, from its being published to being made whole",
+        buckets=SECONDS,
+    )
+    published_ledgers = _counter(
+        "auditor_ledgers_published", "Ledgers that audits published as under-replicated"
+    )
+    underreplicated_ledgers = _gauge(
+        "auditor_NUM_UNDER_REPLICATED_LEDGERS",
+        "Ledgers that were published and are not yet made whole, as the auditor saw last",
+    )
+    audits_delayed = _counter(
+        "auditor_NUM_BOOKIE_AUDITS_DELAYED",
+        "Times that a bookie was away and was given the delay to come back",
+    )
+    delayed_audits_cancelled = _counter(
+        "auditor_NUM_DELAYED_BOOKIE_AUDITS_CANCELLED",
+        "Times that a bookie came back within its delay, or was not waited for any more",
+    )
+    auditing = _histogram(
+        "auditor_AUDIT_BOOKIES_TIME",
+        "Milliseconds that looking for lost bookies in all ledgers took",
+        buckets=LONG_MILLISECONDS,
+    )
+    _checking_all_ledgers = _histogram(
+        "auditor_CHECK_ALL_LEDGERS_TIME",
+        "Milliseconds that a check of all ledgers took",
+        buckets=LONG_MILLISECONDS,
+    )
+    _checking_placement = _histogram(
+        "auditor_PLACEMENT_POLICY_CHECK_TIME",
+        "Milliseconds that a look at the racks of all ledgers took",
+        buckets=LONG_MILLISECONDS,
+    )
+    _checking_replicas = _histogram(
+        "auditor_REPLICAS_CHECK_TIME",
+        "Milliseconds that a count of the replicas of all ledgers took",
+        buckets=LONG_MILLISECONDS,
+    )
+    ledgers_without_replica = _gauge(
+        "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
+        "Closed ledgers with an entry of which no replica was there at the last count",
+    )
+    ledgers_below_ack_quorum = _gauge(
+        "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
+        "The same with fewer than Qa replicas, and not none",
+    )
+    ledgers_below_write_quorum = _gauge(
+        "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
+        "The same with fewer than Qw replicas, and not fewer than Qa",
+    )
+    ledgers_misplaced = _gauge(
+        "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
+        "Closed ledgers with copies on fewer racks than there could be, at the last look",
+    )
+    _silent_bookies = _gauge(
+        "bookkeeper_client_silent_bookies",
+        "Bookies that this client waits for, and that have not answered for long",
+    )
+
+    @property
+    def checking(self) -> Mapping[str, Histogram]:
+        """How long the auditor's checks take, by their names in lower case."""
+        return {
+            "all_ledgers": self._checking_all_ledgers,
+            "placement": self._checking_placement,
+            "replicas": self._checking_replicas,
         }
-        self.ledgers_without_replica = Gauge(
-            "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
-            "Closed ledgers with an entry of which no replica was there at the last count",
-            registry=registry,
-        )
-        self.ledgers_below_ack_quorum = Gauge(
-            "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
-            "The same with fewer than Qa replicas, and not none",
-            registry=registry,
-        )
-        self.ledgers_below_write_quorum = Gauge(
-            "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
-            "The same with fewer than Qw replicas, and not fewer than Qa",
-            registry=registry,
-        )
-        self.ledgers_misplaced = Gauge(
-            "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
-            "Closed ledgers with copies on fewer racks than there could be, at the last look",
-            registry=registry,
-        )
-        self._silent_bookies = Gauge(
-            "bookkeeper_client_silent_bookies",
-            "Bookies that this client waits for, and that have not answered for long",
-            registry=registry,
-        )
 
     def show_silent_bookies(self, count: Callable[[], int]) -> None:
         """How to count them; it is asked whenever somebody looks."""
@@ -396,71 +431,44 @@ class BookieStatus(Protocol):
 class BookieMetrics(Metrics):
     """What the agent of one bookie saw and did."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        registry = self.registry
-        self._server_status = Gauge(
-            "bookie_SERVER_STATUS",
-            "1: registered as writable, 0: registered as read-only, -1: not registered",
-            registry=registry,
-        )
-        self._free_bytes = Gauge(
-            "bookie_free_bytes", "Free space of the storage, at the last probe", registry=registry
-        )
-        self._total_bytes = Gauge(
-            "bookie_total_bytes", "Size of the storage, at the last probe", registry=registry
-        )
-        self.probes = Counter(
-            "bookie_probes",
-            "Looks at the storage: its marker, its space, a file written and read",
-            registry=registry,
-        )
-        self.failed_probes = Counter(
-            "bookie_failed_probes",
-            "Looks at the storage that failed, or had no answer in time",
-            registry=registry,
-        )
-        self._since_good_probe = Gauge(
-            "bookie_seconds_since_good_probe",
-            "Seconds since the storage was last seen to be well; NaN before the first time",
-            registry=registry,
-        )
-        self.deleted_ledgers = Counter(
-            "bookie_DELETED_LEDGER",
-            "Ledgers whose files were removed here, as nothing needs them",
-            registry=registry,
-        )
-        self.reclaimed_bytes = Counter(
-            "bookie_RECLAIMED_DELETION_SPACE_BYTES",
-            "Bytes of what was removed, as nothing needs it",
-            registry=registry,
-        )
-        self.compacted_ledgers = Counter(
-            "bookie_compacted_ledgers", "Times that a ledger was compacted", registry=registry
-        )
-        self.compacted_bytes = Counter(
-            "bookie_compacted_bytes", "Bytes that compaction moved", registry=registry
-        )
-        self.corrupt_replicas = Counter(
-            "bookie_corrupt_replicas",
-            "Replicas of fragments that scrubbing found damaged or missing",
-            registry=registry,
-        )
-        self.scrubbed_at = Gauge(
-            "bookie_scrubbed_timestamp_seconds",
-            "When the last whole round of scrubbing ended, in seconds since 1970; 0: none has",
-            registry=registry,
-        )
-        self.duty_seconds = Histogram(
-            "bookie_duty_seconds",
-            "Seconds that a step of a duty took",
-            ["duty"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.duty_failures = Counter(
-            "bookie_duty_failures", "Steps of a duty that failed", ["duty"], registry=registry
-        )
+    _server_status = _gauge(
+        "bookie_SERVER_STATUS",
+        "1: registered as writable, 0: registered as read-only, -1: not registered",
+    )
+    _free_bytes = _gauge("bookie_free_bytes", "Free space of the storage, at the last probe")
+    _total_bytes = _gauge("bookie_total_bytes", "Size of the storage, at the last probe")
+    probes = _counter(
+        "bookie_probes", "Looks at the storage: its marker, its space, a file written and read"
+    )
+    failed_probes = _counter(
+        "bookie_failed_probes", "Looks at the storage that failed, or had no answer in time"
+    )
+    _since_good_probe = _gauge(
+        "bookie_seconds_since_good_probe",
+        "Seconds since the storage was last seen to be well; NaN before the first time",
+    )
+    deleted_ledgers = _counter(
+        "bookie_DELETED_LEDGER", "Ledgers whose files were removed here, as nothing needs them"
+    )
+    reclaimed_bytes = _counter(
+        "bookie_RECLAIMED_DELETION_SPACE_BYTES", "Bytes of what was removed, as nothing needs it"
+    )
+    compacted_ledgers = _counter("bookie_compacted_ledgers", "Times that a ledger was compacted")
+    compacted_bytes = _counter("bookie_compacted_bytes", "Bytes that compaction moved")
+    corrupt_replicas = _counter(
+        "bookie_corrupt_replicas", "Replicas of fragments that scrubbing found damaged or missing"
+    )
+    scrubbed_at = _gauge(
+        "bookie_scrubbed_timestamp_seconds",
+        "When the last whole round of scrubbing ended, in seconds since 1970; 0: none has",
+    )
+    duty_seconds = _histogram(
+        "bookie_duty_seconds",
+        "Seconds that a step of a duty took",
+        ["duty"],
+        buckets=SECONDS,
+    )
+    duty_failures = _counter("bookie_duty_failures", "Steps of a duty that failed", ["duty"])
 
     def show_bookie(self, look: Callable[[], BookieStatus]) -> None:
         """Where the gauges come from; it is asked whenever somebody looks."""

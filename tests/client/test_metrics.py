@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
@@ -174,6 +175,16 @@ def test_values_are_named_as_prometheus_reads_them_and_have_no_buckets() -> None
     assert "bookkeeper_client_ADD_ENTRIES_total 5.0" in text
     assert 'bookkeeper_client_ADD_ENTRY_bucket{le="5.0"} 1.0' in text
     assert "_created" not in text
+
+
+def test_what_never_happened_is_shown_as_0() -> None:
+    metrics = ClientMetrics()
+    metrics.added_entries.inc()
+
+    asked = metrics.registry.restricted_registry(["bookkeeper_client_fences_total"])
+
+    assert b"bookkeeper_client_fences_total 0.0" in generate_latest(asked)
+    assert metrics.as_dict().keys() == ClientMetrics().as_dict().keys()
 
 
 def test_every_metric_says_what_it_is_and_no_name_has_two_meanings() -> None:
