@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from spark_bookkeeper.bookie import partition
 from spark_bookkeeper.bookie.storage import new_file
@@ -35,6 +36,12 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("default")
+
+# Hypothesis would parse every module of this project for constants to try: seconds in each worker.
+vars(providers)["is_local_module_file"] = lambda _: False
+
+# Nothing that is imported and collected becomes garbage (``pytest_collection_finish``).
+gc.disable()
 
 # Tests that were started in the background may have been told to ignore Ctrl-C, and so would every
 # process that they start and then interrupt.
@@ -64,8 +71,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported and collected is no garbage: nobody looks through it after each test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     # pytest adds its handlers to Spark's loggers, and those give every handler a format of theirs.
-    logs = session.config.pluginmanager.get_plugin("logging-plugin")
+    logs: Any = session.config.pluginmanager.get_plugin("logging-plugin")
     for handler in (logs.caplog_handler, logs.report_handler):
         handler.setFormatter = lambda _: None
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 from xdist.scheduler import LoadGroupScheduling
 
 from tests import class_archive
+from tests.bytecode import pyc_of
 
 TESTS: Final = Path(__file__).parent
 
@@ -69,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    class_archive.use(_archive(config))
+    class_archive.use(_archives(config))
     # At its end a worker of thousands of tests looks for garbage once, instead of five times.
     config.stash[gc_collect_iterations_key] = 1
 
@@ -79,31 +80,28 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Make before a run of all tests what each worker would otherwise make for itself."""
     if [Path(argument).resolve() for argument in config.args] != [TESTS]:
         return
-    compiled = TESTS.glob(f"client/__pycache__/*.{sys.implementation.cache_tag}-pytest-*.pyc")
-    compiling = [] if any(compiled) else _compile_tests()
-    if not _archive(config).exists():
-        class_archive.make(_archive(config))
-    for process in compiling:
+    is_written = pyc_of(next(TESTS.glob("*/test_*.py"))).exists()
+    writing = [] if is_written else _write_bytecode()
+    class_archive.make_for_zookeeper(_archives(config))
+    if "not full" not in config.option.markexpr:
+        class_archive.make_for_spark(_archives(config))
+    for process in writing:
         process.wait()
 
 
-def _archive(config: pytest.Config) -> Path:
-    directory = config.rootpath / ".pytest_cache" / "zookeeper"
+def _archives(config: pytest.Config) -> Path:
+    directory = config.rootpath / ".pytest_cache" / "java"
     directory.mkdir(parents=True, exist_ok=True)
-    return directory / "classes.jsa"
+    return directory
 
 
-def _compile_tests() -> list[subprocess.Popen[bytes]]:
-    """Begin to have pytest write the bytecode of all tests, a part of the folders on each core."""
-    folders = sorted(str(path) for path in TESTS.iterdir() if path.is_dir())
+def _write_bytecode() -> list[subprocess.Popen[bytes]]:
+    """Begin to write the bytecode of all modules, a part of them on each core."""
     cores = len(os.sched_getaffinity(0))
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", *folders[n::cores]],
-            env={**os.environ, "PYTEST_ADDOPTS": ""},
+            [sys.executable, "-m", "tests.bytecode", f"{number}", f"{cores}"],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
         )
-        for n in range(cores)
+        for number in range(cores)
     ]

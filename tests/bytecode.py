@@ -1,0 +1,54 @@
+"""Writes the bytecode of the library and of the tests, as pytest rewrites them, without running it.
+
+``python -m tests.bytecode 0 2`` does the first half of the files. Workers that begin with a clean
+checkout would each do all of it, or wait for the one that does.
+"""
+
+from __future__ import annotations
+
+import sys
+from compileall import compile_file
+from pathlib import Path
+
+from _pytest.assertion import AssertionState, rewrite
+from _pytest.config import Config, get_config
+
+TESTS = Path(__file__).parent
+LIBRARY = TESTS.with_name("spark_bookkeeper")
+
+
+def is_rewritten(path: Path) -> bool:
+    """Whether pytest rewrites the assertions of a module: it is one of tests, or a plugin."""
+    return path.name.startswith("test_") or path in (
+        TESTS / "parallel.py",
+        TESTS / "worlds.py",
+        *(path.parent / "conftest.py",),
+    )
+
+
+def pyc_of(path: Path) -> Path:
+    """Where pytest looks for the bytecode of a module that it rewrites."""
+    return Path(rewrite.get_cache_dir(path)) / (path.name[:-3] + rewrite.PYC_TAIL)
+
+
+def write(path: Path, config: Config) -> None:
+    """Write the bytecode of one module."""
+    if not is_rewritten(path):
+        compile_file(path, quiet=2)
+        return
+    pyc = pyc_of(path)
+    pyc.parent.mkdir(exist_ok=True)
+    stat, code = rewrite._rewrite_test(path, config)
+    rewrite._write_pyc(AssertionState(config, "rewrite"), code, stat, pyc)
+
+
+def main(number: int, processes: int) -> None:
+    """Write one of so many parts of the files."""
+    config = get_config()
+    files = sorted([*LIBRARY.rglob("*.py"), *TESTS.rglob("*.py")])
+    for path in files[number::processes]:
+        write(path, config)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
