@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
@@ -26,6 +28,9 @@ _ENDING_SECONDS: Final = 60.0
 
 _UNSYNCED: Final = "-Dzookeeper.forceSync=no"
 """Only a machine that stops would lose what a server did not sync, and no test stops one."""
+
+_JVM_OPTIONS: Final = zookeeper._JVM_OPTIONS
+"""Those of the library."""
 
 _SPARK_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
@@ -41,9 +46,8 @@ spark.createDataFrame(pa.table({"k": [1]})).mapInArrow(lambda batches: batches, 
 
 def use(directory: Path) -> None:
     """Start every ZooKeeper without syncs, and use the archives that are in the directory."""
-    archive = _of_zookeeper(directory)
-    shared = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
-    zookeeper._JVM_OPTIONS = (*zookeeper._JVM_OPTIONS, _UNSYNCED, *shared)
+    shared = f"-XX:SharedArchiveFile={_of_zookeeper(directory)}"  # Java does without it, too
+    zookeeper._JVM_OPTIONS = (*zookeeper._JVM_OPTIONS, _UNSYNCED, shared)
     archive = _of_spark(directory)
     if archive.exists() and "-XX:SharedArchiveFile" not in os.environ[_SPARK_OPTIONS]:
         os.environ[_SPARK_OPTIONS] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
@@ -53,14 +57,16 @@ def make_for_zookeeper(directory: Path) -> None:
     """Make its archive. Without a Java, or with one that cannot save classes, there is none."""
     if _of_zookeeper(directory).exists():
         return
-    usual = zookeeper._JVM_OPTIONS
-    zookeeper._JVM_OPTIONS = (*usual, f"-XX:ArchiveClassesAtExit={_of_zookeeper(directory)}")
-    try:
-        _serve_once(directory / "server")
-    except BookKeeperError:  # no Java: the tests that need it say so
-        return
-    finally:
-        zookeeper._JVM_OPTIONS = usual
+    made = _of_zookeeper(directory).with_suffix(".new")
+    with pytest.MonkeyPatch.context() as patch:
+        options = (*_JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={made}")
+        patch.setattr(zookeeper, "_JVM_OPTIONS", options)
+        try:
+            _serve_once(directory / "server")
+        except BookKeeperError:  # no Java: the tests that need it say so
+            return
+    if made.exists():
+        made.rename(_of_zookeeper(directory))
 
 
 def make_for_spark(directory: Path) -> None:

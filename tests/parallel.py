@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import pytest
@@ -82,7 +83,8 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         return
     is_written = pyc_of(next(TESTS.glob("*/test_*.py"))).exists()
     writing = [] if is_written else _write_bytecode()
-    class_archive.make_for_zookeeper(_archives(config))
+    # Servers that are started before it is made do without it.
+    Thread(target=class_archive.make_for_zookeeper, args=(_archives(config),)).start()
     if "not full" not in config.option.markexpr:
         class_archive.make_for_spark(_archives(config))
     for process in writing:
