@@ -12,6 +12,7 @@ from pathlib import Path
 from spark_bookkeeper.client.lifecycle import create_ledger, open_ledger
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ def append_cost(directory: Path, quorum: Quorum, appends: int = 10) -> Cost:
     with create_ledger(ground.context, quorum) as writer:
         for _ in range(quorum.ensemble_size):  # every lane has prepared its directory then
             writer.append(b"the first")
-        _settle(ground, quorum.ensemble_size * quorum.write_quorum_size)
+        wait_for_every_copy(writer)
         ground.forget()
         for _ in range(appends):
             writer.append(b"one more")
-        _settle(ground, appends * quorum.write_quorum_size)
+        wait_for_every_copy(writer)
         return _cost(ground)
 
 
@@ -56,18 +57,13 @@ def recovery_cost(directory: Path, quorum: Quorum, entries: int = 0) -> Cost:
     writer = create_ledger(ground.context, quorum)
     for _ in range(entries):
         writer.append(b"an entry")
-    _settle(ground, entries * quorum.write_quorum_size)
+    wait_for_every_copy(writer)
     writer.abandon()
     recoverer = ground.client()
     recoverer.bookies.registrations()  # somebody has asked before where the bookies are
     ground.forget()
     open_ledger(recoverer, writer.ledger_id)
     return _cost(ground)
-
-
-def _settle(ground: Ground, puts: int) -> None:
-    """Wait for the answers that an ack quorum does not wait for."""
-    ground.until(lambda: ground.count()["put_if_absent"] >= puts)
 
 
 def _cost(ground: Ground) -> Cost:

@@ -97,6 +97,22 @@ class InlineRuntime(ThreadRuntime):
         return [function(item) for item in items]
 
 
+class StandingStill(InlineRuntime):
+    """No time passes but what is slept, however slow the machine is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._began_ms = super().now(), super().wall_ms()
+
+    @override
+    def now(self) -> float:
+        return self._began + self.slept
+
+    @override
+    def wall_ms(self) -> int:
+        return self._began_ms + round(self.slept * 1000)
+
+
 def bounded_files(storage: Storage, door: Door) -> FileBookie:
     """A bookie as clients open it."""
     return FileBookie(BoundedStorage(storage, door))

@@ -35,7 +35,7 @@ from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
 from spark_bookkeeper.testing.autorecovery import Process, written
-from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, StandingStill
 from tests.autorecovery.checking import (
     DAILY,
     NEVER,
@@ -489,7 +489,7 @@ def test_a_check_that_fails_keeps_no_other_from_being_done_and_is_tried_later_ea
 ) -> None:
     written(ground)
     begun: list[float] = []
-    process = Process(ground, config=DAILY)
+    process = Process(ground, config=DAILY, runtime=StandingStill())
 
     def failing(*_args: Any, **_more: Any) -> None:
         begun.append(process.runtime.now())

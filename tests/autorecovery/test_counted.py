@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, StandingStill
 
 
 def counted(process: Process, *names: str) -> list[float]:
@@ -17,7 +17,7 @@ def test_a_loss_is_counted_from_its_being_published_to_ledgers_that_are_whole(
     ground: Ground,
 ) -> None:
     writers = [written(ground) for _ in range(3)]
-    process = Process(ground)
+    process = Process(ground, runtime=StandingStill())
     process.audit()
     lost = writers[0].metadata.last_fragment.ensemble[0]
     named = sum(lost in writer.metadata.bookies() for writer in writers)

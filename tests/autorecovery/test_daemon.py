@@ -18,7 +18,7 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import numbered
+from spark_bookkeeper.testing.rows import numbered, wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
@@ -59,6 +59,7 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
         closed.close()
         left = bk.create_ledger()  # its writer says nothing more
         left.append(numbered(0))
+        wait_for_every_copy(left)  # so that it does not replace the bookie itself
         lost = left.metadata.last_fragment.ensemble[0]
 
         one = first.autorecovery.start(config=CONFIG)

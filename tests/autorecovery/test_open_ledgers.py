@@ -26,13 +26,13 @@ def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Groun
     row = row_of(ground, writer.ledger_id)
     assert "is open" in str(row["last_error"])
     assert process.work() == [], "it is left alone until the grace period is over"
-    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 - 1)
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 - 10)
     process.work()
     store = ground.context.store
     assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.OPEN
     assert task_ids(ground) == [writer.ledger_id]
 
-    process.runtime.sleep(2)
+    process.runtime.sleep(11)
     process.work()
 
     assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.CLOSED

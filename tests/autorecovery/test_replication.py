@@ -23,7 +23,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
 from tests.autorecovery.seen import published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 
@@ -184,7 +184,7 @@ def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
 ) -> None:
     writer = written(ground)
     (local,) = set(ground.bookie_ids) - writer.metadata.bookies()
-    process = Process(ground, local, local=local)
+    process = Process(ground, local, local=local, runtime=StandingStill())
     ground.stop(victim_of(writer), destroy=True)
     process.audit()
     ground._down.add(local)  # registered, and its disk does not answer

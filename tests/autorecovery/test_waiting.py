@@ -31,7 +31,7 @@ from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, StandingStill
 from tests.autorecovery.checking import Tasks
 from tests.autorecovery.seen import published
 from tests.whole import assert_replicated
@@ -277,7 +277,7 @@ def test_where_something_else_is_the_matter_too_the_clock_goes_on(ground: Ground
     tree.mark(LedgerId(writer.ledger_id), [lost, silent], 1)
     ground.stop(lost)
     ground._down.add(silent)
-    process = Process(ground)
+    process = Process(ground, runtime=StandingStill())
 
     waits = []
     for _ in range(8):
@@ -317,7 +317,7 @@ def test_a_task_that_cannot_be_decoded_waits_like_any_failure_and_says_why(groun
             raise MetadataFormatError("it cannot be decoded", path=path)
 
     ground.before.append(junk)
-    process = Process(ground)
+    process = Process(ground, runtime=StandingStill())
 
     assert waits_between_tries(ground, ledger_id, process) == [10, 20, 40, 80, 160, 300, 300]
 

@@ -45,6 +45,7 @@ from spark_bookkeeper.testing.lake import (
     release,
     rows_ledger,
 )
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.backup.clusters import (
     FORMS,
     a_log,
@@ -141,6 +142,7 @@ def test_an_open_ledger_is_saved_up_to_its_lac_and_goes_on(
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     for number in range(5):
         writer.append(b"%d" % number)
+    wait_for_every_copy(writer)
     first = run(backup, ground.context, folder)
     writer.append(b"5")
     writer.close()

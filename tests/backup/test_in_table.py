@@ -48,6 +48,7 @@ from spark_bookkeeper.testing.lake import (
     rows_ledger,
     save_in_table,
 )
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.backup.clusters import (
     FORMS,
     a_log,
@@ -174,6 +175,7 @@ def test_a_ledger_that_was_open_goes_into_the_table_when_it_is_closed(
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     for number in range(5):
         writer.append(b"%d" % number)
+    wait_for_every_copy(writer)
     first = save_in_table(ground.client(), lake)
     assert in_directory(lake) == {writer.ledger_id}
     writer.append(b"5")

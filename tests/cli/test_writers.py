@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
@@ -127,6 +128,7 @@ def test_a_ledger_whose_writer_lives_is_left_alone_and_the_others_are_deleted(
     assert f"process {os.getpid()}" in done.json["left"][str(writer.ledger_id)]
     assert f"process {os.getpid()}" in done.err
     assert writer.append(b"2") == 2
+    wait_for_every_copy(writer)  # so that none meets a fence before the ledger is gone
 
     forced = call_own("ledger", "delete", writer.ledger_id, "--yes", "--even-if-alive", "--json")
 

@@ -509,7 +509,7 @@ def test_what_a_task_asks_after_it_asked_in_person_is_bounded(bench: Bench) -> N
 
 
 def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
-    config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=100)
+    config = ClientConfig(bookie_timeout_ms=1_000, read_hedge_ms=50, bookie_retry_ms=100)
     ground = Ground(tmp_path, bookies=4, config=config)
     writer = written(ground, 5, close=False)
     victim = writer.metadata.last_fragment.ensemble[0]

@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.slotlog import log_of
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]
@@ -81,6 +82,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
         ground.context, Quorum(*sizes), schema=whole.schema, entry_target_bytes=20_000
     )
     writer.append(whole.slice(0, 5))
+    wait_for_every_copy(writer)
     victim = writer.metadata.last_fragment.ensemble[1]
     struck: list[str] = []
 

@@ -25,6 +25,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing import memory_store as memory
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 
@@ -32,6 +33,7 @@ def opened(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
     """A ledger with one entry, whose writer has a session of its own."""
     writer = lifecycle.create_ledger(ground.client(), quorum)
     writer.append(b"0")
+    wait_for_every_copy(writer)  # so that none is on its way, and meets a fence
     return writer
 
 

@@ -17,6 +17,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 
@@ -191,6 +192,7 @@ def test_a_writer_that_cannot_reach_the_metadata_says_what_is_certain(ground: Gr
 def test_r11_a_bookie_formatted_again_does_not_join_a_ledger_that_knew_it(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
+    wait_for_every_copy(writer)
     known = writer.metadata.last_fragment.ensemble[0]
     (spare,) = set(ground.bookie_ids) - set(writer.metadata.last_fragment.ensemble)
     ground.format(known)

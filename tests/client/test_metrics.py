@@ -125,7 +125,7 @@ def test_a_recovery_that_fails_is_counted_as_such(ground: Ground) -> None:
 def test_a_silent_bookie_is_shown_while_it_is_one_and_a_second_question_is_counted(
     tmp_path: Path,
 ) -> None:
-    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=300)
     ground = Ground(tmp_path, bookies=3, config=config)
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"a")

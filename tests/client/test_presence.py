@@ -20,6 +20,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.slotlog import log_of
 from tests.worlds import USUAL
 
@@ -60,6 +61,7 @@ def test_an_open_ledger_shows_its_writer_and_how_far_it_has_come(ground: Ground)
     began_ms = ground.runtime.wall_ms()
     for payload in (b"0", b"1", b"2"):
         writer.append(payload)
+    wait_for_every_copy(writer)
 
     shown = look(ground, writer.ledger_id)
 

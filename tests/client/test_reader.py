@@ -204,6 +204,7 @@ def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: 
     with pytest.raises(NoSuchEntryError, match="last add confirmed"):
         payloads_from(reader, 0, reader.last_add_confirmed + 1)
     assert writer.append(b"5") == 5
+    wait_for_every_copy(writer)
     assert reader.refresh() >= 4
     writer.close()
     assert reader.refresh() == 5
@@ -278,7 +279,7 @@ def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_pa
 
 
 def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Path) -> None:
-    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20, explicit_lac_ms=0)
     ground = Ground(tmp_path, bookies=3, config=config)
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
@@ -300,6 +301,7 @@ def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Pa
 def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
+    wait_for_every_copy(writer)
     for bookie in writer.metadata.last_fragment.ensemble:
         ground.stop(bookie)
 
@@ -311,7 +313,7 @@ def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:
 
 
 def test_a_bookie_that_was_slow_once_is_asked_no_more_while_others_answer(tmp_path: Path) -> None:
-    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=300)
     ground = Ground(tmp_path, bookies=3, config=config)
     writer = closed(ground, count=200)
     wait_for_every_copy(writer)
@@ -373,8 +375,9 @@ def test_what_is_learnt_while_reading_is_noted_by_the_thread_that_reads(tmp_path
 
 
 def test_the_bookie_of_the_own_machine_is_asked_whoevers_turn_it_is(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(read_hedge_ms=60_000))
     writer = closed(ground)
     wait_for_every_copy(writer)
     here, asked = writer.metadata.last_fragment.ensemble[1], list[str]()

@@ -399,6 +399,7 @@ def test_when_no_thread_can_be_started_to_decide_the_writer_fails_and_nobody_wai
 ) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
+    wait_for_every_copy(writer)
     if what == "fenced":
         recover_ledger(ground.client(), writer.ledger_id)
     else:

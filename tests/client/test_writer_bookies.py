@@ -66,6 +66,7 @@ def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_pat
 def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"a")
+        wait_for_every_copy(writer)
         victim = writer.metadata.last_fragment.ensemble[0]
 
         def full(place: str, operation: str, path: str) -> None:
@@ -154,7 +155,7 @@ def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: 
 
 @pytest.mark.usefixtures("unsynced")
 def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000, explicit_lac_ms=0))
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     slow = writer.metadata.last_fragment.ensemble[2]

@@ -145,7 +145,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         gate.open()
 
         for future in futures:
-            error = future.exception(10)
+            error = future.exception(60)
             if error is None:
                 told.append(future.result())
             else:

@@ -33,7 +33,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
 from tests.worlds import payloads
@@ -42,7 +42,7 @@ from tests.worlds import payloads
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
     """Three bookies in directories, metadata in memory."""
-    return Ground(tmp_path, bookies=3, runtime=InlineRuntime())
+    return Ground(tmp_path, bookies=3, runtime=StandingStill())
 
 
 def written(ground: Ground, count: int = 20, *, close: bool = True) -> LedgerWriter:

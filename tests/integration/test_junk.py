@@ -33,6 +33,7 @@ from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing import junk
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from spark_bookkeeper.testing.znodes import ZNodes, client_class
 from tests.worlds import first_of
@@ -104,6 +105,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JunkWorld]:
             writer = bk.create_ledger()
             for number in range(5):
                 writer.append(b"%d" % number)
+            wait_for_every_copy(writer)
             writer.abandon()
             lost = writer.metadata.fragments[0].ensemble[0]
             agent.unregister(lost)

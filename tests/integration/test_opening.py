@@ -10,6 +10,7 @@ from typing_extensions import override
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerFencedError, NoSuchLedgerError
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 pytestmark = pytest.mark.integration
 
@@ -18,6 +19,7 @@ def test_a_ledger_is_opened_by_its_name_and_beside_its_caller(bk: BookKeeper) ->
     writer = bk.create_ledger_async(name="by name").result(60)
     writer.append(b"a")
     writer.append(b"b")
+    wait_for_every_copy(writer)
 
     follower = bk.open_ledger_no_recovery_async("by name").result(60)
     assert follower.ledger_id == writer.ledger_id

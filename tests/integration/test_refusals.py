@@ -20,7 +20,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.outages import without_storage
-from spark_bookkeeper.testing.rows import numbered
+from spark_bookkeeper.testing.rows import numbered, wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
@@ -126,6 +126,7 @@ def test_a_ledger_deleted_under_its_writer_ends_an_ensemble_change_too(
 ) -> None:
     writer = bk.create_ledger()
     writer.append(b"0")
+    wait_for_every_copy(writer)  # so that none meets a fence before the ledger is gone
     bk.delete_ledger(writer.ledger_id, even_if_alive=True)
 
     def append_on() -> None:

@@ -350,7 +350,7 @@ def test_an_append_at_the_very_end_of_a_roll_is_not_forgotten(
     during_flush(monkeypatch, lambda: armed.append(None))
     rolled = writer.roll()
 
-    assert late[0].result(10).ledger_id == rolled
+    assert late[0].result(60).ledger_id == rolled
 
 
 def test_who_waits_for_a_roll_may_append_in_his_callback_also_where_it_fails(

@@ -462,6 +462,7 @@ def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground
     lane = SlowLane(ground, slow, 1)
     for _ in range(5):
         writer.append(b"x")
+    ground.until(lambda: len(ground.files(slow, "slots")) == 1)
 
     report = checked(ground)
 

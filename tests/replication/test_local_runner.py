@@ -104,7 +104,7 @@ def test_batches_share_what_a_limit_gives_to_the_items_in_whose_place_they_are(
         with counting:
             under_way.append(bounds.shares)
             most.append(sum(under_way))
-        met.wait(20)
+        met.wait(60)
         with counting:
             under_way.remove(bounds.shares)
         return [[Done(item.number)] for item in items]
@@ -125,7 +125,7 @@ def test_a_batch_hears_that_the_one_beside_it_was_interrupted(ground: Ground) ->
     def some(
         _: ClientContext, items: Sequence[Piece], bounds: Bounds
     ) -> Sequence[Sequence[Done] | None]:
-        met.wait(20)
+        met.wait(60)
         if items[0].number == 0:
             raise KeyboardInterrupt
         ground.until(bounds.is_ending)
@@ -149,7 +149,7 @@ def test_ctrl_c_while_another_batch_is_waited_for_ends_that_batch(ground: Ground
     def some(
         _: ClientContext, items: Sequence[Piece], bounds: Bounds
     ) -> Sequence[Sequence[Done] | None]:
-        met.wait(20)
+        met.wait(60)
         if threading.current_thread() is not main:
             ground.until(lambda: "join" in functions_of(main))
             os.kill(os.getpid(), signal.SIGINT)  # main hears it while it waits
@@ -174,7 +174,7 @@ def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_othe
     met = threading.Barrier(4)
 
     def work(context: ClientContext, item: Piece) -> Sequence[Done]:
-        met.wait(20)
+        met.wait(60)
         assert (
             context.runtime.map(lambda _: threading.get_ident(), [1, 2])
             == [threading.get_ident()] * 2

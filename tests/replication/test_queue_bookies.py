@@ -127,7 +127,7 @@ def test_what_is_damaged_behind_a_queue_is_found_and_made_again(served: Served) 
 
 def test_a_queue_that_hangs_is_given_up_like_a_disk(tmp_path: Path) -> None:
     """The bound on silence is above the face too."""
-    config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50)
+    config = ClientConfig(bookie_timeout_ms=1_000, read_hedge_ms=50, explicit_lac_ms=0)
     ground = Served(tmp_path, bookies=4, config=config)
     with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
         writer.append(b"kept")

@@ -19,7 +19,15 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.rebalance import Rebalance, RebalanceReport, rebalance
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import (
+    METADATA,
+    Ground,
+    Hook,
+    InlineRuntime,
+    KillAt,
+    Killed,
+    StandingStill,
+)
 from tests.snapshots import Snapshot
 
 SMALL = Quorum(2, 2, 2)
@@ -93,7 +101,7 @@ def test_the_limit_of_bytes_per_second_holds(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=2)
     written(ground, 6)
     ground.add_bookie()
-    runtime = InlineRuntime()
+    runtime = StandingStill()
     client = ground.client(runtime)
 
     report = rebalance(client, LocalRunner(client), Rebalance(bytes_per_second=100))

@@ -6,7 +6,6 @@ import json
 import pickle
 
 import pytest
-from typing_extensions import override
 
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cluster.decommission import DecommissionReport
@@ -14,7 +13,7 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.rebalance import RebalanceReport
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Report, Row
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS, Throttle
-from spark_bookkeeper.testing.ground import InlineRuntime
+from spark_bookkeeper.testing.ground import InlineRuntime, StandingStill
 
 ROWS = (
     Row(1, "copy", Outcome.REPLICATED, None, 0, 9, "a:1", "b:1", 10, 100),
@@ -99,14 +98,6 @@ def test_rows_are_a_table_and_a_picture() -> None:
     assert report.to_arrow().schema == ROW_SCHEMA
     assert report.to_arrow().num_rows == 3
     assert "no &lt;bookie&gt; is free" in report._repr_html_()
-
-
-class StandingStill(InlineRuntime):
-    """No time passes but what is slept, however slow the machine is."""
-
-    @override
-    def now(self) -> float:
-        return self.slept
 
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 5_000_000])

@@ -77,7 +77,8 @@ def fill(
         )
         writer.append(rows)
         if is_open:
-            wait_for_every_copy(writer)  # so that it meets no lost bookie, and changes nothing
+            wait_for_every_copy(writer)
+            writer.abandon()  # it would replace a bookie that is lost for longer
         else:
             writer.close()
         writers.append(writer)

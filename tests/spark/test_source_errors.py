@@ -23,6 +23,7 @@ from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.variants import in_full
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -171,6 +172,8 @@ def test_an_end_that_too_few_bookies_tell_of_is_not_guessed(own_bk: BookKeeper) 
     writer = own_bk.create_ledger(schema=ROWS.schema)
     for _ in range(3):
         writer.append(ROWS)
+    wait_for_every_copy(writer)
+    writer.abandon()  # it would replace the bookies that stop
     assert own_bk.cluster is not None
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         own_bk.cluster.stop_bookie(bookie, destroy=True)

@@ -16,6 +16,7 @@ from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.source.older_spark import REPLACES_SOURCES
 from spark_bookkeeper.source.options import OF_LEDGERS, VIEWS
 from spark_bookkeeper.source.registration import register_source
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.variants import in_full
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -131,6 +132,7 @@ def test_an_open_ledger_is_read_without_or_with_recovery(bk: BookKeeper, read: R
     writer = bk.create_ledger()
     for number in range(3):
         writer.append(b"%d" % number)
+    wait_for_every_copy(writer)
 
     assert read(ledger=writer.ledger_id, openMode="noRecovery").count() >= 2
     writer.append(b"still mine")
