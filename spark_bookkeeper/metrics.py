@@ -61,7 +61,6 @@ class _Registry(CollectorRegistry):
                 ]
             yield metric
 
-
     @override
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
         self._make_all()
