@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, functions
 
 import spark_bookkeeper as sbk
+from tests.worlds import first_of
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +66,7 @@ def test_what_is_no_data_is_refused_with_what_to_write(
     assert "writing" in repr(writer)
 
 
+@pytest.mark.full
 def test_the_remedies_work(spark: Any, bk: sbk.BookKeeper, writer: sbk.LedgerWriter) -> None:
     schema = writer.schema
     frame = spark.range(3)
@@ -104,7 +106,7 @@ FAILING: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", ["UDF", "cast", pytest.param("worker", marks=pytest.mark.full)])
+@pytest.mark.parametrize("what", first_of("cast", "UDF", "worker"))
 def test_an_error_of_spark_stays_what_it_is_and_says_what_became_of_the_append(
     spark: Any, writer: sbk.LedgerWriter, what: str
 ) -> None:

@@ -19,13 +19,16 @@ def made(bk: BookKeeper) -> dict[str, Any]:
     return make(bk)
 
 
-STREAMS = [name for name, case in CASES.items() if case.use in (Use.STREAM, Use.STREAM_WRITE)]
-"""Each starts a process of its own; the plain run has streams elsewhere."""
+SLOW = (
+    *(name for name, case in CASES.items() if case.use in (Use.STREAM, Use.STREAM_WRITE)),
+    *("a ledger", "a new ledger"),
+)
+"""Seconds each. In the plain run, tests of ``source/`` and of the files beside this one show most of
+their options one by one."""
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.full] * (name in STREAMS)) for name in CASES],
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name in SLOW)) for name in CASES]
 )
 def test_every_option_does_what_it_says(
     bk: BookKeeper, made: dict[str, Any], name: str, tmp_path: Path

@@ -240,6 +240,7 @@ def test_lost_replicas_cost_a_look_at_the_next_and_lost_entries_are_passed_over_
     }
 
 
+@pytest.mark.full
 def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> None:
     spark = bk.spark.newSession()
     names = bk.register_sql(spark)

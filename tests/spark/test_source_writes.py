@@ -299,6 +299,7 @@ def stream(bk: BookKeeper, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.full
 def test_every_batch_of_a_stream_is_one_ledger_once_also_when_spark_repeats_it(
     bk: BookKeeper, log: Log, stream: Callable[..., Any], tmp_path: Path
 ) -> None:
