@@ -23,8 +23,8 @@ SLOW = (
     *(name for name, case in CASES.items() if case.use in (Use.STREAM, Use.STREAM_WRITE)),
     *("a ledger", "a new ledger"),
 )
-"""Seconds each. In the plain run, tests of ``source/`` and of the files beside this one show most of
-their options one by one."""
+"""Seconds each. In the plain run, ``source/`` and the files beside this one show most of their
+options one by one."""
 
 
 @pytest.mark.parametrize(
