@@ -125,7 +125,7 @@ def with_added(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-@drawn(st.data(), plain=8, full=60)
+@drawn(st.data(), plain=4, full=60)
 def test_rows_keep_their_values_under_the_wider_columns(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(FIELD_TYPES, min_size=1, max_size=3))
     old = pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)])

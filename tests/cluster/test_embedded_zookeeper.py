@@ -75,6 +75,7 @@ def test_a_restart_on_the_same_directory_has_everything_in_it(tmp_path: Path) ->
         assert get_value(second.address) == b"kept"
 
 
+@pytest.mark.full
 def test_what_was_answered_survives_a_killed_server(server: EmbeddedZooKeeper) -> None:
     set_value(server.address, b"answered")
     killed = server.pid

@@ -160,6 +160,7 @@ def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
     assert not published.is_readonly
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lost", first_of("bucket", "disk"))
 def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
     mixed: MixedCluster, bk: BookKeeper, lost: str

@@ -218,6 +218,7 @@ def test_a_bookie_formatted_again_under_an_open_ledger_does_not_shorten_it(
         check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
 
 
+@pytest.mark.full
 def test_two_of_three_bookies_formatted_again_leave_the_end_undecided_and_nothing_is_cut(
     three: LocalCluster,
 ) -> None:

@@ -78,6 +78,7 @@ print(process.exitcode, flush=True)
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", first_of(*WAYS))
 def test_a_forked_child_says_so_and_leaves_its_parents_session_alone(
     cluster: LocalCluster, bk: BookKeeper, way: str

@@ -258,6 +258,7 @@ def test_a_disk_that_became_read_only_is_replaced(
 # Forbidden
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", first_of("small", "bulk"))
 def test_a_directory_that_may_no_longer_be_touched_is_replaced(
     cluster: LocalCluster, bk: BookKeeper, kind: str

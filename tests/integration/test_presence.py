@@ -84,6 +84,7 @@ def state_of(bk: BookKeeper, ledger_id: int) -> str | None:
     return bk.ledger(ledger_id).writer_state
 
 
+@pytest.mark.full
 def test_a_writer_that_is_killed_is_gone_and_its_ledger_can_be_recovered(
     cluster: LocalCluster, bk: BookKeeper
 ) -> None:

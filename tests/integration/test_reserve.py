@@ -143,6 +143,7 @@ def test_what_writers_leave_is_enough_to_fence_copy_close_and_bury(disk: Disk) -
     assert (ended.last_entry_id or 0) >= acknowledged[writers[0]]
 
 
+@pytest.mark.full
 def test_a_lost_bookie_is_recovered_onto_what_is_left(disk: Disk) -> None:
     ground = Ground(disk.root, bookies=4)
     with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)) as small:

@@ -111,6 +111,7 @@ def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: Loca
         assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) in (1, 2)
 
 
+@pytest.mark.full
 def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed(
     own: LocalCluster,
 ) -> None:
