@@ -63,7 +63,7 @@ class Mutation:
         usable = [item for item in items if item.nodeid not in noted.failed]
         usable.sort(key=lambda item: noted.by_test[item.nodeid])
         whole = sum(noted.by_test.values())
-        print(f"\n{len(mutants)} mutants, {len(usable)} tests, {whole:.0f} s for those of the plain run")
+        print(f"\n{len(mutants)} mutants, {len(usable)} tests; the plain run took {whole:.0f} s")
         running: dict[str, Child] = {}
         for name, take_out in mutants.items():
             if self.wanted and name not in self.wanted:
