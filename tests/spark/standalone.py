@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from tests.cluster.agents import free_port
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Standalone:
 def standalone_master(directory: Path, python_path: str) -> Iterator[Standalone]:
     """A standalone master with two workers, each on a host of its own as far as Spark knows."""
     tool = Path(sys.executable).with_name("spark-class")
-    port = _free_port()
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     environment = {
         **os.environ,
@@ -76,13 +77,6 @@ def _wait_until_registered(processes: list[subprocess.Popen[bytes]], output: Pat
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
                 raise RuntimeError(f"it ended with {process.returncode}:\n{output.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
