@@ -222,7 +222,7 @@ def test_a_server_that_takes_a_connection_and_never_greets_is_asked_again(
 def test_no_zookeeper_there_is_an_error_that_names_the_address() -> None:
     start = time.monotonic()
 
-    with pytest.raises(MetadataUnavailableError, match="127.0.0.1:1") as caught:
+    with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1") as caught:
         ZooKeeperStore("127.0.0.1:1", token=token, patience_ms=500)
 
     assert "Check the host and port" in str(caught.value)
