@@ -51,7 +51,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # as much room for compiled code as usual: with the first option alone, the tests of Delta fill it.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+    # A query runs once here, and compiling it takes longer than running it.
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    " -Dspark.sql.shuffle.partitions=2",
 )
 
 # A run starts hundreds of processes. Without bytecode each of them would compile the library again.

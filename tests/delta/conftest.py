@@ -30,11 +30,7 @@ def spark(delta_jars: list[Path]) -> Iterator[Any]:
         delta=True,
         **{
             "spark.jars": ",".join(str(jar) for jar in delta_jars),
-            "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
-            # A query runs once here, and compiling it takes longer than running it.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield session

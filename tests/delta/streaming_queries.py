@@ -23,7 +23,6 @@ def main(
         delta=True,
         spark_jars=jars,
         spark_ui_enabled=False,
-        spark_sql_shuffle_partitions=2,
         spark_databricks_delta_snapshotPartitions="1",
     )
     read = spark.readStream.format("bookkeeper").option("metadataUri", uri).option("log", source)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.delta, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = pa.schema([("id", pa.int64())])
-KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "4"))
+KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "3"))
 ROWS = 20
 """Of one write to the source, which is an entry."""
 BATCH = 4
@@ -83,5 +83,5 @@ def test_each_row_is_once_in_the_table_and_once_in_the_log_behind_it(
     found = DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist()
     assert sorted(found) == list(range(end))
     assert sorted(sink.read_arrow()["id"].to_pylist()) == list(range(end))
-    assert len(set(in_table)) > KILLS // 4, f"it was killed while it worked: {in_table}"
-    assert len(set(in_log)) > KILLS // 4, f"it was killed while it worked: {in_log}"
+    assert len(set(in_table)) > max(1, KILLS // 4), f"it was killed while it worked: {in_table}"
+    assert len(set(in_log)) > max(1, KILLS // 4), f"it was killed while it worked: {in_log}"

@@ -39,9 +39,6 @@ def spark(python_path: str) -> Iterator[Any]:
             spark_sql_session_timeZone="Europe/Berlin",
             spark_sql_shuffle_partitions=3,
             spark_sql_adaptive_enabled=True,
-            # A query runs once here, and compiling it takes longer than running it.
-            spark_sql_codegen_wholeStage=False,
-            spark_sql_codegen_factoryMode="NO_CODEGEN",
             spark_python_task_killTimeout="100ms",  # of a cancelled task, before its worker ends
         )
     yield session

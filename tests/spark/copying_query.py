@@ -21,7 +21,6 @@ def main(master: str, uri: str, checkpoints: str, how: str, *names: str) -> None
     spark = sbk.spark_session(
         master,
         spark_ui_enabled=False,
-        spark_sql_shuffle_partitions=2,
         spark_driver_host="127.0.0.1",
         spark_driver_bindAddress="127.0.0.1",
         spark_executor_memory="512m",

@@ -40,7 +40,8 @@ with sbk.local(bookies=6, spark=spark) as bk:
     # Found without registration: only the cluster is named.
     named = spark.read.format("bookkeeper").option("metadataUri", uri).option("log", "of-cases")
     assert named.load().count() == 50
-    for name in CASES:
+    # What an option says does not depend on where it is read: one case of each use is enough.
+    for name in {case.use: name for name, case in reversed(CASES.items())}.values():
         run(bk, made, name, Path(tempfile.mkdtemp()))
 
     names = bk.register_sql(spark)
