@@ -142,6 +142,8 @@ def suites(made: Path) -> list[Suite]:
                 *(str(oldest / "bin/python"), "-m", "pytest", "-m"),
                 "(spark or not full and not integration)"
                 " and not slow and not exhaustive and not peer and not delta",
+                # Format, documents and figures do not depend on these versions.
+                "--ignore=tests/tidy",
                 # Its own way of taking results leaves sockets to the garbage collector.
                 *("-W", "ignore::ResourceWarning"),
                 *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
