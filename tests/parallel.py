@@ -50,11 +50,11 @@ def _folder(path: str) -> str:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores, since many tests wait; none for the tests of one file."""
+    """Two more than there are cores, since many tests wait; none for the tests of one file."""
     places = {argument.split("::", 1)[0] for argument in config.args}
     if len(places) == 1 and Path(*places).is_file():
         return 0
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
