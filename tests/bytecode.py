@@ -18,7 +18,7 @@ LIBRARY = TESTS.with_name("spark_bookkeeper")
 
 
 def is_rewritten(path: Path) -> bool:
-    """Whether pytest rewrites the assertions of a module: it is one of tests, or a plugin."""
+    """Whether pytest rewrites the assertions of a module: test modules and plugins."""
     return path.name.startswith("test_") or path in (
         TESTS / "parallel.py",
         TESTS / "worlds.py",

@@ -30,7 +30,7 @@ _UNSYNCED: Final = "-Dzookeeper.forceSync=no"
 """Only a machine that stops would lose what a server did not sync, and no test stops one."""
 
 _JVM_OPTIONS: Final = zookeeper._JVM_OPTIONS
-"""Those of the library."""
+"""The options that the library gives to Java."""
 
 _SPARK_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 

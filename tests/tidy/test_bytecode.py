@@ -1,4 +1,4 @@
-"""What is written before a run is what pytest would write itself."""
+"""pytest accepts the bytecode that is written before a run."""
 
 from __future__ import annotations
 
