@@ -233,7 +233,7 @@ def one_round(world: JunkWorld, seed: str) -> None:
 
 
 def seeds(count: int) -> list[object]:
-    """Return ``count`` seeds, of which the plain run takes the first; ``JUNK_SEED`` replaces them."""
+    """Return ``count`` seeds; the plain run takes the first. ``JUNK_SEED`` replaces them."""
     given = os.environ.get("JUNK_SEED")
     if given:
         return [given]
