@@ -132,12 +132,12 @@ def suites(made: Path) -> list[Suite]:
             ),
         ),
         Suite(
-            "install on the oldest Python, with the oldest Spark",
+            "install the oldest Spark on the oldest Python",
             ("bash", "-c", INSTALL, "install", oldest_python(), str(oldest), oldest_spark()),
             is_of_tests=False,
         ),
         Suite(
-            "plain on the oldest Python, with the oldest Spark",
+            "Spark, and tests without Java, on the oldest Python and Spark",
             (
                 *(str(oldest / "bin/python"), "-m", "pytest", "-m"),
                 "(spark or not full and not integration)"

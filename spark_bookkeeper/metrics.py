@@ -183,7 +183,7 @@ class Metrics:
         self.consumers = ConsumerGauges(self.registry)
 
     def _make_all(self) -> None:
-        """Make the metrics that nobody has asked for yet; whoever reads them sees 0."""
+        """Make the metrics that nobody has used yet. Their value is 0."""
         for of in reversed(type(self).__mro__):
             for name, declared in vars(of).items():
                 if isinstance(declared, _Declared):

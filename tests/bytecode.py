@@ -15,15 +15,12 @@ from _pytest.config import Config, get_config
 
 TESTS = Path(__file__).parent
 LIBRARY = TESTS.with_name("spark_bookkeeper")
+PLUGINS = (TESTS / "parallel.py", TESTS / "worlds.py")
 
 
 def is_rewritten(path: Path) -> bool:
-    """Whether pytest rewrites the assertions of a module: test modules and plugins."""
-    return path.name.startswith("test_") or path in (
-        TESTS / "parallel.py",
-        TESTS / "worlds.py",
-        *(path.parent / "conftest.py",),
-    )
+    """Tell whether pytest rewrites the assertions of this module."""
+    return path.name.startswith("test_") or path.name == "conftest.py" or path in PLUGINS
 
 
 def pyc_of(path: Path) -> Path:
@@ -38,8 +35,8 @@ def write(path: Path, config: Config) -> None:
         return
     pyc = pyc_of(path)
     pyc.parent.mkdir(exist_ok=True)
-    stat, code = rewrite._rewrite_test(path, config)
-    rewrite._write_pyc(AssertionState(config, "rewrite"), code, stat, pyc)
+    source, code = rewrite._rewrite_test(path, config)
+    rewrite._write_pyc(AssertionState(config, "rewrite"), code, source, pyc)
 
 
 def main(number: int, processes: int) -> None:

@@ -73,9 +73,9 @@ class TaskJobs:
             if len(lot) == 1:
                 change = self._alone.add if lost else self._alone.discard
                 change(lot[0].ledger_id)
-            # One bad ledger fails as many jobs in a row as the ledgers can be halved. Some bad ones
-            # side by side fail up to three times as many. Where still more fail in a row, the
-            # cause is not the ledgers: each lot is tried once more, and not halved.
+            # One bad ledger fails as many jobs in a row as the ledgers can be halved, and some bad
+            # ones side by side fail more. Where three times as many fail in a row, the cause is
+            # taken to be another: each lot is tried once more, and not halved.
             if len(lost) > 1 and in_vain < most:
                 half = len(lost) // 2
                 lots += [lost[half:], lost[:half]]
