@@ -71,8 +71,8 @@ def test_each_row_is_once_in_the_table_and_once_in_the_log_behind_it(
         last = batches_begun(watched) + dice.randint(1, 2)
         end = feed(source, end, 3 * BATCH)
         while batches_begun(watched) < last:
-            wait(driver, 0.02)
-        wait(driver, dice.choice([0.0, 0.2, 1.0, 3.0]) * dice.random())
+            wait(driver, 0.02, tmp_path / "stderr")
+        wait(driver, dice.choice([0.0, 0.2, 1.0, 3.0]) * dice.random(), tmp_path / "stderr")
         kill(driver)
         in_table.append(DeltaTable(str(table)).version())
         in_log.append(len(sink.ledgers()))

@@ -62,8 +62,8 @@ def batches_begun(checkpoint: Path) -> int:
     return len(list((checkpoint / "offsets").glob("[0-9]*")))
 
 
-def wait(driver: subprocess.Popen[str], seconds: float) -> None:
+def wait(driver: subprocess.Popen[str], seconds: float, errors: Path) -> None:
     """Let some time pass, in which it must not end."""
     with suppress(subprocess.TimeoutExpired):
         driver.wait(seconds)
-        raise AssertionError("the query ended by itself")
+        raise AssertionError(f"the query ended by itself: {errors.read_text()[-4000:]}")

@@ -133,7 +133,9 @@ def query(cluster: sbk.BookKeeper, driver_of: Drive, tmp_path: Path) -> Query:
     return start
 
 
-def kill_at_work(driver: subprocess.Popen[str], copies: list[Copy], dice: random.Random) -> None:
+def kill_at_work(
+    driver: subprocess.Popen[str], copies: list[Copy], dice: random.Random, errors: Path
+) -> None:
     """Let one of the queries begin one or two batches, and kill all somewhere in the last of them.
 
     The others are wherever they are by then: some have not started yet, some wait for rows.
@@ -141,8 +143,8 @@ def kill_at_work(driver: subprocess.Popen[str], copies: list[Copy], dice: random
     watched = dice.choice(copies)
     last = watched.begun + dice.randint(1, 2)
     while watched.begun < last:
-        wait(driver, 0.02)
-    wait(driver, dice.choice([0.0, 0.1, 0.4, 1.0]) * dice.random())
+        wait(driver, 0.02, errors)
+    wait(driver, dice.choice([0.0, 0.1, 0.4, 1.0]) * dice.random(), errors)
     kill(driver)
 
 
@@ -165,7 +167,7 @@ def test_queries_killed_at_random_moments_copy_each_log_once(
         driver = query("local[2]", "for-ever", dice.sample(copies, QUERIES))
         for copy in copies:  # rows come while the queries start, and while some work
             copy.feed((copy.begun + AHEAD) * BATCH)
-        kill_at_work(driver, copies, dice)
+        kill_at_work(driver, copies, dice, tmp_path / "stderr")
         at_work += sum(copy.is_at_work for copy in copies)
         print(f"run {run}: killed {number + 1} times, {at_work} times a query at work", flush=True)
     for copy in copies:
