@@ -1,6 +1,6 @@
 """Every option of the data source, in every place where it can be used, with what comes of it.
 
-``test_source_options.py`` runs them on Spark, and ``processes/test_source_masters.py`` where the
+``test_source_options.py`` runs them on Spark, and ``source_driver.py`` where the
 processes of Spark are others; ``tests/source/test_documents.py`` sees to it that none is missing.
 """
 

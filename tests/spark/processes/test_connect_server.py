@@ -11,6 +11,19 @@ import time
 
 import pytest
 
+from tests.spark.source_driver import use_source
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),  # only of what hangs
+    pytest.mark.skipif(
+        importlib.util.find_spec("grpc") is None,
+        reason="grpcio is not installed (pyspark[connect])",
+    ),
+]
+
 SCRIPT = """
 import spark_bookkeeper as sbk
 from spark_bookkeeper.autorecovery import scan
@@ -111,18 +124,17 @@ def is_port_free() -> bool:
     return True
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # only of what hangs
-@pytest.mark.skipif(
-    importlib.util.find_spec("grpc") is None, reason="grpcio is not installed (pyspark[connect])"
-)
-def test_everything_works_over_spark_connect(python_path: str) -> None:
+@pytest.fixture(autouse=True)
+def port() -> None:
+    """Wait for the port. The tests of this file share a worker, so only another run can have it."""
     deadline = time.monotonic() + 600
-    while not is_port_free():  # another run of these tests is at it
+    while not is_port_free():
         if time.monotonic() > deadline:
             pytest.skip(f"port {PORT}, which is Spark Connect's, belongs to somebody else")
         time.sleep(1)
+
+
+def test_everything_works_over_spark_connect(python_path: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         stdin=subprocess.DEVNULL,
@@ -134,3 +146,7 @@ def test_everything_works_over_spark_connect(python_path: str) -> None:
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[-1] == "all of it"
+
+
+def test_the_data_source_works_over_spark_connect(python_path: str) -> None:
+    use_source("local[2]", "spark.api.mode=connect", python_path=python_path)
