@@ -21,6 +21,7 @@ from spark_bookkeeper.bookie import partition
 from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FileSystem
 from spark_bookkeeper.client.write import lane
+from spark_bookkeeper.cluster import running_cluster
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
 
@@ -56,6 +57,9 @@ os.environ.setdefault(
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
     " -Dspark.sql.shuffle.partitions=2",
 )
+
+# A machine that stands still for six seconds loses no bookie of a test.
+running_cluster.SESSION_TIMEOUT_MS = 30_000
 
 # A run starts hundreds of processes. Without bytecode each of them would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

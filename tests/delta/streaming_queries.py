@@ -19,7 +19,7 @@ def main(
     uri: str, source: str, table: str, sink: str, checkpoints: str, jars: str, *more: str
 ) -> None:
     spark = sbk.spark_session(
-        "local[2]",
+        "local[2,3]",  # a task that fails is tried again, as on a cluster
         delta=True,
         spark_jars=jars,
         spark_ui_enabled=False,

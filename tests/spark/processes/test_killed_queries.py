@@ -34,6 +34,8 @@ pytestmark = [
     pytest.mark.timeout(600 * 60),
 ]
 
+MASTER = "local[2,3]"
+"""A task that fails is tried again, as on every master but a local one that is not told so."""
 SCHEMA = pa.schema([("id", pa.int64())])
 KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "3"))
 """Of each driver."""
@@ -164,7 +166,7 @@ def test_queries_killed_at_random_moments_copy_each_log_once(
     copies = [copy_of(f"run{run}-query{n}", n * RANGE) for n in range(QUERIES)]
     at_work = 0
     for number in range(KILLS):
-        driver = query("local[2]", "for-ever", dice.sample(copies, QUERIES))
+        driver = query(MASTER, "for-ever", dice.sample(copies, QUERIES))
         for copy in copies:  # rows come while the queries start, and while some work
             copy.feed((copy.begun + AHEAD) * BATCH)
         kill_at_work(driver, copies, dice, tmp_path / "stderr")
@@ -173,7 +175,7 @@ def test_queries_killed_at_random_moments_copy_each_log_once(
     for copy in copies:
         copy.feed((copy.begun + AHEAD) * BATCH)
 
-    driver = query("local[2]", "until-end", copies)
+    driver = query(MASTER, "until-end", copies)
     assert driver.wait() == 0, (tmp_path / "stderr").read_text()[-4000:]
 
     check(cluster, copies)
