@@ -44,6 +44,7 @@ def main(
     start(to_log, "to-log")
     print("started", flush=True)
     if "until-end" not in more:
+        spark.streams.resetTerminated()  # starts that failed, and were repeated, do not count
         spark.streams.awaitAnyTermination()
 
 

@@ -45,6 +45,7 @@ def main(master: str, uri: str, checkpoints: str, how: str, *names: str) -> None
         for query in queries:
             query.awaitTermination()
     else:
+        spark.streams.resetTerminated()  # starts that failed, and were repeated, do not count
         spark.streams.awaitAnyTermination()
 
 
