@@ -32,7 +32,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     Request,
     Storage,
     check_below,
-    has_names_only,
     nothing,
     top_is_gone,
     unavailable,
@@ -44,6 +43,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MissingRequirementError,
 )
+from spark_bookkeeper.protocol.plain_names import has_names_only
 from spark_bookkeeper.runtime.iso_times import parse_time
 
 _CONNECTIONS: Final = 128

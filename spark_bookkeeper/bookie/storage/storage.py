@@ -21,6 +21,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError
+from spark_bookkeeper.protocol.plain_names import has_names_only
 
 _JOINED_BYTES: Final = 1 << 20
 """So much is joined sooner than it is written piece by piece."""
@@ -297,14 +298,6 @@ def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableEr
     return BookieUnavailableError(
         f"{whose(storage)}{reason}", bookie_id=storage.bookie_id, path=path
     )
-
-
-_NO_NAMES: Final = frozenset({"", ".", ".."})
-
-
-def has_names_only(path: str) -> bool:
-    """Whether a path leads from where it begins to a place below that, by one way."""
-    return _NO_NAMES.isdisjoint(path.split("/")) and "\0" not in path
 
 
 def check_below(storage: Storage, path: str) -> None:
