@@ -496,7 +496,8 @@ class StorageConformance:
 
         for name in ODD_NAMES:
             path = f"d/{name}"
-            assert storage.read(path) is storage.size(path) is None
+            assert storage.read(path) is None
+            assert storage.size(path) is None
             assert not storage.exists(path)
             assert list(storage.list(path)) == []
             storage.put_if_absent(path, name.encode())
