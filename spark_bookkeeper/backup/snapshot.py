@@ -13,6 +13,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.plain_names import has_names_only
 
 FORMAT: Final = 2
 """Since backups to a table; ``index`` and ``is_refused`` are what 1 did not have."""
@@ -116,13 +117,34 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     return bytes(memoryview(sink.getvalue()))
 
 
+def decoded_table(data: bytes) -> pa.Table:
+    """Everything that the bytes of a snapshot tell.
+
+    Raises:
+        InvalidArgumentError: they are none.
+    """
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table.validate(full=True)  # Arrow takes offsets as they stand
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _damaged(str(error)) from error
+    return table
+
+
+def _damaged(reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the snapshot is damaged ({reason}). Nothing was changed; take another one (`--snapshot`)"
+    )
+
+
 def decode_snapshot(data: bytes) -> Snapshot:
     """The value.
 
     Raises:
-        InvalidArgumentError: a newer version of this library wrote it.
+        InvalidArgumentError: a newer version of this library wrote it, or it names what no
+            register is.
     """
-    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    table = decoded_table(data)
     header = json.loads((table.schema.metadata or {})[HEADER_KEY])
     if not 1 <= header["format"] <= FORMAT:
         raise InvalidArgumentError(
@@ -133,6 +155,8 @@ def decode_snapshot(data: bytes) -> Snapshot:
     registers = {}
     for row in table.to_pylist():
         if row["kind"] == "register":
+            if not has_names_only(row["name"]):
+                raise _damaged(f"{row['name']!r} is no name of a register")
             registers[row["name"]] = row["value"]
             continue
         metadata = decode_ledger(row["value"], row["name"])
@@ -151,7 +175,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 def closed_ledgers(data: bytes) -> ClosedLedgers:
     """Where the closed ledgers of a snapshot are. No metadata are decoded."""
-    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    table = decoded_table(data)
     header = json.loads((table.schema.metadata or {})[HEADER_KEY])
     wanted = ("name", "state", "index", "is_refused")
     rows = table.select([name for name in wanted if name in table.column_names]).to_pylist()

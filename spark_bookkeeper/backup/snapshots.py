@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
-import pyarrow as pa
-
 from spark_bookkeeper.backup.snapshot import (
     ClosedLedgers,
     Snapshot,
     closed_ledgers,
     decode_snapshot,
+    decoded_table,
     encode_snapshot,
 )
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -84,7 +83,7 @@ class Snapshots:
             InvalidArgumentError: as ``read``.
         """
         _, data = self._bytes(number)
-        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table = decoded_table(data)
         return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
 
     def closed_ledgers(self, number: int) -> ClosedLedgers:

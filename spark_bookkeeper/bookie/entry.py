@@ -14,14 +14,11 @@ from typing import NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
-
-
-def read_batch(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a record batch message. It is verified, or comes from this process: Arrow does
-    not look where offsets inside it point to.
-    """
-    return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+from spark_bookkeeper.bookie.framing import UNDECODABLE
+from spark_bookkeeper.errors import CorruptEntryError
+from spark_bookkeeper.protocol.plain_names import plain_name
 
 
 def payload_batch(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -43,7 +40,11 @@ class NewEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """A part as the task that wrote it knows it: entry ids are assigned later by the driver."""
+    """A part as the task that wrote it knows it: entry ids are assigned later by the driver.
+
+    Raises:
+        ValueError: its name is not a plain one.
+    """
 
     name: str
     """File name within the ledger's ``parts``."""
@@ -60,6 +61,9 @@ class PartRef:
 
     digests: tuple[bytes, ...]
     """Digest of each entry, in order."""
+
+    def __post_init__(self) -> None:
+        plain_name("a part's name", self.name, signs="._-")  # a record says anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,20 @@ class StoredEntry(NamedTuple):
         return bytes(value) if value is not None else b""
 
     def batch(self) -> pa.RecordBatch:
-        """The entry's rows under the ledger's schema."""
+        """The entry's rows under the ledger's schema.
+
+        Raises:
+            CorruptEntryError: they cannot be decoded, though they match their digest.
+        """
         if self.is_payload:
             return payload_batch(bytes(self.data), self.schema)
-        return read_batch(self.data, self.schema)
+        try:
+            return read_batch(self.data, self.schema)
+        except UNDECODABLE as error:
+            raise CorruptEntryError(
+                f"entry {self.entry_id} cannot be used: its rows cannot be decoded ({error}), as "
+                "they were written or as somebody has put them there; read another replica",
+                bookie_id="",
+                path="",
+                entry_id=self.entry_id,
+            ) from error

@@ -54,6 +54,7 @@ UNDECODABLE: Final = (
     MemoryError,  # of an absurd size
     RecursionError,
     OSError,
+    EOFError,
     struct.error,
 )
 """Whatever a decoder raises over bytes that are not what they should be: they are damaged, and

@@ -15,6 +15,7 @@ from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, LEDGERS, MARKER_PATH, WITNESS_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
+from spark_bookkeeper.protocol.ids import read_bookie_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _parsed(data: bytes) -> Marker:
     """By its bytes, since every operation reads a marker that seldom changes."""
     fields = json.loads(data)
     return Marker(
-        bookie_id=str(fields["bookie_id"]),
+        bookie_id=read_bookie_id(str(fields["bookie_id"])),
         incarnation=str(fields["incarnation"]),
         instance_id=str(fields["instance_id"]),
         format_version=int(fields["format_version"]),

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.bookie import EntryDetails, Rows
+from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import StoredEntry, read_batch
+from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.messages import Int64Array
@@ -303,7 +303,7 @@ class EntryReader:
                 if wanted is Wanted.ROWS or not self._has_digests:
                     batch = self._decoded(group[0], data, columns)
                 return Message(tuple(group), (), data, batch)
-            # Before Arrow sees the message: it does not check what offsets inside it point to.
+            # Before Arrow sees the message: what is damaged is told from what it refuses.
             if crc(data) != group[0].extent_crc32c:
                 raise self._corrupt(group[0], "the message does not match its checksum")
             if wanted is Wanted.NOTHING and self._has_digests and not self._is_keyed:
@@ -356,16 +356,15 @@ class EntryReader:
 
         Without digests only Arrow can say so, and it is asked for all it can find.
         """
+        is_compressed = self._encoding.compression is not None
+        if location.row != NO_ROW:
+            columns = None
         try:
             if not self._has_digests:
                 read_batch(data, self._schema).validate(full=True)
-            if columns is None or location.row != NO_ROW:
-                return read_batch(data, self._schema)
-            if self._encoding.compression is None or not columns:
-                batch = read_batch(data, self._schema).select(list(columns))
-                is_small = _APART_RATIO * batch.nbytes <= data.size
-                return _apart(batch) if columns and is_small else batch
-            return framing.read_columns(data, self._schema, columns)
+            batch = read_batch(data, self._schema, columns, is_compressed=is_compressed)
+            is_apart = columns and not is_compressed and _APART_RATIO * batch.nbytes <= data.size
+            return _apart(batch) if is_apart else batch
         except UNDECODABLE as error:
             raise self._corrupt(location, f"its rows cannot be decoded ({error})") from error
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie import framing
+from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import (
@@ -31,7 +32,6 @@ from spark_bookkeeper.bookie.entry import (
     PartRef,
     PlacedPart,
     StoredEntry,
-    read_batch,
 )
 from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey

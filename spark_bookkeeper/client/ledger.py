@@ -8,7 +8,6 @@ in the ledger's custom metadata under keys that begin with ``spark-bookkeeper.``
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,7 +40,6 @@ LOG: Final = "spark-bookkeeper.log"
 LOG_LABEL: Final = "log"
 """The same for people, beside it. A user may give any ledger this label."""
 
-_NONCE: Final = re.compile(rb"[0-9A-Za-z]{1,100}")
 
 DEFAULT_ENTRY_TARGET_BYTES: Final = 8 << 20
 """About how many bytes of rows one entry of a bulk append holds (8 MiB)."""
@@ -84,7 +82,7 @@ class Ledger:
                 metadata.password or b"",
             )
             return cls(
-                key=LedgerKey(ledger_id, _nonce(custom[NONCE])),
+                key=LedgerKey(ledger_id, custom[NONCE].decode()),
                 encoding=encoding,
                 metadata=metadata,
                 incarnations=_incarnations(custom[INCARNATIONS]),
@@ -261,12 +259,6 @@ def _form(
 @lru_cache(maxsize=256)
 def _form_bytes(compression: str | None, entry_target_bytes: int) -> bytes:
     return _dump({"compression": compression, "entry_target_bytes": entry_target_bytes})
-
-
-def _nonce(data: bytes) -> str:
-    if not _NONCE.fullmatch(data):  # it is part of a path
-        raise ValueError(f"{NONCE} is {data[:40]!r}, and not letters and digits")
-    return data.decode()
 
 
 def _schema(data: bytes) -> pa.Schema:

@@ -55,7 +55,7 @@ def read_bookie_id(text: str) -> BookieId:
 
     Source: BookKeeper ``net/BookieId``.
     """
-    if not _ANY_BOOKIE_ID.fullmatch(text) or text == "readonly":
+    if not _ANY_BOOKIE_ID.fullmatch(text) or text in ("readonly", ".", ".."):
         raise InvalidArgumentError(f"{text[:80]!r} is no bookie id")
     return BookieId(text)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.table.snapshot import TableFiles
 
 DIRECTORY: Final = "_spark_bookkeeper"
@@ -101,7 +102,16 @@ class Listing:
     def _batch(self, number: int) -> pa.RecordBatch:
         found = self._batches.get(number)
         if found is None:
-            found = self._reader.get_batch(number)
+            try:
+                found = self._reader.get_batch(number)
+                found.validate(full=True)  # Arrow takes offsets as they stand
+            except (pa.ArrowException, OSError) as error:
+                raise CorruptEntryError(
+                    f"the list of a released ledger's entries cannot be decoded ({error}), though "
+                    "it has the digest that its name says; restore the ledger from a backup",
+                    bookie_id="",
+                    path="",
+                ) from error
             found = self._batches[number] = pa.RecordBatch.from_arrays(
                 found.columns, schema=LISTING
             )

@@ -18,6 +18,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     Content,
     FileSink,
     Storage,
+    check_below,
     nothing,
     top_is_gone,
     unavailable,
@@ -147,7 +148,7 @@ class MemoryStorage(Storage):
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         data = bytes(data)
         try:
-            self.faults("put", path, "before")
+            self._begin("put", path)
         except LateEffect:
             self.disk.pending.append(PendingPut(path, data))
             raise
@@ -171,7 +172,7 @@ class MemoryStorage(Storage):
             self.sync_all(relied_on, progress)
         for path, data in files:
             try:
-                self.faults("put", path, "before")
+                self._begin("put", path)
             except LateEffect:
                 self.disk.pending.append(PendingPut(path, data))
                 raise
@@ -198,7 +199,7 @@ class MemoryStorage(Storage):
 
     @override
     def create(self, path: str) -> FileSink:
-        self.faults("create", path, "before")
+        self._begin("create", path)
         self._require_directory(path)
         if path in self.disk.files:
             raise unavailable(self, f"{self.uri}/{path}: the name is taken", path)
@@ -206,7 +207,7 @@ class MemoryStorage(Storage):
 
     @override
     def read(self, path: str) -> bytes | None:
-        self.faults("read", path, "before")
+        self._begin("read", path)
         data = self.disk.files.get(path)
         self.faults("read", path, "after")
         return data
@@ -218,18 +219,20 @@ class MemoryStorage(Storage):
 
     @override
     def size(self, path: str) -> int | None:
-        self.faults("size", path, "before")
+        self._begin("size", path)
         data = self.disk.files.get(path)
         self.faults("size", path, "after")
         return None if data is None else len(data)
 
     @override
     def modified_ms(self, path: str) -> int | None:
-        self.faults("modified_ms", path, "before")
+        self._begin("modified_ms", path)
         return None  # there is no clock here
 
     @override
     def list(self, directory: str) -> Sequence[str]:
+        if directory:
+            check_below(self, directory)
         self.faults("list", directory, "before")
         names = self._names(directory)
         self.faults("list", directory, "after")
@@ -237,7 +240,7 @@ class MemoryStorage(Storage):
 
     @override
     def make_directory(self, path: str) -> None:
-        self.faults("make_directory", path, "before")
+        self._begin("make_directory", path)
         pieces = path.split("/") if self.disk.has_directories else []
         if len(pieces) > 1 and pieces[0] not in self.disk.directories:
             raise top_is_gone(self, path)
@@ -248,7 +251,7 @@ class MemoryStorage(Storage):
     @override
     def sync(self, *paths: str) -> None:
         for path in paths:
-            self.faults("sync", path, "before")
+            self._begin("sync", path)
             if path not in self.disk.files:
                 raise unavailable(self, f"{self.uri}/{path}: gone before it was synced", path)
             self.disk.durable.add(path)
@@ -257,14 +260,14 @@ class MemoryStorage(Storage):
     @override
     def delete(self, *paths: str) -> None:
         for path in paths:
-            self.faults("delete", path, "before")
+            self._begin("delete", path)
             self.disk.files.pop(path, None)
             self.disk.durable.discard(path)
             self.faults("delete", path, "after")
 
     @override
     def delete_directory(self, path: str) -> None:
-        self.faults("delete_directory", path, "before")
+        self._begin("delete_directory", path)
         disk = self.disk
         for file in [name for name in disk.files if name.startswith(f"{path}/")]:
             del disk.files[file]
@@ -276,6 +279,8 @@ class MemoryStorage(Storage):
 
     @override
     def temporary_files(self, directory: str) -> Sequence[str]:
+        if directory:
+            check_below(self, directory)
         return []
 
     @override
@@ -286,6 +291,10 @@ class MemoryStorage(Storage):
     @override
     def close(self) -> None:
         pass
+
+    def _begin(self, operation: str, path: str) -> None:
+        check_below(self, path)
+        self.faults(operation, path, "before")
 
     def _link(self, operation: str, path: str, data: bytes) -> bool:
         self._require_directory(path)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_bookkeeper.bookie import framing, messages
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding, plain_schema
-from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.entry import NewEntry, PartRef, PlacedPart
 from spark_bookkeeper.bookie.framing import header_message
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
@@ -208,6 +208,24 @@ def test_what_several_callers_share_of_a_record_cannot_be_changed() -> None:
 def test_bytes_that_are_anything_are_refused_and_never_crash(data: bytes) -> None:
     with pytest.raises(CorruptEntryError):
         decode(b"ARROW1\0\0" + data, KEY, PLAIN)
+
+
+@pytest.mark.parametrize("name", ["../../stolen.arrow", "/etc/x", "a/b", "..", "", "a\0", None, 7])
+def test_a_part_is_named_by_a_plain_name_or_its_record_is_damaged(name: object) -> None:
+    """The digest is right: whoever can write a bookie's files can make one."""
+    part = PlacedPart(PartRef("a-0-0.arrow", 8, 1, 0, (8,), (b"1234",)), (0,), (1,))
+    assert decode(encode_add(KEY, PLAIN, "w", 0, -1, parts=[part]), KEY, PLAIN).parts == (part,)
+
+    object.__setattr__(part.ref, "name", name)
+
+    with pytest.raises(CorruptEntryError, match=r"a part's name is .*part of a path"):
+        decode(encode_add(KEY, PLAIN, "w", 0, -1, parts=[part]), KEY, PLAIN)
+
+
+@pytest.mark.parametrize("nonce", ["../n1", "", "n-1", "a" * 201])
+def test_the_life_of_a_ledger_is_a_plain_name(nonce: str) -> None:
+    with pytest.raises(ValueError, match=r"a ledger's nonce is .*letters and digits"):
+        LedgerKey(7, nonce)
 
 
 def test_dictionary_encoding_is_resolved_at_any_depth() -> None:

@@ -21,6 +21,7 @@ from spark_bookkeeper.bookie.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
+    InvalidArgumentError,
     MissingRequirementError,
 )
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
@@ -80,6 +81,60 @@ class TestS3(StorageConformance):
                 yield S3Storages(server)
         else:
             yield S3Storages(request.getfixturevalue("s3_server"))
+
+
+@pytest.mark.s3
+def test_a_root_is_no_pattern_and_what_is_beside_it_stays(s3_server: S3Server) -> None:
+    bucket = s3_server.make_bucket()
+    names = ["data1", "data?", "data*", "data[1]", "data%31", "data 1"]
+    roots = [RemoteStorage(f"s3://{bucket}/{n}", **s3_server.storage_options) for n in names]
+    for root in roots:
+        root.put_all([("ledgers/a", b"x"), ("ledgers/b/c", b"x")])
+
+    for root in roots[1:]:
+        root.delete_directory("ledgers")
+
+    assert s3_server.objects(bucket) == ["data1/ledgers/a", "data1/ledgers/b/c"]
+
+
+@pytest.mark.s3
+def test_a_directory_that_a_console_made_goes_with_what_is_in_it(s3_server: S3Server) -> None:
+    """As an object without content whose name ends in a slash."""
+    storages = S3Storages(s3_server)
+    storage = storages.open()
+    assert isinstance(storage, RemoteStorage)
+    for name in ("root/d/", "root/d/sub/", "root/d/sub/a"):
+        storage._fs.call_s3("put_object", Bucket=storages.bucket, Key=name, Body=b"")
+
+    storage.delete_directory("d")
+
+    assert s3_server.objects(storages.bucket) == []
+
+
+@pytest.mark.parametrize(
+    "root", ["b/data?versionId=1", "b/s3://c/d", "b/../c", "b//c", "b/./c", "s3://c/d"]
+)
+def test_a_root_that_its_file_system_takes_for_another_is_refused(root: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is no root of a bookie"):
+        RemoteStorage(f"s3://{root}")
+
+
+class CuttingQueries(MemoryFileSystem):  # type: ignore[misc]  # fsspec is untyped
+    """Takes what is behind a question mark for a query, as that of Azure does."""
+
+    protocol = "cutting"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("cutting://").partition("?")[0].strip("/")
+
+
+def test_a_root_of_which_a_part_is_cut_off_is_refused() -> None:
+    fsspec.register_implementation("cutting", CuttingQueries, clobber=True)
+
+    assert RemoteStorage("cutting://host/data/").uri == "cutting://host/data"
+    with pytest.raises(InvalidArgumentError, match=r"would take it for 'host/data'"):
+        RemoteStorage("cutting://host/data?1")
 
 
 @pytest.mark.s3

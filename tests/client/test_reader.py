@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 import threading
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,11 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.messages import EncodedEntries
+from spark_bookkeeper.bookie.record import decode, encode_add
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read import fetch
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.reader import LedgerReader
@@ -589,3 +594,44 @@ def test_columns_of_every_form_are_the_same_without_the_others(ground: Ground) -
         read = reader.read_arrow(columns=[name])
         read.validate(full=True)
         assert read.equals(table.select([name]))
+
+
+def test_rows_that_point_out_of_their_message_are_read_elsewhere(ground: Ground) -> None:
+    """With the right digests: whoever can write a bookie's files can make such a record."""
+    schema = pa.schema([("text", pa.string())])
+    rows = pa.table({"text": ["abcdef"]}, schema=schema)
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=schema) as writer:
+        writer.append(rows)
+        wait_for_every_copy(writer)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
+    ledger, _ = ground.context.ledger(writer.ledger_id)
+    bookies = ledger.metadata.last_fragment.ensemble
+
+    for number, bookie in enumerate(bookies):
+        assert reader.read_arrow() == rows
+        assert [entry.batch.to_pydict() for entry in reader.entries()] == [rows.to_pydict()]
+        slot = ground.root(bookie) / LedgerPaths(ledger.key).slot(0)
+        point_elsewhere(slot, ledger)
+        if number == 0:
+            stored = Fetcher(ground.context, ledger, only=bookie).fetch(EntryId(0), EntryId(0))
+            with pytest.raises(EntryUnreadableError, match="rows cannot be decoded"):
+                list(stored)
+
+    for read in (reader.read_arrow, lambda: list(reader.entries())):
+        with pytest.raises(EntryUnreadableError, match="rows cannot be decoded"):
+            read()
+
+
+def point_elsewhere(slot: Path, ledger: Ledger) -> None:
+    """Make the one value of a slot end far behind its message, and every digest match that."""
+    data = slot.read_bytes()
+    record = decode(data, ledger.key, ledger.encoding)
+    message = data[record.header_bytes :][: int(record.sizes[0])]
+    head, _, value = message.rpartition(struct.pack("<ii", 0, 6))
+    message = head + struct.pack("<ii", 0, 2_000_000_000) + value
+    digests = ledger.encoding.digester().digests([message])
+    ids, lengths, sizes = ([int(each[0])] for each in (record.ids, record.lengths, record.sizes))
+    entries = EncodedEntries((message,), 0, 0, ids, lengths, sizes, digests)
+    lac = record.last_add_confirmed
+    slot.unlink()
+    slot.write_bytes(encode_add(ledger.key, ledger.encoding, record.token, 0, lac, entries))

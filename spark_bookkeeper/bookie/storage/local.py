@@ -44,6 +44,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     Content,
     FileSink,
     Storage,
+    check_below,
     nothing,
     top_is_gone,
     whose,
@@ -105,7 +106,7 @@ class LocalStorage(Storage):
 
     @override
     def put_if_absent(self, path: str, data: bytes | Content) -> bool:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         parent, _, name = target.rpartition("/")
         kept = self._kept.get(parent)
         with self._translated(target):
@@ -128,7 +129,7 @@ class LocalStorage(Storage):
 
     @override
     def keep(self, directory: str) -> object:
-        target = f"{self._root}/{directory}"
+        target = self._at(directory)
         kept = self._kept.get(target)
         if kept is None:
             kept = self._kept[target] = KeptDirectory()
@@ -168,7 +169,7 @@ class LocalStorage(Storage):
             written: list[tuple[str, int]] = []
             try:
                 for path, data in files:
-                    target = f"{self._root}/{path}"
+                    target = self._at(path)
                     descriptor = open_unnamed(target.rpartition("/")[0])
                     written.append((target, descriptor))
                     whole.check_has(descriptor)
@@ -188,7 +189,7 @@ class LocalStorage(Storage):
 
     @override
     def create(self, path: str) -> FileSink:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         parent, _, name = target.rpartition("/")
         with self._translated(target):
             directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -201,12 +202,12 @@ class LocalStorage(Storage):
 
     @override
     def read(self, path: str) -> bytes | None:
-        found = self._content(f"{self._root}/{path}")
+        found = self._content(self._at(path))
         return None if found is None else found[1]
 
     @override
     def read_again(self, path: str) -> bytes | None:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         before = self._read.get(path)
         if before is not None:
             with self._reading(target):
@@ -242,7 +243,7 @@ class LocalStorage(Storage):
 
     @override
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer | None:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -261,7 +262,7 @@ class LocalStorage(Storage):
     def read_through(
         self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
     ) -> bool:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -280,7 +281,7 @@ class LocalStorage(Storage):
 
     @override
     def size(self, path: str) -> int | None:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         with self._reading(target):
             try:
                 return os.stat(target).st_size
@@ -289,7 +290,7 @@ class LocalStorage(Storage):
 
     @override
     def modified_ms(self, path: str) -> int | None:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         with self._reading(target):
             try:
                 return os.stat(target).st_mtime_ns // 1_000_000
@@ -298,7 +299,7 @@ class LocalStorage(Storage):
 
     @override
     def list(self, directory: str) -> Sequence[str]:
-        target = f"{self._root}/{directory}"
+        target = self._at(directory) if directory else self._root  # which is listed, too
         with self._reading(target):
             try:
                 names = os.listdir(target)
@@ -327,7 +328,7 @@ class LocalStorage(Storage):
         doubtful: dict[str, os.stat_result] = {}
         tops: dict[str, os.stat_result] = {}
         for path in paths:
-            with self._translated(f"{self._root}/{path}"):
+            with self._translated(self._at(path)):
                 self._make(path, doubtful, tops)
         return doubtful
 
@@ -378,7 +379,7 @@ class LocalStorage(Storage):
         """The directories of files that must be there, and on which device what is in them is."""
         directories: dict[str, int] = {}
         for path in paths:
-            target = f"{self._root}/{path}"
+            target = self._at(path)
             with self._translated(target):
                 directories[target.rpartition("/")[0]] = os.stat(target).st_dev
         return directories
@@ -401,7 +402,7 @@ class LocalStorage(Storage):
     def delete(self, *paths: str) -> None:
         directories: dict[str, None] = {}
         for path in paths:
-            target = f"{self._root}/{path}"
+            target = self._at(path)
             with self._translated(target), suppress(FileNotFoundError):
                 os.unlink(target)
                 directories[os.path.dirname(target)] = None
@@ -411,7 +412,7 @@ class LocalStorage(Storage):
 
     @override
     def delete_directory(self, path: str) -> None:
-        target = f"{self._root}/{path}"
+        target = self._at(path)
         with self._translated(target):
             try:
                 _remove_tree(target)
@@ -431,12 +432,16 @@ class LocalStorage(Storage):
 
     @override
     def temporary_files(self, directory: str) -> Sequence[str]:
-        target = f"{self._root}/{directory}"
+        target = self._at(directory) if directory else self._root
         with self._reading(target):
             try:
                 return sorted(name for name in os.listdir(target) if is_temporary(name))
             except FileNotFoundError:
                 return []
+
+    def _at(self, path: str) -> str:
+        check_below(self, path)
+        return f"{self._root}/{path}"
 
     def _begin(self, directory: int, name: str) -> NewFile:
         if self._unnamed_files:

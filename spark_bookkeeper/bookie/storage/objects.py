@@ -123,9 +123,41 @@ class Objects:
 
     async def list(self, directory: str) -> Sequence[str]:
         """Names directly in a directory, sorted; never cached."""
+        found = await self._entries(directory)
+        return sorted({entry["name"].rstrip("/").rpartition("/")[2] for entry in found})
+
+    async def below(self, directory: str) -> Sequence[Mapping[str, Any]]:
+        """All that goes with a directory, ascending, and where there are directories each behind
+        what is in it. Everything has its exact name: ``rm`` of fsspec takes names for patterns.
+        """
+        if self._lists_all:
+            return await self._entries(directory, delimiter="")
+        found: list[Mapping[str, Any]] = []
+        for entry in await self._entries(directory):
+            found += await self.below(entry["name"]) if _is_directory(entry) else [entry]
+        return found if self.is_store else [*found, {"name": directory, "type": "directory"}]
+
+    async def remove(self, entry: Mapping[str, Any]) -> None:
+        """Remove what ``below`` has found, by its exact name; it may be gone."""
         try:
-            if "s3" in self._protocols and self.is_asynchronous:
-                found = await self._call("lsdir", directory, refresh=True)
+            await self._call("rmdir" if _is_directory(entry) else "rm_file", entry["name"])
+        except FileNotFoundError as error:
+            require_bucket(error)
+
+    @property
+    def _lists_all(self) -> bool:
+        """Whether one listing can tell of all that is below a directory."""
+        return "s3" in self._protocols and self.is_asynchronous
+
+    async def _entries(self, directory: str, **options: Any) -> Sequence[Mapping[str, Any]]:
+        """What a file system tells of all that is in a directory, by name.
+
+        Args:
+            options: with ``delimiter=""``, of all that is below it.
+        """
+        try:
+            if self._lists_all:
+                found = await self._call("lsdir", directory, refresh=True, **options)
             else:
                 found = await self._call("ls", directory, detail=True, refresh=True)
         except FileNotFoundError as error:
@@ -133,12 +165,13 @@ class Objects:
             return []
         except NotADirectoryError:
             return []
-        names = {
-            entry["name"].rstrip("/").rpartition("/")[2]
-            for entry in found
-            if entry["name"].rstrip("/") != directory.strip("/")
-        }
-        return sorted(names)
+        if not options:  # some list it with what is in it
+            found = [each for each in found if each["name"].strip("/") != directory.strip("/")]
+        return sorted(found, key=lambda entry: str(entry["name"]))
+
+
+def _is_directory(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["type"] == "directory")
 
 
 async def _boxed(request: Callable[[], Awaitable[T]]) -> tuple[T]:

@@ -22,7 +22,7 @@ import fsspec
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.storage.objects import Objects
-from spark_bookkeeper.bookie.storage.remote_errors import is_full, require_bucket
+from spark_bookkeeper.bookie.storage.remote_errors import is_full
 from spark_bookkeeper.bookie.storage.remote_sink import SpooledSink, UploadSink
 from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
 from spark_bookkeeper.bookie.storage.storage import (
@@ -31,6 +31,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     Operation,
     Request,
     Storage,
+    check_below,
     nothing,
     top_is_gone,
     unavailable,
@@ -42,6 +43,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MissingRequirementError,
 )
+from spark_bookkeeper.protocol.plain_names import has_names_only
 from spark_bookkeeper.runtime.iso_times import parse_time
 
 _CONNECTIONS: Final = 128
@@ -109,8 +111,24 @@ class RemoteStorage(Storage):
         self._bookie_id = bookie_id
         self._root = root.rstrip("/")
         self._fs = filesystem
+        self._check_root()
         self._objects = Objects(filesystem)
         self._requests = Requests(max(1, connections // 2))
+
+    def _check_root(self) -> None:
+        """Raises ``InvalidArgumentError`` unless the file system takes the URI for what it says."""
+        path = self._uri.partition("://")[2].partition("/")[2]
+        file = f"{self._root}/file"
+        taken = self._fs._strip_protocol(file)  # noqa: SLF001  (as each of its calls does)
+        if (split := getattr(self._fs, "split_path", None)) is not None:
+            taken = "/".join(split(taken)[:2])
+        is_kept = not path or (has_names_only(path) and f"/{self._root}".endswith(f"/{path}"))
+        if not is_kept or taken.strip("/") != file.strip("/"):
+            raise InvalidArgumentError(
+                f"{self._uri!r} is no root of a bookie: its file system would take it for "
+                f"{taken.rpartition('/')[0]!r}, or it holds '.', '..' or two slashes. Nothing was "
+                "done. Write s3://bucket/prefix, with names of letters and digits"
+            )
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._uri!r})"
@@ -166,7 +184,7 @@ class RemoteStorage(Storage):
         operation, path, arguments = request
         objects = self._objects
         with self._translated(path, operation):
-            full = self._full(path)
+            full = self._full(path) if path or operation != "list" else self._root
             if operation == "put_if_absent":
                 return await objects.put_if_absent(full, bytes(arguments[0]))
             if operation == "read":
@@ -242,12 +260,13 @@ class RemoteStorage(Storage):
     @override
     def make_directory(self, path: str) -> None:
         # Buckets have none; file systems behind fsspec that do may need it.
+        full = self._full(path)
         with self._translated(path), suppress(FileExistsError, NotImplementedError):
             if not self._objects.is_store:
                 top, _, below = path.partition("/")
                 if below and not self._fs.isdir(self._full(top)):
                     raise top_is_gone(self, path)
-                self._fs.makedirs(self._full(path), exist_ok=True)
+                self._fs.makedirs(full, exist_ok=True)
 
     @override
     def sync(self, *paths: str) -> None:
@@ -257,22 +276,26 @@ class RemoteStorage(Storage):
     @override
     def delete(self, *paths: str) -> None:
         for path in paths:
+            file = {"name": self._full(path), "type": "file"}
             with self._translated(path):
-                try:
-                    self._fs.rm_file(self._full(path))
-                except FileNotFoundError as error:
-                    require_bucket(error)
+                self._objects.run(partial(self._objects.remove, file))
 
     @override
     def delete_directory(self, path: str) -> None:
+        objects = self._objects
         with self._translated(path):
-            try:
-                self._fs.rm(self._full(path), recursive=True)
-            except FileNotFoundError as error:
-                require_bucket(error)
+            found = objects.run(partial(objects.below, self._full(path)))
+            removals = [partial(objects.remove, entry) for entry in found]
+            if objects.is_store and self.requests_at_once > 1:
+                objects.run(partial(self._requests.ask, removals, nothing))
+            else:
+                for remove in removals:
+                    objects.run(remove)
 
     @override
     def temporary_files(self, directory: str) -> Sequence[str]:
+        if directory:
+            check_below(self, directory)
         return []  # uploads that were never completed are no files; a rule of the bucket ends them
 
     @override
@@ -284,7 +307,8 @@ class RemoteStorage(Storage):
         pass
 
     def _full(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
+        check_below(self, path)
+        return f"{self._root}/{path}"
 
     @contextmanager
     def _translated(self, path: str, *operations: Operation) -> Iterator[None]:

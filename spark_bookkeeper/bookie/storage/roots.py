@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -24,7 +24,8 @@ def open_storage(
 
     Raises:
         InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
-            path, a ``file`` URI with a host, or anything else that leads to no file system.
+            path, a ``file`` URI with a host, a chain of file systems (``::``), or anything else
+            that leads to no file system.
         MissingRequirementError: the file system's package is not installed.
     """
     try:
@@ -39,7 +40,7 @@ def open_storage(
 
 
 def _opened(uri: str, bookie_id: str | None, options: dict[str, Any]) -> Storage:
-    if "\0" in uri:
+    if "\0" in unquote(uri):
         raise InvalidArgumentError(f"{uri!r} holds a NUL, which no path does")
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme == "memory":
@@ -49,15 +50,21 @@ def _opened(uri: str, bookie_id: str | None, options: dict[str, Any]) -> Storage
     if scheme in ("", "file"):
         path = uri
         if scheme == "file":
-            parts = urlsplit(uri)
-            if parts.netloc not in ("", "localhost"):
+            # Not by urlsplit: a root is a name, and "?" and "#" are letters of it.
+            host, slash, path = uri.removeprefix("file://").partition("/")
+            if host not in ("", "localhost"):
                 raise InvalidArgumentError(
-                    f"{uri} names the host {parts.netloc!r}; write file:///path with three slashes"
+                    f"{uri} names the host {host!r}; write file:///path with three slashes"
                 )
-            path = unquote(parts.path)
+            path = unquote(slash + path)
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{uri!r} is not absolute; write file:///path or /path")
         return LocalStorage(path, bookie_id)
+    if "::" in uri:
+        raise InvalidArgumentError(
+            f"{uri!r} chains file systems with '::', so that one asks another wherever that is; a "
+            "root is one place: write s3://bucket/prefix or another URI without '::'"
+        )
     # fsspec brings asyncio, TLS and compressors, which a cluster on mounted disks has no use for.
     from spark_bookkeeper.bookie.storage.remote import RemoteStorage
 

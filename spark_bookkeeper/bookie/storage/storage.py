@@ -4,8 +4,9 @@ Three back ends: ``local.py`` (files and directories, synced), ``remote.py`` (an
 system with a true conditional create) and ``testing/memory_storage.py`` (the twin, with faults).
 All inherit ``testing/conformance/storage.py``.
 
-Paths are relative to the bookie's root, with ``/`` between parts. Files are immutable: they
-appear whole or not at all, and are never overwritten.
+Paths are relative to the bookie's root, with ``/`` between parts. They are names, and no patterns.
+One that leads out of the root is refused (``check_below``). Files are immutable: they appear whole
+or not at all, and are never overwritten.
 
 Every method may raise ``BookieUnavailableError``: no answer that says anything. After that a
 write may have happened, and may still happen later (SLOT-LOG rule R3).
@@ -20,6 +21,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError
+from spark_bookkeeper.protocol.plain_names import has_names_only
 
 _JOINED_BYTES: Final = 1 << 20
 """So much is joined sooner than it is written piece by piece."""
@@ -296,6 +298,19 @@ def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableEr
     return BookieUnavailableError(
         f"{whose(storage)}{reason}", bookie_id=storage.bookie_id, path=path
     )
+
+
+def check_below(storage: Storage, path: str) -> None:
+    """Raises ``BookieUnavailableError`` for a path that leads nowhere below the root, or may not.
+
+    It was made of what somebody stored: of this bookie nothing can be had by it.
+    """
+    if not has_names_only(path):
+        reason = (
+            f"{path!r} is no path below {storage.uri}: it is empty, begins or ends with a slash, "
+            "or holds '.', '..', '//' or a NUL. Nothing was done. Look who stored this name"
+        )
+        raise unavailable(storage, reason, path)
 
 
 def top_is_gone(storage: Storage, path: str) -> BookieUnavailableError:

@@ -20,7 +20,12 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.write.rows import one_batch
-from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    CorruptEntryError,
+    EntryUnreadableError,
+    NoSuchEntryError,
+)
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
@@ -358,9 +363,17 @@ def _read_entries(
     replica: Replica, entries: Sequence[EntryId], known: Holdings | None
 ) -> _Delivery[StoredEntry]:
     delivery = replica.read(entries, known)
-    found = [EntryId(entry.entry_id) for entry in delivery.found]
-    size = sum(entry.size_bytes for entry in delivery.found)
-    return _Answer(found, size, list(delivery.found)), delivery.refused
+    found: list[StoredEntry] = []
+    refused = dict(delivery.refused)
+    for entry in delivery.found:
+        try:
+            if not entry.is_payload:
+                entry.batch()  # what matches its digest may be no rows, and another bookie has them
+            found.append(entry)
+        except CorruptEntryError as error:
+            refused[entry.entry_id] = error.message
+    size = sum(entry.size_bytes for entry in found)
+    return _Answer([EntryId(entry.entry_id) for entry in found], size, found), refused
 
 
 def _scan_rows(

@@ -43,6 +43,53 @@ HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
 """Each operation of a storage, as one call."""
 
 
+BESIDE = ("a", "a1", "ab", "ac", "abc", "b")
+
+ODD_NAMES = ("a*", "a?", "a[bc]", "[!a]", "{ab,ac}", "a%62", "a%", "a b", "a#1", "a+b", "**")
+"""Patterns of fsspec or a shell that mean some of ``BESIDE``, and what URIs are written with."""
+
+CHANGES: dict[str, tuple[Callable[[Storage, str], object], list[str]]] = {
+    "put_if_absent": (lambda s, path: s.put_if_absent(f"{path}/b", b""), ["b", "file"]),
+    "put_all": (
+        lambda s, path: s.put_all([(f"{path}/{n}", b"") for n in "bcde"]),
+        [*"bcde", "file"],
+    ),
+    "create": (lambda s, path: _write_whole(s.create(f"{path}/b")), ["b", "file"]),
+    "sync": (lambda s, path: s.sync(f"{path}/file"), ["file"]),
+    "delete": (lambda s, path: s.delete(f"{path}/file"), []),
+    "delete_directory": (lambda s, path: s.delete_directory(path), []),
+}
+"""Operations on a directory that holds a ``file``, and what it holds then."""
+
+
+OUTSIDE = ("../b", "d/../../b", "..", "d/..", "/b", "d//b", "d/", "./b", "d/.", "d/b\0", "")
+"""No names of anything below the root. What is there cannot be had, whatever it is."""
+
+OPERATIONS_BELOW: dict[str, Callable[[Storage, str], object]] = {
+    "put_if_absent": lambda s, path: s.put_if_absent(path, b"x"),
+    "put_all": lambda s, path: s.put_all([(path, b"x")] + [("d/z", b"z")] * 4),
+    "put_all, relied on": lambda s, path: s.put_all([("d/z", b"z")] * 4, relied_on=[path]),
+    "put_all, directories": lambda s, path: s.put_all([("d/z", b"z")] * 4, directories=[path]),
+    "create": lambda s, path: s.create(path),
+    "read": lambda s, path: s.read(path),
+    "read_again": lambda s, path: s.read_again(path),
+    "read_range": lambda s, path: s.read_range(path, 0, 1),
+    "read_through": lambda s, path: s.read_through(path, 0, 1, lambda _: None),
+    "size": lambda s, path: s.size(path),
+    "exists": lambda s, path: s.exists(path),
+    "modified_ms": lambda s, path: s.modified_ms(path),
+    "list": lambda s, path: s.list(path or ".."),
+    "make_directory": lambda s, path: s.make_directory(path),
+    "make_directories": lambda s, path: s.make_directories([path]),
+    "sync": lambda s, path: s.sync(path),
+    "sync_all": lambda s, path: s.sync_all([path]),
+    "delete": lambda s, path: s.delete(path),
+    "delete_directory": lambda s, path: s.delete_directory(path),
+    "temporary_files": lambda s, path: s.temporary_files(path or ".."),
+}
+"""Each operation on a path."""
+
+
 def _write_whole(sink: FileSink) -> None:
     try:
         sink.write(b"late")
@@ -408,6 +455,55 @@ class StorageConformance:
             storage.delete_directory("d")
             assert storage.read("d/b") is None
             assert list(storage.list("d")) == []
+
+    @pytest.mark.parametrize("operation", CHANGES)
+    def test_a_name_is_no_pattern_and_nothing_changes_beside_it(
+        self, storages: Storages, operation: str
+    ) -> None:
+        storage = self.directory(storages)
+        names = [*ODD_NAMES, *BESIDE]
+        storage.make_directories([f"d/{name}" for name in names])
+        storage.put_all([(f"d/{name}/file", name.encode()) for name in names])
+        change, left = CHANGES[operation]
+
+        for name in ODD_NAMES:
+            change(storage, f"d/{name}")
+
+        assert {name: list(storage.list(f"d/{name}")) for name in names} == {
+            name: ["file"] if name in BESIDE else left for name in names
+        }
+        for name in names if "file" in left else BESIDE:
+            assert storage.read(f"d/{name}/file") == name.encode()
+
+    def test_no_path_leads_out_of_the_root(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/b", b"content")
+
+        for operation, call in OPERATIONS_BELOW.items():
+            for path in OUTSIDE:
+                with pytest.raises(BookieUnavailableError, match="is no path below"):
+                    call(storage, path)
+            assert storage.read("d/b") == b"content", operation
+        asked = [Request("read", path) for path in OUTSIDE]
+        answers = storage.ask_all([*asked, Request("put_if_absent", "../b", (b"x",))])
+        assert {type(answer) for answer in answers} == {BookieUnavailableError}
+        assert list(storage.list("d")) == ["b"]
+        assert list(storage.list("")) == ["d"]
+
+    def test_a_name_is_no_pattern_for_whoever_reads(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_all([(f"d/{name}", b"beside") for name in BESIDE])
+
+        for name in ODD_NAMES:
+            path = f"d/{name}"
+            assert storage.read(path) is None
+            assert storage.size(path) is None
+            assert not storage.exists(path)
+            assert list(storage.list(path)) == []
+            storage.put_if_absent(path, name.encode())
+            assert storage.read(path) == storage.read_range(path, 0, 99) == name.encode()
+            assert storage.size(path) == len(name)
+        assert list(storage.list("d")) == sorted([*ODD_NAMES, *BESIDE])
 
     def test_a_name_can_be_created_again_after_it_was_deleted(self, storages: Storages) -> None:
         storage = self.directory(storages)

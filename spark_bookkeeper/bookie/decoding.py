@@ -1,0 +1,105 @@
+"""Rows out of bytes that somebody has stored: whatever these say, nothing beside them is read.
+
+Arrow takes the offsets in a message as they stand: one that points elsewhere ends the process, or
+hands out its memory. A digest tells damage, and not who wrote with intent. So every message is
+looked through before its rows are handed out, for what may point elsewhere, and for nothing more:
+text that is not UTF-8, which Spark makes, or a time of day beyond midnight was acknowledged, and is
+readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from spark_bookkeeper.bookie.framing import read_columns
+
+_SCHEMAS_KEPT: Final = 256
+
+_physical: dict[int, tuple[pa.Schema, pa.Schema]] = {}
+"""By the schema's identity, which is quicker than its hash; it is kept, since that is a key."""
+
+
+def read_batch(
+    message: Buffer,
+    schema: pa.Schema,
+    columns: Sequence[str] | None = None,
+    *,
+    is_compressed: bool = False,
+) -> pa.RecordBatch:
+    """The rows of a record batch message, or some columns of them in that order.
+
+    Args:
+        is_compressed: it costs more to decode the message twice than to look at its columns one
+            by one.
+
+    Raises:
+        Exception: one of ``framing.UNDECODABLE``; it is no such message, or points elsewhere.
+    """
+    data = pa.py_buffer(message)
+    physical = _physical_schema(schema)
+    if is_compressed and columns:
+        batch = read_columns(data, schema, columns)
+    else:
+        batch = pa.ipc.read_record_batch(data, schema)
+        batch = batch if columns is None else batch.select(list(columns))
+    if physical is schema:
+        batch.validate(full=True)
+    elif is_compressed:
+        batch.validate()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            column.view(physical.field(name).type).validate(full=True)
+    else:
+        rows = pa.ipc.read_record_batch(data, physical)
+        (rows if columns is None else rows.select(list(columns))).validate(full=True)
+    return batch
+
+
+def _physical_schema(schema: pa.Schema) -> pa.Schema:
+    known = _physical.get(id(schema))
+    if known is None:
+        if len(_physical) >= _SCHEMAS_KEPT:
+            _physical.clear()
+        physical = pa.schema([_physical_field(field) for field in schema])
+        is_same = physical.types == schema.types
+        known = _physical[id(schema)] = schema, schema if is_same else physical
+    return known[1]
+
+
+def physical_type(kind: pa.DataType) -> pa.DataType:
+    """The type with the same buffers that asks least of what is in them."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return physical_type(kind.storage_type)
+    if types.is_string(kind):
+        return pa.binary()
+    if types.is_large_string(kind):
+        return pa.large_binary()
+    if types.is_string_view(kind):
+        return pa.binary_view()
+    if types.is_decimal(kind):
+        return pa.binary(kind.bit_width // 8)
+    if types.is_time(kind) or types.is_date(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if types.is_struct(kind):
+        return pa.struct([_physical_field(kind.field(i)) for i in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.list_(pa.struct([_physical_field(f) for f in (kind.key_field, kind.item_field)]))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_physical_field(kind.value_field), kind.list_size)
+    for is_kind, make in (
+        (types.is_list, pa.list_),
+        (types.is_large_list, pa.large_list),
+        (types.is_list_view, pa.list_view),
+        (types.is_large_list_view, pa.large_list_view),
+    ):
+        if is_kind(kind):
+            return make(_physical_field(kind.value_field))
+    return kind
+
+
+def _physical_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, physical_type(field.type))
