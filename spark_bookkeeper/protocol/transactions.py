@@ -1,8 +1,9 @@
 """Transactions of a log: which write of which application it holds, so that none is there twice.
 
 An application numbers its writes upwards, and the log remembers the last number of each. A write
-whose number is not above it was done before. The numbers change together with the list of
-ledgers, in one compare-and-swap, so a write is in the list exactly when its number is remembered.
+whose number is not above it was done before; of a stream's micro-batches it is the last one, or
+it is refused. The numbers change together with the list of ledgers, in one compare-and-swap, so a
+write is in the list exactly when its number is remembered.
 
 An application is forgotten only where there are more than ``MOST_APPLICATIONS``, and the ledger
 that was the log's newest when it wrote last is no longer part of the log. Where none can be
@@ -60,6 +61,47 @@ class Transaction:
 
     def __str__(self) -> str:
         return f"{self.app_id}:{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch(Transaction):
+    """A write of a stream, by its query and its number there.
+
+    Spark repeats the last one, with the rows that it had, and none before it. What comes with a
+    lower number was planned anew: the rows that the log has not are among it.
+    """
+
+    def check_repeats(self, last: Committed, log: str, rows: int, rows_then: int | None) -> None:
+        """Make sure that nothing is lost when this batch is not written.
+
+        Args:
+            last: the last one that the log has.
+            log: its name.
+            rows: of this batch.
+            rows_then: of the last one, where it is known.
+
+        Raises:
+            InvalidArgumentError: this is not the last one again, or has more rows than that had.
+        """
+        if self.version < last.version:
+            why = f"has batch {last.version} of application {self.app_id!r}, and this is batch "
+            why += f"{self.version}. A batch before the last one is never repeated"
+        elif rows_then is not None and rows > rows_then:
+            why = f"has {rows_then} rows of batch {last.version} of application {self.app_id!r}, "
+            why += f"and the batch has {rows} now"
+        else:
+            return
+        raise InvalidArgumentError(
+            f"nothing was written: log {log!r} {why}. An older checkpoint was put back, so that "
+            "rows are among them which the log has not; or another query uses this txnAppId, or "
+            "this checkpoint; or the query gives other rows when it is run again. Begin a new "
+            "checkpoint, with another txnAppId if there was one, behind the rows that the log has: "
+            "from an earlier place they are there twice",
+            log=log,
+            app_id=self.app_id,
+            version=self.version,
+            last_version=last.version,
+        )
 
 
 def transaction_of(app_id: str | None, version: int | None) -> Transaction | None:
