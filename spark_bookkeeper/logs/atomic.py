@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,7 +40,6 @@ from spark_bookkeeper.logs.begun_writes import (
     forget_leftovers,
     note_of,
     remember,
-    rows_of,
 )
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
@@ -172,8 +170,7 @@ def commit(
     """
     if not any(result.entries for result in results):
         return _commit_nothing(context, staged, transaction)
-    rows = sum(result.rows for result in results)
-    note = note_of(staged.log, staged.nonce, transaction, staged.owner, staged.behind, rows)
+    note = note_of(staged.log, staged.nonce, transaction, staged.owner, staged.behind)
     left = list[StagedWrite]()
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -228,7 +225,7 @@ def _attempt(
         head = add_sealed(context, staged.log, staged.nonce, ledger_id, transaction)
     except DoneError as error:
         assert transaction is not None, "without one nothing was done before"
-        return _done_before(context, staged.log, transaction, rows, error.last)
+        return _done_before(staged.log, transaction, rows, error.last)
     assert sealed.last_entry_id is not None, "a closed ledger has an end"
     retain(context, staged.log, staged.nonce, LogOptions.from_json(staged.log, head.options))
     return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
@@ -273,18 +270,14 @@ def add_sealed(
         return added
 
 
-def _done_before(
-    context: ClientContext, name: str, transaction: Transaction, rows: int, last: Committed
-) -> LogWrite:
-    """Nothing was written, as the log has it already. Raises ``InvalidArgumentError`` for a batch
-    of a stream that it may not have.
+def _done_before(name: str, transaction: Transaction, rows: int, last: Committed) -> LogWrite:
+    """Nothing was written, as the log has it. Raises ``InvalidArgumentError``: a batch of a stream
+    that it may not have.
     """
-    is_same, rows_then = last.version == transaction.version, None
     if isinstance(transaction, MicroBatch):
-        with suppress(NoSuchLedgerError):  # it was truncated since
-            rows_then = rows_of(context.store.read_ledger(last.ledger_id).value, last)
-        transaction.check_repeats(last, name, rows, rows_then)
-    return LogWrite(name, last.ledger_id if is_same else None, NO_ENTRY, rows, is_new=False)
+        transaction.check_repeats(last, name)
+    holder = last.ledger_id if last.version == transaction.version else None
+    return LogWrite(name, holder, NO_ENTRY, rows, is_new=False)
 
 
 def _step_to_add(
@@ -337,5 +330,5 @@ def _commit_nothing(
     finally:
         abort(context, staged)
     if transaction is not None and last is not None and not is_new:
-        return replace(_done_before(context, staged.log, transaction, 0, last), ledger_id=None)
+        return replace(_done_before(staged.log, transaction, 0, last), ledger_id=None)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)

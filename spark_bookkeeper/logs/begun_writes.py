@@ -25,7 +25,7 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.stored_json import decoded, number
-from spark_bookkeeper.protocol.transactions import Committed, Transaction
+from spark_bookkeeper.protocol.transactions import Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ def note_of(
     transaction: Transaction | None,
     owner: str | None,
     behind: LedgerId | None = None,
-    rows: int | None = None,
 ) -> bytes:
     """What the metadata of a staged ledger say of the write that it is for."""
     told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
@@ -62,8 +61,6 @@ def note_of(
         told["behind"] = behind
     if transaction is not None:
         told |= {"app_id": transaction.app_id, "version": transaction.version}
-    if rows is not None:
-        told["rows"] = rows
     return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -75,21 +72,6 @@ def behind_of(metadata: LedgerMetadata) -> LedgerId | None:
         told = metadata.custom_metadata[STAGED]
         return decoded(told, lambda values: LedgerId(number(values["behind"])))
     except (KeyError, ValueError):
-        return None
-
-
-def rows_of(metadata: LedgerMetadata, last: Committed) -> int | None:
-    """How many rows a write has in a ledger: 0 where that is of another one. ``None`` where that is
-    not told.
-    """
-
-    def told(values: Any) -> int:
-        is_its_own = (values.get("app_id"), values.get("version")) == (last.app_id, last.version)
-        return number(values["rows"]) if is_its_own else 0
-
-    try:
-        return decoded(metadata.custom_metadata.get(STAGED, b"{}"), told)
-    except ValueError:
         return None
 
 

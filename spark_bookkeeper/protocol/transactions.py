@@ -71,24 +71,20 @@ class MicroBatch(Transaction):
     lower number was planned anew: the rows that the log has not are among it.
     """
 
-    def check_repeats(self, last: Committed, log: str, rows: int, rows_then: int | None) -> None:
-        """Make sure that nothing is lost when this batch is not written.
+    rows: int
 
-        Args:
-            last: the last one that the log has.
-            log: its name.
-            rows: of this batch.
-            rows_then: of the last one, where it is known.
+    def check_repeats(self, last: Committed, log: str) -> None:
+        """Make sure that nothing is lost when this batch is not written: the log has ``last``.
 
         Raises:
-            InvalidArgumentError: this is not the last one again, or has more rows than that had.
+            InvalidArgumentError: this is not the last one again, or has not as many rows.
         """
         if self.version < last.version:
             why = f"has batch {last.version} of application {self.app_id!r}, and this is batch "
             why += f"{self.version}. A batch before the last one is never repeated"
-        elif rows_then is not None and rows > rows_then:
-            why = f"has {rows_then} rows of batch {last.version} of application {self.app_id!r}, "
-            why += f"and the batch has {rows} now"
+        elif last.rows not in (None, self.rows):
+            why = f"has {last.rows} rows of batch {last.version} of application {self.app_id!r}, "
+            why += f"and the batch has {self.rows} now"
         else:
             return
         raise InvalidArgumentError(
@@ -131,6 +127,8 @@ class Committed:
     version: int
     ledger_id: LedgerId
     """The newest ledger of the log after this write: its own, unless it had no rows."""
+    rows: int | None = None
+    """How many it had, where that is known: of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +168,9 @@ class Transactions:
         others = self.without(transaction.app_id).last
         if len(others) >= MOST_APPLICATIONS:
             others = _without_oldest(others, transaction, begins_at)
-        return Transactions(
-            (*others, Committed(transaction.app_id, transaction.version, ledger_id))
-        )
+        rows = transaction.rows if isinstance(transaction, MicroBatch) else None
+        last = Committed(transaction.app_id, transaction.version, ledger_id, rows)
+        return Transactions((*others, last))
 
     def without(self, app_id: str) -> Transactions:
         """The same as if an application had never written."""

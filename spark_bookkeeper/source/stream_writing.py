@@ -107,8 +107,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                     " is not set), so a repeated batch could not be known. Give the stream an id "
                     'of its own: .option("txnAppId", "orders-to-totals")'
                 )
-            transaction = MicroBatch(app_id, batchId)
-            done = atomic.commit(context, first.staged, results(messages), transaction)
+            written = results(messages)
+            transaction = MicroBatch(app_id, batchId, sum(result.rows for result in written))
+            done = atomic.commit(context, first.staged, written, transaction)
             _log.info("batch %d to log %s: %s", batchId, self._log, done)
 
     @override

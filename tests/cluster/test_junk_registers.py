@@ -20,7 +20,7 @@ from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.cluster.readonly import read_order, set_readonly
 from spark_bookkeeper.cluster.scrubbing import read_mark, scrub, scrub_problems
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.logs.begun_writes import behind_of, rows_of
+from spark_bookkeeper.logs.begun_writes import behind_of
 from spark_bookkeeper.metadata import consumers, restores
 from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.protocol.archive import Archived, archived_of
@@ -34,7 +34,6 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote, Whole
-from spark_bookkeeper.protocol.transactions import Committed
 from spark_bookkeeper.replication.slow_notes import slowest_of
 from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
@@ -238,11 +237,6 @@ KEPT: dict[str, tuple[str, bytes, Callable[[LedgerMetadata], object]]] = {
         archive_told,
     ),
     "what it is behind": (STAGED, b'{"log": "orders", "behind": 7}', behind_of),
-    "how many rows it has": (
-        STAGED,
-        b'{"app_id": "query", "version": 7, "rows": 3}',
-        lambda metadata: rows_of(metadata, Committed("query", 7, LedgerId(0))),
-    ),
 }
 
 

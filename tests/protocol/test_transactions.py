@@ -97,21 +97,21 @@ def test_whatever_is_written_each_number_goes_in_once_and_upwards(
     ("version", "rows", "rows_then", "said"),
     [
         (7, 3, 3, None),
-        (7, 2, 3, None),
+        (7, 2, 3, "has 3 rows of batch 7 .* and the batch has 2 now"),
         (7, 3, None, None),
         (7, 4, 3, "has 3 rows of batch 7 .* and the batch has 4 now"),
         (6, 0, None, "has batch 7 of application 'query', and this is batch 6"),
     ],
 )
-def test_a_micro_batch_that_is_not_written_is_the_last_one_with_no_more_rows(
+def test_a_micro_batch_that_is_not_written_is_the_last_one_with_as_many_rows(
     version: int, rows: int, rows_then: int | None, said: str | None
 ) -> None:
-    batch, last = MicroBatch("query", version), Committed("query", 7, LedgerId(1))
+    batch, last = MicroBatch("query", version, rows), Committed("query", 7, LedgerId(1), rows_then)
     if said is None:
-        batch.check_repeats(last, "orders", rows, rows_then)
+        batch.check_repeats(last, "orders")
         return
     with pytest.raises(InvalidArgumentError, match=rf"log 'orders' {said}.*new checkpoint") as told:
-        batch.check_repeats(last, "orders", rows, rows_then)
+        batch.check_repeats(last, "orders")
     assert (told.value.facts["version"], told.value.facts["last_version"]) == (version, 7)
 
 
