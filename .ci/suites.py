@@ -31,8 +31,6 @@ NOT_INSTALLABLE: Final = (
 )
 """Reasons to skip a test that name what a machine is, and not what it lacks."""
 
-FOREIGN_CHECKPOINTS: Final = "test_a_stream_is_told_of_places_and_checkpoints_that_are_not_its_own"
-
 
 @dataclass(frozen=True)
 class Suite:
@@ -147,8 +145,6 @@ def suites(made: Path) -> list[Suite]:
                 # Its own way of taking results leaves sockets to the garbage collector.
                 *("-W", "ignore::ResourceWarning"),
                 *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
-                # An open fault: Spark 4.0 takes a checkpoint of another source without an error.
-                *("--deselect", "tests/spark/test_source_streams.py::" + FOREIGN_CHECKPOINTS),
             ),
         ),
     ]

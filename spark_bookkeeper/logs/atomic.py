@@ -2,7 +2,7 @@
 
 The rows of a write are in the log when its ledger is in the list, and not at all before: one
 compare-and-swap adds the ledger and remembers the number of the write, if it has one. A write
-whose number is remembered changes nothing.
+whose number is remembered changes nothing; a stream is told if rows may be lost by that.
 
 A write leads the log for the moment in which it adds its ledger, as every writer does: it fences
 the last two ledgers before, so whoever had the log open is told that it lost it. The order is
@@ -48,7 +48,7 @@ from spark_bookkeeper.logs.retention import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead
-from spark_bookkeeper.protocol.transactions import Committed, Transaction
+from spark_bookkeeper.protocol.transactions import Committed, MicroBatch, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -165,6 +165,7 @@ def commit(
         LogOwnershipLostError: others were faster each time. Nothing was added.
         MetadataUnavailableError: it may or may not have been added; with a transaction repeat it
             all, and it is there once.
+        InvalidArgumentError: a batch of a stream that is not the last one again.
         BookKeeperError: other errors mean that nothing was added.
     """
     if not any(result.entries for result in results):
@@ -223,9 +224,8 @@ def _attempt(
         sealed = staging.seal(context, staged.plan, results, {staging.STAGED: note})
         head = add_sealed(context, staged.log, staged.nonce, ledger_id, transaction)
     except DoneError as error:
-        is_same = transaction is not None and error.last.version == transaction.version
-        holder = error.last.ledger_id if is_same else None
-        return LogWrite(staged.log, holder, NO_ENTRY, rows, is_new=False)
+        assert transaction is not None, "without one nothing was done before"
+        return _done_before(staged.log, transaction, rows, error.last)
     assert sealed.last_entry_id is not None, "a closed ledger has an end"
     retain(context, staged.log, staged.nonce, LogOptions.from_json(staged.log, head.options))
     return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
@@ -260,16 +260,24 @@ def add_sealed(
             added = logs.change_log(
                 registers, name, nonce, _step_to_add(head, ledger_id, transaction)
             )
-        except DoneError as error:
-            if error.last.ledger_id == ledger_id:
-                return head  # an answer was lost, and others went on
-            raise
-        except OvertakenError:
+        except (DoneError, OvertakenError) as error:
             if ledger_id in list_ledgers(context, name, nonce, ledger_id)[1]:
-                return head
+                return head  # an answer was lost, and others went on
+            if isinstance(error, DoneError):
+                raise
             continue
         seal_oldest(context, name, added)
         return added
+
+
+def _done_before(name: str, transaction: Transaction, rows: int, last: Committed) -> LogWrite:
+    """Nothing was written, as the log has it. Raises ``InvalidArgumentError``: a batch of a stream
+    that it may not have.
+    """
+    if isinstance(transaction, MicroBatch):
+        transaction.check_repeats(last, name)
+    holder = last.ledger_id if last.version == transaction.version else None
+    return LogWrite(name, holder, NO_ENTRY, rows, is_new=False)
 
 
 def _step_to_add(
@@ -305,11 +313,13 @@ def _commit_nothing(
 ) -> LogWrite:
     """A write without rows: no ledger, and its number is remembered all the same."""
     is_new = transaction is None
+    last: Committed | None = None
 
     def step(old: LogHead) -> LogHead | None:
-        nonlocal is_new
+        nonlocal is_new, last
         assert transaction is not None, "asked for a transaction only"
-        if old.transactions.done(transaction) is not None:
+        last = old.transactions.done(transaction)
+        if last is not None:
             return None  # or an earlier attempt of this very call did it, which is new
         is_new = True
         return old.with_transaction(transaction)
@@ -319,4 +329,6 @@ def _commit_nothing(
             logs.change_log(context.store.registers, staged.log, staged.nonce, step)
     finally:
         abort(context, staged)
+    if transaction is not None and last is not None and not is_new:
+        return replace(_done_before(staged.log, transaction, 0, last), ledger_id=None)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)

@@ -189,18 +189,23 @@ class Log(PublicNames):
         """The identity of the candidate that is to lead now; ``None`` when there is none."""
         return self._election().leader()
 
-    def position_at(self, time: datetime) -> Position:
+    def position_at(self, time: datetime, *, is_end: bool = False) -> Position:
         """The place of the first entry that was appended at a time or later.
 
         By the clocks of the writers, which may differ where the writer has changed. The end of
-        the log, if there is none. Without a time zone it is local time.
+        the log, if there is none.
+
+        Args:
+            time: without a time zone it is local time.
+            is_end: whether a range is to end there. Where the clocks of writers are apart, its end
+                is rather too late, and the beginning of a range too early.
 
         Raises:
             NoSuchLogError: the log was deleted.
             EntryUnreadableError: no bookie can say when an entry was appended.
         """
         head, listed = list_ledgers(self._context, self.name, self._nonce)
-        return seeking.position_at(self._context, head, listed, time, self._open)
+        return seeking.position_at(self._context, head, listed, time, self._open, is_end=is_end)
 
     def write(
         self, data: Any, *, txn_app_id: str | None = None, txn_version: int | None = None
@@ -456,7 +461,7 @@ class Log(PublicNames):
             )
         check_order(start_time, end_time)
         first = start if start_time is None else self.position_at(start_time)
-        stop = end if end_time is None else self.position_at(end_time)
+        stop = end if end_time is None else self.position_at(end_time, is_end=True)
         return self._pieces(first, stop)
 
     def _pieces(

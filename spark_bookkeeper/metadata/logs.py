@@ -292,6 +292,7 @@ def _encoded(head: LogHead | None) -> bytes:
     }
     if head.transactions.last:
         value["transactions"] = [[t.app_id, t.version, t.ledger_id] for t in head.transactions.last]
+        value["rows"] = [t.rows for t in head.transactions.last]  # earlier versions leave it out
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -300,6 +301,8 @@ def _decoded(data: bytes, path: str) -> LogHead:
         value = json.loads(data)
         if value["version"] not in (_VERSION, _VERSION_WITH_TRANSACTIONS):
             raise ValueError(f"format version {value['version']!r} is neither 1 nor 2")
+        last = value.get("transactions", ())
+        counts = value.get("rows", [None] * len(last))
         return LogHead(
             nonce=str(value["nonce"]),
             options=dict(value["options"]),
@@ -309,7 +312,7 @@ def _decoded(data: bytes, path: str) -> LogHead:
             deleted_below=parse_ledger_id(value["deleted_below"]),
             is_deleted=bool(value["is_deleted"]),
             transactions=Transactions(
-                tuple(_committed(*values) for values in value.get("transactions", ()))
+                tuple(_committed(*each, rows) for each, rows in zip(last, counts, strict=True))
             ),
         )
     except Exception as error:  # whatever junk makes of a decoder, it is about this one log
@@ -322,10 +325,12 @@ def _chunk(name: object, first: object, last: object, count: object) -> Chunk:
     return Chunk(name, parse_ledger_id(first), parse_ledger_id(last), whole_number("count", count))
 
 
-def _committed(app_id: object, version: object, ledger_id: object) -> Committed:
+def _committed(app_id: object, version: object, ledger_id: object, rows: object) -> Committed:
     if not isinstance(app_id, str):
         raise ValueError(f"{app_id!r} is no application's id")  # noqa: TRY004  (as all junk is)
-    return Committed(app_id, whole_number("version", version, 0), parse_ledger_id(ledger_id))
+    counted = None if rows is None else whole_number("rows", rows, 0)
+    number = whole_number("version", version, 0)
+    return Committed(app_id, number, parse_ledger_id(ledger_id), counted)
 
 
 def _unreadable(path: str, error: Exception) -> MetadataFormatError:

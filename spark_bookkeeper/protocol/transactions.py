@@ -1,8 +1,9 @@
 """Transactions of a log: which write of which application it holds, so that none is there twice.
 
 An application numbers its writes upwards, and the log remembers the last number of each. A write
-whose number is not above it was done before. The numbers change together with the list of
-ledgers, in one compare-and-swap, so a write is in the list exactly when its number is remembered.
+whose number is not above it was done before; of a stream's micro-batches it is the last one, or
+it is refused. The numbers change together with the list of ledgers, in one compare-and-swap, so a
+write is in the list exactly when its number is remembered.
 
 An application is forgotten only where there are more than ``MOST_APPLICATIONS``, and the ledger
 that was the log's newest when it wrote last is no longer part of the log. Where none can be
@@ -62,6 +63,43 @@ class Transaction:
         return f"{self.app_id}:{self.version}"
 
 
+@dataclass(frozen=True, slots=True)
+class MicroBatch(Transaction):
+    """A write of a stream, by its query and its number there.
+
+    Spark repeats the last one, with the rows that it had, and none before it. What comes with a
+    lower number was planned anew: the rows that the log has not are among it.
+    """
+
+    rows: int
+
+    def check_repeats(self, last: Committed, log: str) -> None:
+        """Make sure that nothing is lost when this batch is not written: the log has ``last``.
+
+        Raises:
+            InvalidArgumentError: this is not the last one again, or has not as many rows.
+        """
+        if self.version < last.version:
+            why = f"has batch {last.version} of application {self.app_id!r}, and this is batch "
+            why += f"{self.version}. A batch before the last one is never repeated"
+        elif last.rows not in (None, self.rows):
+            why = f"has {last.rows} rows of batch {last.version} of application {self.app_id!r}, "
+            why += f"and the batch has {self.rows} now"
+        else:
+            return
+        raise InvalidArgumentError(
+            f"nothing was written: log {log!r} {why}. An older checkpoint was put back, so that "
+            "rows are among them which the log has not; or another query uses this txnAppId, or "
+            "this checkpoint; or the query gives other rows when it is run again. Begin a new "
+            "checkpoint, with another txnAppId if there was one, behind the rows that the log has: "
+            "from an earlier place they are there twice",
+            log=log,
+            app_id=self.app_id,
+            version=self.version,
+            last_version=last.version,
+        )
+
+
 def transaction_of(app_id: str | None, version: int | None) -> Transaction | None:
     """The transaction that both name; ``None`` for neither.
 
@@ -89,6 +127,8 @@ class Committed:
     version: int
     ledger_id: LedgerId
     """The newest ledger of the log after this write: its own, unless it had no rows."""
+    rows: int | None = None
+    """How many it had, where that is known: of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +168,9 @@ class Transactions:
         others = self.without(transaction.app_id).last
         if len(others) >= MOST_APPLICATIONS:
             others = _without_oldest(others, transaction, begins_at)
-        return Transactions(
-            (*others, Committed(transaction.app_id, transaction.version, ledger_id))
-        )
+        rows = transaction.rows if isinstance(transaction, MicroBatch) else None
+        last = Committed(transaction.app_id, transaction.version, ledger_id, rows)
+        return Transactions((*others, last))
 
     def without(self, app_id: str) -> Transactions:
         """The same as if an application had never written."""

@@ -60,12 +60,23 @@ class FollowedLedger:
         return self._offset(self._front.sight().position)
 
     def resumed(self, start: Offset) -> Offset:
-        return start  # an id has one life, so nothing can take the place of a ledger
+        try:
+            own = self._offset(Position(self._ledger_id, EntryId(0)))
+        except NoSuchLedgerError as error:
+            raise self._gone(error) from error
+        if start.nonce != own.nonce:
+            is_its_own = start.source() == own.source()  # an id is used once, so hardly ever
+            what = "that was deleted" if is_its_own else start.source()
+            raise data_loss(
+                f"ledger {self._ledger_id} is another one than the one that the checkpoint is "
+                f"about, {what}. Begin a new checkpoint to read this one",
+                start.position,
+            )
+        return start
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         sight = self._front.sight()
-        front = self._offset(sight.position)
-        self._check_life(start, front)
+        front = self.resumed(start).at(sight.position)
         if sight.ends_before(start.position):
             return ahead_of_end(f"ledger {self._ledger_id}", start, front, self._options)
         if front.position <= start.position:
@@ -82,6 +93,7 @@ class FollowedLedger:
             if self._options.fail_on_data_loss:
                 raise self._gone(error) from error
             return []
+        start = self.resumed(start)
         first, last = start.position.entry_id, EntryId(end.position.entry_id - 1)
         return [EntryRange(ledger, first, last)] if first <= last else []
 
@@ -115,17 +127,6 @@ class FollowedLedger:
                 self._context, self._ledger_id, self._options.password
             )
         return self._reader
-
-    def _check_life(self, start: Offset, front: Offset) -> None:
-        if start.nonce == front.nonce:
-            return
-        is_its_own = start.source() == front.source()  # an id is used once, so hardly ever
-        what = "that was deleted" if is_its_own else start.source()
-        raise data_loss(
-            f"{front.source()} is another one than the one that the checkpoint is about, {what}. "
-            "Begin a new checkpoint to read this one",
-            start.position,
-        )
 
     def _gone(self, error: NoSuchLedgerError) -> DataLossError:
         return data_loss(

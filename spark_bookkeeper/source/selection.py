@@ -126,7 +126,8 @@ class Selection:
         """A place of the log, as a position where it was told as a time."""
         place: Place | None = getattr(self.options, option)
         if isinstance(place, Moment):
-            return open_log(self.context, name).position_at(place.time)
+            is_end = option == "ending_offsets"
+            return open_log(self.context, name).position_at(place.time, is_end=is_end)
         return place
 
     def _in(self, ledger: Ledger, place: Place | None) -> Place | None:

@@ -107,7 +107,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with told():
             begin, stop = Offset.from_json(start), Offset.from_json(end)
-            if not HAS_LIMITS:
+            if not HAS_LIMITS:  # it is told only now where the stream stands
+                self._followed.ahead(begin, Limits())
                 self._publish(begin, is_last=True)
             ranges = self._followed.ranges(begin, stop)
             planned = plan_batch(self._context, ranges, self._options.max_entries_per_partition)

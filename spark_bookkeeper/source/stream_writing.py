@@ -2,7 +2,8 @@
 
 Its transaction is the query's id, which stays over restarts, and the number of the batch. When
 Spark repeats a batch, because the driver ended between our commit and its own, the log has its
-number already, and the second write is dropped.
+number already, and the second write is dropped. That is only ever the last batch: another one ends
+the query.
 
 Spark makes a writer of its own for the tasks of a batch and another one for its commit, and tells
 neither of them for which query it is. So the ledger of a batch is made when the first of them is
@@ -24,7 +25,7 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, remove_leftovers
-from spark_bookkeeper.protocol.transactions import Transaction
+from spark_bookkeeper.protocol.transactions import MicroBatch
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter
 from spark_bookkeeper.source.options import SourceOptions
@@ -106,8 +107,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                     " is not set), so a repeated batch could not be known. Give the stream an id "
                     'of its own: .option("txnAppId", "orders-to-totals")'
                 )
-            transaction = Transaction(app_id, batchId)
-            done = atomic.commit(context, first.staged, results(messages), transaction)
+            written = results(messages)
+            transaction = MicroBatch(app_id, batchId, sum(result.rows for result in written))
+            done = atomic.commit(context, first.staged, written, transaction)
             _log.info("batch %d to log %s: %s", batchId, self._log, done)
 
     @override

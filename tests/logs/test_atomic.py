@@ -38,7 +38,12 @@ from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Chunk, LogHead
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.transactions import Committed, Transaction, Transactions
+from spark_bookkeeper.protocol.transactions import (
+    Committed,
+    MicroBatch,
+    Transaction,
+    Transactions,
+)
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 from tests.logs.conftest import USUAL, states
 
@@ -62,6 +67,14 @@ def write_staged(
     context: ClientContext, staged: StagedWrite, *payloads: bytes
 ) -> Sequence[TaskResult]:
     return write_local(staged.plan, table(*payloads), context)
+
+
+def write_batch(ground: Ground, number: int, *payloads: bytes) -> LogWrite:
+    """What the sink of a stream does, in a process of its own."""
+    context = ground.client()
+    staged = atomic.stage(context, "orders")
+    results = write_staged(context, staged, *payloads) if payloads else []
+    return atomic.commit(context, staged, results, MicroBatch("query", number, len(payloads)))
 
 
 # All at once, in order
@@ -224,6 +237,30 @@ def test_two_that_write_the_same_transaction_at_once_write_it_once(
     assert rows(log) == [b"a"]
 
 
+def test_of_two_that_write_the_same_transaction_the_first_to_begin_may_be_faster_at_the_end(
+    ground: Ground, log: Log
+) -> None:
+    """It commits between the other's look and its compare-and-swap, and its ledger is the older."""
+    transaction = Transaction("query", 3)
+    zombie = ground.client()
+    staged = [atomic.stage(ground.context, "orders", transaction) for _ in range(2)]
+    results = [write_staged(ground.context, each, b"a") for each in staged]
+    done: list[LogWrite] = []
+
+    def commit_first(place: str, operation: str, path: str) -> None:
+        if (operation, path) == ("write_register", "logs/orders"):
+            ground.before.remove(commit_first)
+            done.append(atomic.commit(zombie, staged[0], results[0], transaction))
+
+    ground.before.append(commit_first)
+    done.append(atomic.commit(ground.context, staged[1], results[1], transaction))
+
+    assert [each.is_new for each in done] == [True, False]
+    assert rows(log) == [b"a"]
+    log.write(table(b"b"), txn_app_id="query", txn_version=4)
+    assert no_log_ledgers(ground) == [], "that of the other, which was closed, is removed by now"
+
+
 def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log) -> None:
     transaction = Transaction("query", 3)
     staged = atomic.stage(ground.context, "orders", transaction)
@@ -235,6 +272,84 @@ def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log
     assert not again.is_new
     assert not abort(ground.context, staged), "it is in the log, and stays"
     assert rows(log) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("number", "payloads", "said"),
+    [
+        (2, (b"c", b"d", b"e"), None),
+        (2, (), "has 3 rows of batch 2 .*and the batch has 0 now"),
+        (2, (b"c", b"d", b"e", b"f"), "has 3 rows of batch 2 .*and the batch has 4 now"),
+        (1, (b"b",), "has batch 2 of application 'query', and this is batch 1"),
+        (0, (), "has batch 2 of application 'query', and this is batch 0"),
+        (3, (b"f",), None),
+    ],
+)
+def test_a_stream_repeats_its_last_batch_and_no_other(
+    ground: Ground, log: Log, number: int, payloads: tuple[bytes, ...], said: str | None
+) -> None:
+    """A checkpoint that was put back has Spark plan a batch anew, with rows that nobody has."""
+    for earlier, written in ((0, (b"a",)), (1, (b"b",)), (2, (b"c", b"d", b"e"))):
+        write_batch(ground, earlier, *written)
+    before = rows(log)
+
+    if said is None:
+        assert write_batch(ground, number, *payloads).is_new == (number > 2)
+    else:
+        with pytest.raises(InvalidArgumentError, match=f"{said}.*Begin a new checkpoint"):
+            write_batch(ground, number, *payloads)
+
+    assert rows(log) == [*before, *(payloads if number > 2 else ())]
+    assert no_log_ledgers(ground) == []
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty log", "others there"])
+def test_a_batch_without_rows_is_repeated_without_rows(
+    ground: Ground, log: Log, is_empty: bool
+) -> None:
+    if not is_empty:
+        log.write(table(b"x"))
+    write_batch(ground, 0)
+
+    assert not write_batch(ground, 0).is_new
+    with pytest.raises(InvalidArgumentError, match="has 0 rows of batch 0"):
+        write_batch(ground, 0, b"a")
+
+
+def test_a_batch_whose_rows_were_not_counted_is_taken_for_a_repeated_one(
+    ground: Ground, log: Log
+) -> None:
+    """An earlier version wrote the head of the log since, and left the counts out."""
+    write_batch(ground, 0, b"a")
+    register = ground.context.store.registers.read("logs/orders")
+    assert register is not None
+    head = json.loads(register.value)
+    assert head.pop("rows") == [1]
+    ground.context.store.registers.write("logs/orders", json.dumps(head).encode(), register.version)
+
+    assert not write_batch(ground, 0, b"a", b"z").is_new
+
+
+def test_a_batch_that_is_in_the_log_is_no_older_one_where_the_answer_was_lost(
+    tmp_path: Path,
+) -> None:
+    """The driver that took over went on meanwhile."""
+    ground = Ground(tmp_path, bookies=3, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    zombie = ground.client(InlineRuntime())
+    staged = atomic.stage(zombie, "orders")
+    results = write_staged(zombie, staged, b"a")
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if (operation, path) == ("write_register", "logs/orders"):
+            ground.after.remove(lose)
+            write_batch(ground, 1, b"b")
+            raise MetadataUnavailableError("the answer was lost")
+
+    ground.after.append(lose)
+    done = atomic.commit(zombie, staged, results, MicroBatch("query", 0, 1))
+
+    assert (done.is_new, rows(log)) == (True, [b"a", b"b"])
 
 
 def test_transactions_outlive_truncation_and_end_with_the_log(ground: Ground, log: Log) -> None:

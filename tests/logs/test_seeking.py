@@ -91,6 +91,36 @@ def test_the_first_entry_at_or_after_a_time(tmp_path: Path) -> None:
         log.read_arrow(start_time=at(2), end_time=at(1))
 
 
+@pytest.mark.parametrize(
+    ("clocks", "time", "since", "until"),
+    [
+        ("100 | 40 | 101", 70, "100 40 101", "100 40"),  # the second is an hour late
+        ("10 | 100 | 40 | 41 | 101", 70, "100 40 41 101", "10 100 40 41"),
+        ("50 100 | 40 | 101", 70, "100 40 101", "50 100 40"),
+        ("10 | 100 | 50 | 51 | 52 | 101 | 102", 60, "100 50 51 52 101 102", "10 100 50 51 52"),
+        ("10 | 11 | 900 | 12 | 13 | 14 | 15", 14, "900 12 13 14 15", "10 11 900 12 13"),
+        ("10 | 11 | 12", 12, "12", "10 11"),
+    ],
+    ids=["late", "late twice", "late behind a long one", "late in the middle", "ahead", "right"],
+)
+def test_no_row_is_left_out_where_clocks_disagree(
+    tmp_path: Path, clocks: str, time: int, since: str, until: str
+) -> None:
+    """What is read begins early rather than late, and ends late rather than early."""
+    clock = Clock()
+    log = create_log(Ground(tmp_path, runtime=clock).context, "orders", USUAL)
+    for ledger in clocks.split(" | "):
+        clock.minutes = int(ledger.split()[0])
+        with log.become_writer() as writer:
+            for minutes in ledger.split():
+                clock.minutes = int(minutes)
+                writer.append(minutes.encode())
+
+    found = log.entries(start_time=at(time)), log.entries(end_time=at(time))
+    told = [" ".join(entry.payload.decode() for entry in entries) for entries in found]
+    assert told == [since, until]
+
+
 @pytest.mark.parametrize("first_is_open", [True, False])
 def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past(
     tmp_path: Path, first_is_open: bool

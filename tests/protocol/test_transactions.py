@@ -12,6 +12,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.transactions import (
     Committed,
+    MicroBatch,
     Transaction,
     Transactions,
     transaction_of,
@@ -90,6 +91,28 @@ def test_whatever_is_written_each_number_goes_in_once_and_upwards(
             done = done.with_last(transaction, LedgerId(ledger), START)
             highest[app] = version
     assert {last.app_id: last.version for last in done.last} == highest
+
+
+@pytest.mark.parametrize(
+    ("version", "rows", "rows_then", "said"),
+    [
+        (7, 3, 3, None),
+        (7, 2, 3, "has 3 rows of batch 7 .* and the batch has 2 now"),
+        (7, 3, None, None),
+        (7, 4, 3, "has 3 rows of batch 7 .* and the batch has 4 now"),
+        (6, 0, None, "has batch 7 of application 'query', and this is batch 6"),
+    ],
+)
+def test_a_micro_batch_that_is_not_written_is_the_last_one_with_as_many_rows(
+    version: int, rows: int, rows_then: int | None, said: str | None
+) -> None:
+    batch, last = MicroBatch("query", version, rows), Committed("query", 7, LedgerId(1), rows_then)
+    if said is None:
+        batch.check_repeats(last, "orders")
+        return
+    with pytest.raises(InvalidArgumentError, match=rf"log 'orders' {said}.*new checkpoint") as told:
+        batch.check_repeats(last, "orders")
+    assert (told.value.facts["version"], told.value.facts["last_version"]) == (version, 7)
 
 
 @pytest.mark.parametrize("app_id", ["", "x" * 201, "new\nline", 7, None])

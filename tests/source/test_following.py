@@ -219,12 +219,18 @@ def test_a_checkpoint_of_something_else_is_told_by_what_it_is_about(
     of_log, of_ledger = follow(context), follow(context, ledger=str(writer.ledger_id))
     begun, other = of_log.begin(EARLIEST), of_ledger.begin(EARLIEST)
 
-    with pytest.raises(DataLossError, match=r"checkpoint is about, log 'orders'\. Begin"):
-        follow(context, ledger=str(first)).ahead(begun, Limits())
-    with pytest.raises(DataLossError, match=rf"is about, ledger {writer.ledger_id}\. Begin"):
-        follow(context, ledger=str(first)).ahead(other, Limits())
-    with pytest.raises(DataLossError, match=rf"is about, ledger {writer.ledger_id}\. Begin"):
-        follow(context).resumed(other)
+    for stream, start, about in (
+        (follow(context, ledger=str(first)), begun, "log 'orders'"),
+        (follow(context, ledger=str(first)), other, f"ledger {writer.ledger_id}"),
+        (follow(context), other, f"ledger {writer.ledger_id}"),
+    ):
+        said = rf"is about, {about}\. Begin"
+        with pytest.raises(DataLossError, match=said):
+            stream.resumed(start)
+        with pytest.raises(DataLossError, match=said):
+            stream.ahead(start, Limits())
+        with pytest.raises(DataLossError, match=said):  # a repeated batch is not asked for before
+            stream.ranges(start, stream.front())
 
 
 def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,26 @@ def test_every_batch_of_a_stream_is_one_ledger_once_also_when_spark_repeats_it(
     assert len(log.ledgers()) == 2
     assert log.last_transaction(query.id) is not None
     assert staged(bk) == []
+
+
+@pytest.mark.full
+def test_a_stream_whose_checkpoint_is_older_than_the_log_leaves_nothing_out_in_silence(
+    bk: BookKeeper, log: Log, stream: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = bk.create_log(f"{log.name}-source", schema=SCHEMA)
+    for number in range(3):
+        source.write(ids(bk, 10 * number, 10 * number + 10))
+        stream(source, log)
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / f"after-{number}")
+    source.write(ids(bk, 30, 40))
+
+    # Batch 2 has other rows now, and batch 1 has all.
+    for older, said in (("after-1", "has 10 rows of batch 2"), ("after-0", "this is batch 1")):
+        with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_INVALID_ARGUMENT\].*{said}"):
+            stream(source, log, older)
+    assert found(log) == list(range(30))
+    stream(source, log)
+    assert found(log) == list(range(40))
 
 
 @pytest.mark.full
