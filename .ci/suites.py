@@ -127,6 +127,9 @@ def suites(made: Path) -> list[Suite]:
             (
                 *(sys.executable, "-m", "pytest", "-m"),
                 "(full or slow or peer or delta) and not exhaustive",
+                # Java keeps the cores busy. With one process more, a Spark may wait for its Python
+                # worker for longer than the ten seconds that it waits at all.
+                *("-n", str(len(os.sched_getaffinity(0)) + 1)),
             ),
         ),
         Suite(

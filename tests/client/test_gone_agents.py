@@ -93,11 +93,12 @@ class AgentWorld:
         lanes = self.writer._adds._lanes.by_position.values()
         return next(lane for lane in lanes if lane.bookie == bookie)
 
-    def append_held(self, payload: bytes, bookie: BookieId) -> None:
+    def append_held(self, payload: bytes, bookie: BookieId) -> Future[int]:
         """Append an entry, which is on its way to a bookie that does not answer."""
         lane = self.lane(bookie)
-        self.writer.append_async(payload)
+        added = self.writer.append_async(payload)
         self.ground.until(lambda: lane.sending_since is not None)
+        return added
 
     def append_held_up(self) -> Future[int]:
         """Append an entry that two bookies store, and that waits for the third: it is to be left.
@@ -106,7 +107,7 @@ class AgentWorld:
         """
         *others, behind = ensemble(self.writer)
         self.hold(behind)
-        self.writer.append(b"1")
+        self.append_held(b"1", behind).result()
         self.ground.start(behind, is_readonly=True)
         self.look()
         added = self.writer.append_async(b"2")
@@ -426,7 +427,7 @@ def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowled
     gone = ensemble(world.writer)[2]
     world.look()
     world.hold(gone)
-    world.writer.append(b"1")
+    world.append_held(b"1", gone).result()
     world.ground.end_agent(gone)
     world.look_after_a_while()
 
@@ -449,7 +450,7 @@ def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: Ag
     world.writer.append(b"1")
     world.stored(gone, 1)
     world.hold(gone)
-    world.writer.append(b"2")
+    world.append_held(b"2", gone).result()
     world.ground.end_agent(gone)
     world.watch_away(gone)
     world.look()
@@ -583,7 +584,7 @@ def test_nothing_is_held_up_where_the_only_other_bookie_may_not_join_the_ledger(
     world.ground.start(first)
     world.writer.append(b"1")
     world.hold(slow)
-    world.writer.append(b"2")
+    world.append_held(b"2", slow).result()
     world.ground.start(slow, is_readonly=True)
     world.look()
 
@@ -599,7 +600,7 @@ def test_a_gone_bookie_that_nobody_can_replace_costs_no_writer_that_it_lags_behi
     gone = ensemble(world.writer)[2]
     world.look()
     world.hold(gone)
-    world.writer.append(b"1")
+    world.append_held(b"1", gone).result()
     world.ground.end_agent(gone)
     asked: list[int] = []
 
@@ -639,7 +640,7 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
     adds, gone = world.writer._adds, ensemble(world.writer)[0]
     adds._watch.end()
     world.hold(gone)
-    world.writer.append(b"1")
+    world.append_held(b"1", gone).result()
     world.ground.end_agent(gone)
     waited = 0.0
 
