@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from spark_bookkeeper.client.write.columns import check_columns, describe, is_same_type
+from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -110,7 +111,7 @@ def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = [
-        batch.column(number).cast(field.type)
+        in_layout(batch.column(number), field.type)
         if number < batch.num_columns
         else pa.nulls(batch.num_rows, field.type)
         for number, field in enumerate(schema)

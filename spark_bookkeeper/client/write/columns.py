@@ -116,6 +116,12 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_plain(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type), kind.list_size)
+    if pa.types.is_list_view(kind):
+        return pa.list_view(_plain(kind.value_type))
+    if pa.types.is_large_list_view(kind):
+        return pa.large_list_view(_plain(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
