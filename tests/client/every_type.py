@@ -67,7 +67,7 @@ WRAPPED: Final[Mapping[str, Callable[[pa.Array], pa.Array]]] = {
     "list view": lambda a: pa.ListViewArray.from_arrays(*views(a, pa.int32()), a),
     "large list view": lambda a: pa.LargeListViewArray.from_arrays(*views(a, pa.int64()), a),
     "fixed list": lambda a: pa.FixedSizeListArray.from_arrays(
-        a[len(a) % 2 :], 2, mask=pa.array([i == 1 for i in range(len(a) // 2)])
+        a[len(a) % 2 :], 2, mask=pa.array([i == 1 for i in range(len(a) // 2)], pa.bool_())
     ),
     "map": lambda a: pa.MapArray.from_arrays(
         offsets(a, pa.int32()), pa.array(map(str, range(len(a)))), a

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.write.columns import check_columns, describe, is_same_type
+from spark_bookkeeper.client.write.columns import check_new_columns, describe, is_same_type
 from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
@@ -28,7 +28,7 @@ def evolved(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     Raises:
         InvalidArgumentError: it cannot; both are shown, and what is amiss. Nothing was changed.
     """
-    check_columns(new)
+    check_new_columns(new)
     causes = _complaints(list(old), list(new), "column ")
     if causes:
         raise InvalidArgumentError(

@@ -11,7 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, has_dictionary, plain_type
+from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -35,6 +36,55 @@ def check_columns(schema: pa.Schema) -> None:
             "ledger every name is there once. Rename them, for example with df.toDF(...). Nothing "
             f"was created. The schema:\n{describe(schema)}"
         )
+
+
+def check_new_columns(schema: pa.Schema) -> None:
+    """Whether a ledger or log that is made now can have these columns, and rows in them.
+
+    Raises:
+        InvalidArgumentError: what ``check_columns`` raises; or no row could be appended, because a
+            field would have to be null that takes no nulls, or because the values of a dictionary
+            cannot be taken out of it.
+    """
+    check_columns(schema)
+    for field in schema:
+        plain = plain_type(field.type)
+        if has_dictionary(plain) or not _can_be_plain(field.type):
+            raise InvalidArgumentError(
+                f"column {field.name!r} is {field.type}. A ledger has the values of dictionaries, "
+                "without their encoding, and Arrow cannot take these out, so that no row could be "
+                "appended. Give the column a type without dictionaries. Nothing was created"
+            )
+        if (path := _always_null(field.with_type(plain), field.name)) is not None:
+            raise InvalidArgumentError(
+                f"column {path!r} has the type null and takes no nulls, so that no row could be "
+                "appended. Make it nullable, with field.with_nullable(True), or give it another "
+                f"type. Nothing was created. The schema:\n{describe(schema)}"
+            )
+
+
+def _can_be_plain(kind: pa.DataType) -> bool:
+    """Whether Arrow can take the values out of what is dictionary-encoded, which it is asked."""
+    if not pa.types.is_dictionary(kind):
+        return all(_can_be_plain(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        in_layout(pa.nulls(0, kind), plain_type(kind))
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _always_null(field: pa.Field, path: str) -> str | None:
+    """The path to a field, this one or one within it, that takes no nulls and has nothing else."""
+    kind = field.type
+    if field.nullable or pa.types.is_null(kind):
+        return None if field.nullable else path
+    if pa.types.is_run_end_encoded(kind):
+        return _always_null(kind.field(1).with_nullable(False), path)
+    has_all = pa.types.is_struct(kind) or getattr(kind, "list_size", 0) > 0
+    inner = [kind.field(i) for i in range(kind.num_fields)] if has_all else []
+    found = (_always_null(part, f"{path}.{part.name}") for part in inner)
+    return next((path for path in found if path is not None), None)
 
 
 def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
