@@ -26,6 +26,17 @@ def test_a_null_where_none_may_be_is_refused() -> None:
         relabelled(batch, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
 
 
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_a_null_within_a_column_is_refused_whatever_spark_says_of_it(is_nullable: bool) -> None:
+    strict = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    schema = pa.schema([("x", strict)])
+    told = pa.list_(pa.int64()) if is_nullable else strict
+    batch = pa.record_batch({"x": pa.array([[1, None]], told)})
+
+    with pytest.raises(InvalidArgumentError, match=r"'x\.element' of the ledger takes no nulls"):
+        relabelled(batch, schema)
+
+
 def test_a_value_that_does_not_fit_is_refused() -> None:
     batch = pa.record_batch({"id": pa.array([1 << 40], pa.int64())})
 

@@ -115,7 +115,7 @@ def _nulls(
     # Unions and runs have no nulls of their own, only those of their values.
     if not (types.is_union(field.type) or types.is_run_end_encoded(field.type)):
         there = array.is_valid().to_numpy(zero_copy_only=False)
-        if not field.nullable and (count := np.count_nonzero(rows & ~there)):
+        if not field.nullable and (count := int(np.count_nonzero(rows & ~there))):
             yield path, count
         rows = rows & there
     for i, inner in enumerate(_within(field)):
@@ -145,7 +145,7 @@ def _inside(
         at = np.searchsorted(array.run_ends.to_numpy(), at, side="right")
     else:
         child, at = _elements(array, i, rows)
-    counted = np.zeros(len(child), np.bool_)
+    counted: npt.NDArray[np.bool_] = np.zeros(len(child), np.bool_)
     counted[at] = True
     return child, counted
 
