@@ -55,11 +55,11 @@ def check_new_columns(schema: pa.Schema) -> None:
                 "without their encoding, and Arrow cannot take these out, so that no row could be "
                 "appended. Give the column a type without dictionaries. Nothing was created"
             )
-        if (path := _always_null(field.with_type(plain), field.name)) is not None:
+        if _is_always_null(field.with_type(plain)):
             raise InvalidArgumentError(
-                f"column {path!r} has the type null and takes no nulls, so that no row could be "
-                "appended. Make it nullable, with field.with_nullable(True), or give it another "
-                f"type. Nothing was created. The schema:\n{describe(schema)}"
+                f"column {field.name!r} is {field.type} and takes no nulls, and nothing else has "
+                "the type null, so that no row could be appended. Make it, or its field of that "
+                "type, nullable: field.with_nullable(True). Nothing was created"
             )
 
 
@@ -74,17 +74,14 @@ def _can_be_plain(kind: pa.DataType) -> bool:
     return True
 
 
-def _always_null(field: pa.Field, path: str) -> str | None:
-    """The path to a field, this one or one within it, that takes no nulls and has nothing else."""
+def _is_always_null(field: pa.Field) -> bool:
+    """Whether no value can be in a field that takes no nulls."""
     kind = field.type
-    if field.nullable or pa.types.is_null(kind):
-        return None if field.nullable else path
-    if pa.types.is_run_end_encoded(kind):
-        return _always_null(kind.field(1).with_nullable(False), path)
-    has_all = pa.types.is_struct(kind) or getattr(kind, "list_size", 0) > 0
-    inner = [kind.field(i) for i in range(kind.num_fields)] if has_all else []
-    found = (_always_null(part, f"{path}.{part.name}") for part in inner)
-    return next((path for path in found if path is not None), None)
+    inner = list(kind) if pa.types.is_struct(kind) else []
+    if getattr(kind, "list_size", 0) > 0:
+        inner = [kind.value_field]
+    is_void = pa.types.is_null(kind) or any(map(_is_always_null, inner))
+    return is_void and not field.nullable
 
 
 def check_schema(found: pa.Schema, schema: pa.Schema) -> None:

@@ -8,7 +8,7 @@ loses rows or ends the process; and it looks for nulls in structs only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_bookkeeper.errors import InvalidArgumentError
+
+_Places: TypeAlias = npt.NDArray[np.int64]
 
 
 def in_layout(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> Any:
@@ -81,10 +83,9 @@ def check_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema
         InvalidArgumentError: one is elsewhere. The path to it is named.
     """
     for column, field in zip(columns, schema, strict=True):
-        if not _may_refuse(field):
-            continue
-        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            for path, count in _nulls(array, field, np.ones(len(array), np.bool_), field.name):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        for array in chunks if _may_refuse(field) else []:
+            for path, count in _nulls(array, field, np.arange(len(array)), field.name):
                 raise InvalidArgumentError(
                     f"column {path!r} of the ledger takes no nulls, and {count} are in the rows; "
                     "nothing was appended. Fill them, or leave these rows out"
@@ -108,62 +109,39 @@ def _within(field: pa.Field) -> list[pa.Field]:
     return inner
 
 
-def _nulls(
-    array: pa.Array, field: pa.Field, rows: npt.NDArray[np.bool_], path: str
-) -> Iterator[tuple[str, int]]:
-    """Where nulls are that may not be, among some rows, and how many; a null has nothing within."""
+def _nulls(array: pa.Array, field: pa.Field, at: _Places, path: str) -> Iterator[tuple[str, int]]:
+    """Where nulls are that may not be, among values at some places, and how many."""
     # Unions and runs have no nulls of their own, only those of their values.
     if not (types.is_union(field.type) or types.is_run_end_encoded(field.type)):
-        there = array.is_valid().to_numpy(zero_copy_only=False)
-        if not field.nullable and (count := int(np.count_nonzero(rows & ~there))):
-            yield path, count
-        rows = rows & there
+        there = array.is_valid().to_numpy(zero_copy_only=False)[at]
+        if not (field.nullable or there.all()):
+            yield path, int(np.count_nonzero(~there))
+        at = at[there]
     for i, inner in enumerate(_within(field)):
         if _may_refuse(inner):
-            child, counted = _inside(array, i, rows)
-            yield from _nulls(child, inner, counted, f"{path}.{inner.name}")
+            child, places = _inside(array, i, at)
+            yield from _nulls(child, inner, places, f"{path}.{inner.name}")
 
 
-def _inside(
-    array: pa.Array, i: int, rows: npt.NDArray[np.bool_]
-) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """A field of a nested column, and which of its values are in these rows."""
+def _inside(array: pa.Array, i: int, at: _Places) -> tuple[pa.Array, _Places]:
+    """A field of a nested column, and where in it the values of some rows are."""
     array = getattr(array, "storage", array)
     kind = array.type
     if types.is_struct(kind):
-        return array.field(i), rows
+        return array.field(i), at
+    if types.is_run_end_encoded(kind):
+        return array.values, np.searchsorted(array.run_ends, at + array.offset, side="right")
     if types.is_union(kind):  # ``type_codes`` and ``offsets`` of a slice are those of its array
         _, codes, *offsets = array.buffers()[: kind.num_buffers]
-        turns = np.frombuffer(codes, np.int8)[array.offset :][: len(array)]
-        rows = rows & (turns == kind.type_codes[i])
-        if kind.mode == "sparse":
-            return array.field(i), rows
-        child, at = array.field(i), np.frombuffer(offsets[0], np.int32)[array.offset :]
-        at = at[: len(array)][rows]
-    elif types.is_run_end_encoded(kind):
-        child, at = array.values, np.flatnonzero(rows) + array.offset
-        at = np.searchsorted(array.run_ends.to_numpy(), at, side="right")
-    else:
-        child, at = _elements(array, i, rows)
-    counted: npt.NDArray[np.bool_] = np.zeros(len(child), np.bool_)
-    counted[at] = True
-    return child, counted
-
-
-def _elements(
-    array: pa.Array, i: int, rows: npt.NDArray[np.bool_]
-) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Values of lists or maps, and where those of these rows are among them."""
-    kind = array.type
-    child = (array.keys, array.items)[i] if types.is_map(kind) else array.values
+        at = at[np.frombuffer(codes, np.int8)[at + array.offset] == kind.type_codes[i]]
+        starts = np.frombuffer(offsets[0], np.int32)[at + array.offset] if offsets else at
+        return array.field(i), starts
     if types.is_fixed_size_list(kind):
-        starts = (np.arange(len(array)) + array.offset) * kind.list_size
-        sizes = np.full(len(array), kind.list_size)
+        starts, sizes = (at + array.offset) * kind.list_size, np.full(len(at), kind.list_size)
     else:
-        starts = array.offsets.to_numpy().astype(np.int64)
-        is_view = hasattr(array, "sizes")
-        sizes = array.sizes.to_numpy() if is_view else np.diff(starts)
-        starts = starts[: len(array)]
-    starts, sizes = starts[rows], sizes[rows].astype(np.int64)
-    ends = np.cumsum(sizes)
-    return child, np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + sizes, sizes)
+        offsets = array.offsets.to_numpy().astype(np.int64)
+        starts = offsets[at]
+        sizes = array.sizes.to_numpy()[at] if hasattr(array, "sizes") else offsets[at + 1] - starts
+    child = (array.keys, array.items)[i] if types.is_map(kind) else array.values
+    befores = np.cumsum(sizes) - sizes
+    return child, np.repeat(starts - befores, sizes) + np.arange(sizes.sum())
