@@ -7,6 +7,7 @@ import decimal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 DAY: Final = datetime.date(2024, 2, 29)
@@ -21,7 +22,8 @@ LEAVES: Final[Mapping[pa.DataType, list[Any]]] = {
     pa.bool_(): [True, False, None, True, False, True],
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), NUMBERS),
     **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), NUMBERS),
-    **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), NUMBERS),
+    **dict.fromkeys((pa.float32(), pa.float64()), NUMBERS),
+    pa.float16(): [number and np.float16(number) for number in NUMBERS],
     **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), TEXTS),
     **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), BYTES),
     pa.binary(2): [b"aa", None, b"cc", b"dd", b"ee", b"ff"],
