@@ -70,8 +70,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionary encoding, at any depth."""
-    if not _has_dictionary(kind):
+    """The type without dictionary encoding, at any depth but in unions, runs and list views."""
+    if not has_dictionary(kind):
         return kind
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -92,14 +92,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(fields[0], kind.list_size)
     if pa.types.is_list(kind):
         return pa.list_(fields[0])
-    raise InvalidArgumentError(
-        f"dictionary encoding inside {kind} is not supported; cast the column to a plain type"
-    )
+    return kind
 
 
-def _has_dictionary(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    if pa.types.is_nested(kind):
-        return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
-    return False
+def has_dictionary(kind: Any) -> bool:
+    """Whether something in it is dictionary-encoded, at any depth."""
+    kind = getattr(kind, "storage_type", kind)
+    inner = (kind.field(i).type for i in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(map(has_dictionary, inner))

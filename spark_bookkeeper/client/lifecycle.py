@@ -22,7 +22,7 @@ from spark_bookkeeper.client.ledger import (
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import Frames
-from spark_bookkeeper.client.write.columns import check_columns
+from spark_bookkeeper.client.write.columns import check_new_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration, Versioned
@@ -122,7 +122,7 @@ def make_ledger(
     _check_labels(labels or {})
     wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
     if schema is not None:
-        check_columns(schema)
+        check_new_columns(schema)
     encoding = LedgerEncoding(
         PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
     )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.client.write.bulk import Frames
+from spark_bookkeeper.client.write.columns import check_new_columns
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.listing import list_ledgers
@@ -43,10 +44,11 @@ def create_log(
 
     Raises:
         LogExistsError: there is one of that name. Nothing was changed.
-        InvalidArgumentError: no log can have that name.
+        InvalidArgumentError: no log can have that name, or no row these columns.
         MetadataFormatError, MetadataUnavailableError, RecoveryUndecidedError: ledgers of an
             earlier log of that name, which was deleted, cannot be. No log was made.
     """
+    check_new_columns(options.schema)
     truncation.finish_deletion(context, name)
     head = LogHead(context.runtime.token(), options.to_json())
     return Log(context, name, logs.create_log(context.store.registers, name, head), frames)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.write.layouts import check_nulls, in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -187,14 +188,7 @@ def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         )
 
     made = _converted(batch, schema, refusal)
-    if made is batch:
-        return batch
-    for column, field in zip(made.columns, schema, strict=True):
-        if not field.nullable and column.null_count:
-            raise InvalidArgumentError(
-                f"column {field.name!r} of the ledger takes no nulls, and the rows have some; "
-                "nothing was appended"
-            )
+    check_nulls(made.columns, schema)
     return made
 
 
@@ -226,45 +220,7 @@ def _converted(
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         try:
-            columns.append(relabelled_array(column, field.type))
+            columns.append(in_layout(column, field.type))
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgumentError(refusal(field, column.type, error)) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def relabelled_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values under a type that differs in time zone labels, nullability or layout.
-
-    Lists, structs and maps keep their buffers. Arrow's own cast refuses a null struct or list
-    whose fields take no nulls, although nothing is in them; Spark makes such values.
-    """
-    if array.type == kind:
-        return array
-    if pa.types.is_list(array.type) and pa.types.is_list(kind):
-        values = relabelled_array(array.values, kind.value_type)
-        return _around(array, kind, values)
-    if pa.types.is_map(array.type) and pa.types.is_map(kind):
-        entries = pa.StructArray.from_arrays(
-            [
-                relabelled_array(array.keys, kind.key_type),
-                relabelled_array(array.items, kind.item_type),
-            ],
-            fields=[kind.key_field, kind.item_field],
-        )
-        return _around(array, kind, entries)
-    if pa.types.is_struct(array.type) and pa.types.is_struct(kind) and kind.num_fields:
-        if array.type.names != kind.names:
-            raise ValueError(f"{array.type} has other fields than {kind}")
-        fields = list(kind)
-        columns = [relabelled_array(array.field(i), f.type) for i, f in enumerate(fields)]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
-    return array.cast(kind)
-
-
-def _around(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """A list or map like another one, around other values."""
-    buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(
-        kind, len(array), buffers, array.null_count, array.offset, children=[child]
-    )

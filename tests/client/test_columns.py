@@ -7,14 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.encoding import plain_schema
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.projection import present_in, projected, under
-from spark_bookkeeper.client.write.columns import check_columns, check_schema
+from spark_bookkeeper.client.write.columns import check_columns, check_new_columns, check_schema
+from spark_bookkeeper.client.write.rows import to_table
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
+from tests.client.every_type import ARRAYS, WRAPPED
 
 LEDGER = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -33,6 +36,53 @@ def test_a_name_that_is_there_twice_is_refused_by_name() -> None:
 
 def test_names_may_differ_only_in_case_and_hold_any_character() -> None:
     check_columns(pa.schema([("x", pa.int64()), ("X", pa.int64()), ("a.b `c`", pa.int64())]))
+
+
+VOID = pa.field("n", pa.null()).with_nullable(False)
+WORDS = pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (VOID, r"'n' is null and takes no nulls.*with_nullable\(True\)"),
+        (pa.field("x", pa.struct([VOID]), nullable=False), "'x' is struct<n: null not null>"),
+        (pa.field("x", pa.list_(VOID, 2), nullable=False), "'x' is fixed_size_list<n: null not"),
+        (pa.field("x", pa.list_view(WORDS)), "'x'.*without dictionaries"),
+        (pa.field("x", pa.run_end_encoded(pa.int16(), WORDS)), "'x'.*without dictionaries"),
+        (pa.field("x", pa.dense_union([pa.field("a", WORDS)])), "'x'.*without dictionaries"),
+        (pa.field("x", pa.opaque(WORDS, "a", "b")), "'x'.*without dictionaries"),
+        (
+            pa.field("x", pa.dictionary(pa.int8(), pa.run_end_encoded(pa.int32(), pa.string()))),
+            "'x'.*without dictionaries",
+        ),
+    ],
+    ids=str,
+)
+def test_columns_that_no_row_can_have_are_refused_before_anything_is_made(
+    ground: Ground, field: pa.Field, said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        check_new_columns(pa.schema([("id", pa.int64()), field]))
+    with pytest.raises(InvalidArgumentError, match="Nothing was created"):
+        lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=pa.schema([field]))
+    assert list(ground.context.store.ledger_ids()) == []
+
+
+def test_a_ledger_takes_the_table_of_which_it_has_the_schema() -> None:
+    for array in ARRAYS:
+        words = pa.array(["a", None] * (len(array) // 2) + ["b"] * (len(array) % 2))
+        inner = pa.StructArray.from_arrays([array, words.dictionary_encode()], ["a", "d"])
+        for column in (array, words.dictionary_encode(), inner, WRAPPED["fixed list"](inner)):
+            rows = pa.table({"x": column})
+            check_new_columns(rows.schema)
+            assert to_table(rows, plain_schema(rows.schema)).to_pylist() == rows.to_pylist()
+
+
+def test_what_may_be_null_or_empty_may_have_nulls_alone() -> None:
+    for kind in (pa.list_(VOID), pa.list_(VOID, 0), pa.map_(pa.string(), VOID)):
+        check_new_columns(pa.schema([pa.field("x", kind, nullable=False)]))
+    check_new_columns(pa.schema([pa.field("x", pa.struct([VOID]))]))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.write.columns import check_columns, describe, is_same_type
+from spark_bookkeeper.client.write.columns import check_new_columns, describe, is_same_type
+from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -27,7 +28,7 @@ def evolved(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     Raises:
         InvalidArgumentError: it cannot; both are shown, and what is amiss. Nothing was changed.
     """
-    check_columns(new)
+    check_new_columns(new)
     causes = _complaints(list(old), list(new), "column ")
     if causes:
         raise InvalidArgumentError(
@@ -110,7 +111,7 @@ def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = [
-        batch.column(number).cast(field.type)
+        in_layout(batch.column(number), field.type)
         if number < batch.num_columns
         else pa.nulls(batch.num_rows, field.type)
         for number, field in enumerate(schema)

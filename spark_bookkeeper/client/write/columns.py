@@ -11,7 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, has_dictionary, plain_type
+from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -35,6 +36,52 @@ def check_columns(schema: pa.Schema) -> None:
             "ledger every name is there once. Rename them, for example with df.toDF(...). Nothing "
             f"was created. The schema:\n{describe(schema)}"
         )
+
+
+def check_new_columns(schema: pa.Schema) -> None:
+    """Whether a ledger or log that is made now can have these columns, and rows in them.
+
+    Raises:
+        InvalidArgumentError: what ``check_columns`` raises; or no row could be appended, because a
+            field would have to be null that takes no nulls, or because the values of a dictionary
+            cannot be taken out of it.
+    """
+    check_columns(schema)
+    for field in schema:
+        plain = plain_type(field.type)
+        if has_dictionary(plain) or not _can_be_plain(field.type):
+            raise InvalidArgumentError(
+                f"column {field.name!r} is {field.type}. A ledger has the values of dictionaries, "
+                "without their encoding, and Arrow cannot take these out, so that no row could be "
+                "appended. Give the column a type without dictionaries. Nothing was created"
+            )
+        if _is_always_null(field.with_type(plain)):
+            raise InvalidArgumentError(
+                f"column {field.name!r} is {field.type} and takes no nulls, and nothing else has "
+                "the type null, so that no row could be appended. Make it, or its field of that "
+                "type, nullable: field.with_nullable(True). Nothing was created"
+            )
+
+
+def _can_be_plain(kind: pa.DataType) -> bool:
+    """Whether Arrow can take the values out of what is dictionary-encoded, which it is asked."""
+    if not pa.types.is_dictionary(kind):
+        return all(_can_be_plain(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        in_layout(pa.nulls(0, kind), plain_type(kind))
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_always_null(field: pa.Field) -> bool:
+    """Whether no value can be in a field that takes no nulls."""
+    kind = field.type
+    inner = list(kind) if pa.types.is_struct(kind) else []
+    if getattr(kind, "list_size", 0) > 0:
+        inner = [kind.value_field]
+    is_void = pa.types.is_null(kind) or any(map(_is_always_null, inner))
+    return is_void and not field.nullable
 
 
 def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
@@ -116,6 +163,12 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_plain(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type), kind.list_size)
+    if pa.types.is_list_view(kind):
+        return pa.list_view(_plain(kind.value_type))
+    if pa.types.is_large_list_view(kind):
+        return pa.large_list_view(_plain(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _plain(field.type)) for field in kind])
     if pa.types.is_map(kind):

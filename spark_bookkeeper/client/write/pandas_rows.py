@@ -2,17 +2,23 @@
 
 pandas has fewer types than a ledger: no integers with nulls, no dates, often nanoseconds, and
 ``object`` for the rest. So a column need not have the ledger's type, but every value must have an
-exact form in it; Arrow's own conversion is laxer (1.5 becomes 1, a wall clock becomes UTC).
+exact form in it; Arrow's own conversion is laxer (1.5 becomes 1, a wall clock becomes UTC). So what
+Arrow made is turned back and compared, but for columns whose cast Arrow checks by itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+import decimal
+from contextlib import suppress
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
 from spark_bookkeeper.client.write.columns import is_same_type, schema_mismatch
+from spark_bookkeeper.client.write.layouts import check_nulls, in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -39,9 +45,10 @@ def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:
     try:
         _check_labels(frame, schema)
         arrays = [_array(frame.iloc[:, i], field) for i, field in enumerate(schema)]
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         found = "\n".join(f"  {label}: {kind}" for label, kind in frame.dtypes.items())
         raise InvalidArgumentError(schema_mismatch(found, schema, error)) from error
+    check_nulls(arrays, schema)
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -60,53 +67,60 @@ def _check_labels(frame: Any, schema: pa.Schema) -> None:
 
 def _array(column: Any, field: pa.Field) -> pa.Array | pa.ChunkedArray:
     """A column as the ledger's type. Raises ``ValueError`` or what Arrow raises."""
-    try:
-        found = pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # no type by itself: pairs of a map, for example
-        if not types.is_nested(field.type):
-            raise
-        made = pa.array(column, field.type, from_pandas=True)
-    else:
-        if not _is_exact(found.type, field.type):
-            raise ValueError(f"column {field.name!r}: {found.type} is not made into {field.type}")
-        is_rebuilt = types.is_nested(field.type) and found.type != field.type
-        made = (
-            pa.array(column, field.type, from_pandas=True)
-            if is_rebuilt  # fields by name, in the ledger's order; Arrow's cast wants its own
-            else found.cast(field.type)
+    from spark_bookkeeper.client.write.pandas_values import first_changed
+
+    kind = field.type
+    found = _typed(column)
+    if found is not None and _is_checked_by_arrow(found.type, kind):
+        with suppress(pa.ArrowInvalid):  # some values have an exact form, though not every one has
+            return in_layout(found, kind)
+    given = list(column)
+    made = pa.array(given, kind, from_pandas=True)
+    read = made.to_pylist()
+    row = first_changed(given, read)
+    if row is not None:
+        raise ValueError(
+            f"column {field.name!r}: {given[row]!r} in row {row} is not made into {kind}, where it "
+            f"would be {read[row]!r}; convert it before"
         )
-    if made.null_count and not field.nullable:
-        raise ValueError(f"column {field.name!r} takes no nulls, and {made.null_count} are in it")
     return made
 
 
-def _is_exact(found: pa.DataType, wanted: pa.DataType, is_inside: bool = False) -> bool:
-    """Whether Arrow keeps every value as it is when it converts a column, or fails.
+_ALONE: Final = frozenset((str, bytes, bool, datetime.date, decimal.Decimal))
+"""Types of Python whose values Arrow takes for one type of its own, if there are no others."""
 
-    Args:
-        is_inside: of a list or struct, whose values Arrow converts without checking fractions.
+
+def _typed(column: Any) -> pa.Array | pa.ChunkedArray | None:
+    """A column of which every value has one type, as Arrow has it; ``None`` for any objects.
+
+    Categories and what is sparse may be objects, too.
     """
-    if types.is_null(found) or is_same_type(found, wanted):
+    is_object = column.dtype == object
+    if not (is_object or isinstance(column.dtype, np.dtype)):
+        is_object = not hasattr(column.array, "__arrow_array__")
+    if not is_object:
+        return pa.array(column, from_pandas=True)
+    objects = column.to_numpy(dtype=object)
+    kinds = set(map(type, objects))
+    if len(kinds) > 1:
+        kinds = set(map(type, column.dropna().to_numpy(dtype=object)))
+    if len(kinds) == 1 and kinds <= _ALONE:
+        with suppress(pa.ArrowException):
+            return pa.array(objects, from_pandas=True)
+    return None
+
+
+def _is_checked_by_arrow(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow's cast of a column keeps every value as it is, or fails."""
+    if is_same_type(found, wanted):
         return True
-    if types.is_dictionary(found):
-        return _is_exact(found.value_type, wanted, is_inside)
+    is_float = types.is_float32(wanted) or types.is_float64(wanted)
     if types.is_integer(found):
-        numbers = (types.is_integer, types.is_floating, types.is_decimal)
-        return any(of(wanted) for of in numbers)
-    if types.is_floating(found):  # integers with nulls are floats in pandas
-        is_wider = types.is_floating(wanted) and found.bit_width <= wanted.bit_width
-        return bool(is_wider or (types.is_integer(wanted) and not is_inside))
-    if types.is_timestamp(found):
-        is_wall_clock = found.tz is None
-        return bool(types.is_timestamp(wanted) and is_wall_clock == (wanted.tz is None))
-    if types.is_struct(found) and types.is_struct(wanted):
-        names = {field.name for field in wanted}
-        return all(
-            f.name in names and _is_exact(f.type, wanted.field(f.name).type, True) for f in found
-        )
-    if types.is_list(found) and (types.is_list(wanted) or types.is_large_list(wanted)):
-        return _is_exact(found.value_type, wanted.value_type, True)
-    if types.is_binary(found):
-        return bool(types.is_fixed_size_binary(wanted))
-    alike = (types.is_decimal, types.is_time, types.is_duration, types.is_date)
+        return bool(is_float or types.is_integer(wanted) or types.is_decimal(wanted))
+    if types.is_float32(found) or types.is_float64(found):  # integers with nulls, in pandas
+        is_wider = is_float and found.bit_width <= wanted.bit_width
+        return bool(is_wider or types.is_integer(wanted))
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        return (found.tz is None) == (wanted.tz is None)
+    alike = (types.is_decimal, types.is_duration)
     return any(of(found) and of(wanted) for of in alike)

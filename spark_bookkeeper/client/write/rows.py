@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.messages import check_entry_size
 from spark_bookkeeper.client.write.columns import check_schema, describe, schema_mismatch
+from spark_bookkeeper.client.write.layouts import check_nulls, in_layout
 from spark_bookkeeper.client.write.list_offsets import table_with_list_offsets
 from spark_bookkeeper.client.write.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -31,9 +32,14 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
         data = _table_of_stream(data)
     check_schema(data.schema, schema)
     try:
-        return table_with_list_offsets(data).cast(schema)
+        found = table_with_list_offsets(data).columns
+        columns = [
+            in_layout(column, kind) for column, kind in zip(found, schema.types, strict=True)
+        ]
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(schema_mismatch(describe(data.schema), schema, error)) from error
+    check_nulls(columns, schema)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _table_of_stream(data: Any) -> pa.Table:
@@ -122,9 +128,8 @@ def split_evenly(table: pa.Table, count: int) -> Iterator[pa.RecordBatch]:
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """A table of less than 2 GiB as a single record batch."""
     if table.num_rows == 0:
-        return pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in table.schema], schema=table.schema
-        )
+        nothing = [c.chunk(0) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
+        return pa.RecordBatch.from_arrays(nothing, schema=table.schema)
     (batch,) = few_batches(table)
     return batch
 

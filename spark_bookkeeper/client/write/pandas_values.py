@@ -1,0 +1,62 @@
+"""Values of pandas beside what Arrow made of them: are they the same?
+
+Only imported when there is a frame: it needs pandas, which takes long to import.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+_PLAIN: Final = {bool, str, bytes, int, float, decimal.Decimal, datetime.date, datetime.timedelta}
+"""Types whose values are the same where they are equal. ``True`` is no 1, though it is equal."""
+
+
+def first_changed(given: Sequence[Any], read: Sequence[Any]) -> int | None:
+    """The first index at which another value is read than was given; ``None`` where none is.
+
+    Numbers are compared exactly, and instants by when they are. A wall clock is no instant, a date
+    no midnight, and a bool no number. NaN, NaT and NA are read as null.
+    """
+    pairs = zip(given, read, strict=True)
+    return next((i for i, pair in enumerate(pairs) if not _is_same(*pair)), None)
+
+
+def _is_same(given: Any, read: Any) -> bool:
+    if type(given) is type(read) and type(read) in _PLAIN and given == read:
+        return True
+    if read is None or read != read:  # a NaN
+        return given is None or pd.isna(given) is True
+    if isinstance(read, dict):
+        return (
+            isinstance(given, Mapping)
+            and given.keys() <= read.keys()
+            and all(_is_same(given.get(name), value) for name, value in read.items())
+        )
+    if isinstance(read, pa.MonthDayNano):
+        return bool(pa.scalar(given).as_py() == read)
+    if isinstance(read, (list, tuple)):  # a map is read as pairs
+        values = given.items() if isinstance(given, Mapping) else given
+        if isinstance(given, np.ndarray) and given.dtype.kind in "iuf":
+            values = given.tolist()  # quicker than one by one
+        is_as_long = hasattr(given, "__len__") and len(given) == len(read)
+        return is_as_long and all(map(_is_same, values, read))
+    if isinstance(given, np.generic):
+        is_time = isinstance(given, (np.datetime64, np.timedelta64))
+        given = pd.Series([given]).iloc[0] if is_time else given.item()
+    if isinstance(given, bool) or isinstance(read, bool):
+        return given is read
+    if isinstance(read, datetime.datetime):
+        return isinstance(given, datetime.datetime) and _moment(given) == _moment(read)
+    return bool(given == read)
+
+
+def _moment(value: datetime.datetime) -> datetime.datetime:
+    """In UTC where it is an instant: others are unequal in an hour that there is twice."""
+    return value if value.utcoffset() is None else value.astimezone(datetime.timezone.utc)
