@@ -10,7 +10,7 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -19,8 +19,12 @@ from spark_bookkeeper.bookie.framing import read_columns
 
 _SCHEMAS_KEPT: Final = 256
 
-_physical: dict[int, tuple[pa.Schema, pa.Schema]] = {}
-"""By the schema's identity, which is quicker than its hash; it is kept, since that is a key."""
+_Known: TypeAlias = tuple[pa.Schema, pa.Schema, bool]
+
+_physical: dict[int, _Known] = {}
+"""By the schema's identity, which is quicker than its hash; it is kept, since that is a key. Behind
+it are the physical schema, and whether Arrow can show the one's columns as the other's.
+"""
 
 
 def read_batch(
@@ -40,33 +44,46 @@ def read_batch(
         Exception: one of ``framing.UNDECODABLE``; it is no such message, or points elsewhere.
     """
     data = pa.py_buffer(message)
-    physical = _physical_schema(schema)
-    if is_compressed and columns:
-        batch = read_columns(data, schema, columns)
-    else:
-        batch = pa.ipc.read_record_batch(data, schema)
-        batch = batch if columns is None else batch.select(list(columns))
+    _, physical, has_views = _physical_schema(schema)
+    batch = _decoded(data, schema, columns, is_compressed=is_compressed)
     if physical is schema:
         batch.validate(full=True)
-    elif is_compressed:
+    elif is_compressed and has_views:
         batch.validate()
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             column.view(physical.field(name).type).validate(full=True)
     else:
-        rows = pa.ipc.read_record_batch(data, physical)
-        (rows if columns is None else rows.select(list(columns))).validate(full=True)
+        _decoded(data, physical, columns, is_compressed=is_compressed).validate(full=True)
     return batch
 
 
-def _physical_schema(schema: pa.Schema) -> pa.Schema:
+def _decoded(
+    data: pa.Buffer, schema: pa.Schema, columns: Sequence[str] | None, *, is_compressed: bool
+) -> pa.RecordBatch:
+    if is_compressed and columns:
+        return read_columns(data, schema, columns)
+    batch = pa.ipc.read_record_batch(data, schema)
+    return batch if columns is None else batch.select(list(columns))
+
+
+def _physical_schema(schema: pa.Schema) -> _Known:
     known = _physical.get(id(schema))
     if known is None:
         if len(_physical) >= _SCHEMAS_KEPT:
             _physical.clear()
         physical = pa.schema([_physical_field(field) for field in schema])
         is_same = physical.types == schema.types
-        known = _physical[id(schema)] = schema, schema if is_same else physical
-    return known[1]
+        has_views = not any(map(_has_bufferless, schema.types))
+        known = _physical[id(schema)] = schema, schema if is_same else physical, has_views
+    return known
+
+
+def _has_bufferless(kind: pa.DataType) -> bool:
+    """Whether something in it has no buffers of its own: Arrow's view gives it a wrong length."""
+    if pa.types.is_null(kind) or pa.types.is_run_end_encoded(kind):
+        return True
+    kind = getattr(kind, "storage_type", kind)
+    return any(_has_bufferless(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def physical_type(kind: pa.DataType) -> pa.DataType:

@@ -15,6 +15,7 @@ from spark_bookkeeper.bookie.decoding import physical_type, read_batch
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.messages import encode_batches
+from tests.client.every_type import ARRAYS
 
 TEXT = ["abcdef", None, "ghi"]
 
@@ -64,6 +65,21 @@ def test_rows_are_read_as_they_were_written(kind: str, compression: str | None) 
         batch = read_batch(message, schema, columns, is_compressed=is_compressed)
         assert batch.equals(whole if columns is None else whole.select(columns))
         assert batch.num_rows == 3
+
+
+def test_rows_within_others_are_read_when_they_are_compressed() -> None:
+    """Of a column without buffers Arrow's view within a list has as many values as the list."""
+    for array in ARRAYS:
+        texts = pa.array(["text"] * len(array))
+        inner = pa.StructArray.from_arrays([texts, array], ["a", "b"])
+        column = pa.ListArray.from_arrays(pa.array([0, 0, len(array)], pa.int32()), inner)
+        whole = pa.record_batch([column], ["a"])
+        encoding = LedgerEncoding(whole.schema, compression="lz4")
+        (message,) = encode_batches(encoding, [whole])
+
+        for columns in (None, ["a"]):
+            batch = read_batch(bytes(message), whole.schema, columns, is_compressed=True)
+            assert batch.equals(whole) or batch.to_pylist() == whole.to_pylist(), array.type
 
 
 OFFSETS = [
