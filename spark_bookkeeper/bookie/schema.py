@@ -43,7 +43,7 @@ PART_KEY: Final = b"spark-bookkeeper.part"
 """JSON in the schema of a part: format version, ledger and nonce."""
 
 _SLOT_NAME = re.compile(r"([0-9]{20})\.arrow")
-_LEDGER_NAME = re.compile(r"([0-9]+)-([0-9A-Za-z]+)")
+_LEDGER_NAME = re.compile(r"([0-9]+)-([0-9A-Za-z]{1,200})")  # as `plain_name` has it
 COPY_DIGITS: Final = 16
 """In the name of a copy, of what is in it; behind them are those of the era."""
 _COPY_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]+)(?:-[0-9]+)?\.arrow")
