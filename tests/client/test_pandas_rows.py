@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write import pandas_values
+from spark_bookkeeper.client.write.pandas_values import first_changed
 from spark_bookkeeper.client.write.rows import to_table
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -272,6 +274,35 @@ def test_what_has_an_exact_form_is_taken_and_nothing_else(
             to_table(frame, schema)
     else:
         assert to_table(frame, schema)["x"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pd.date_range("2026", periods=3, tz="Europe/Berlin"), pa.timestamp("us", "UTC")),
+        ([np.ones(2, "f4"), None, np.full(2, np.nan, "f4")], pa.list_(pa.float32())),
+        ([np.ones(2, "i8"), np.ones(0, "i8")], pa.large_list(pa.int64())),
+        ([np.array([True])], pa.list_(pa.bool_())),
+        ([np.array([1, "NaT"], "M8[ns]")], pa.list_(pa.timestamp("ns"))),
+    ],
+    ids=str,
+)
+def test_no_value_is_looked_at_where_arrow_checks_all(
+    values: Any, kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes a hundred times as long, and much memory."""
+    frame, schema = pd.DataFrame({"x": values}), pa.schema([("x", kind)])
+    compared = pa.array(list(frame["x"]), kind, from_pandas=True).to_pylist()
+    assert first_changed(list(frame["x"]), compared) is None
+    monkeypatch.setattr(pandas_values, "first_changed", None)
+
+    assert to_table(frame, schema)["x"].to_pylist() == compared
+
+
+def test_a_value_far_behind_others_is_named_with_its_row() -> None:
+    frame = pd.DataFrame({"x": [[1]] * 1500 + [[2.5]]})
+    with pytest.raises(InvalidArgumentError, match=r"\[2.5\] in row 1500 .* would be \[2\]"):
+        to_table(frame, pa.schema([("x", pa.list_(pa.int64()))]))
 
 
 def test_what_is_read_as_pandas_can_be_appended_again() -> None:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import datetime
 import decimal
 import zoneinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from spark_bookkeeper.client.write.pandas_values import first_changed
 
 NOON = datetime.datetime(2026, 10, 25, 12)  # noqa: DTZ001  (a wall clock)
 UTC = datetime.timezone.utc
 TWICE = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=1)
+
+
+class Pair(NamedTuple):
+    """Its order is not that of the struct."""
+
+    b: int
+    a: int
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,11 @@ TWICE = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/
         (np.array([1.0, 2.0]), [1, 2]),
         ({"b": 1}, {"a": None, "b": 1}),
         ({"a": {"b": 1}}, {"a": [("b", 1)]}),
+        ((1, 2.0), {"a": 1, "b": 2}),
+        (Pair(b=1, a=2), {"a": 2, "b": 1}),
+        (Row(a=1, b=2), {"a": 1, "b": 2}),
+        ([("a", 1)], {"a": 1, "b": None}),
+        (np.array([1, "NaT"], "M8[ns]"), [pd.Timestamp(1), None]),
     ],
     ids=str,
 )
@@ -63,7 +76,11 @@ def test_the_same_value_in_another_form_is_the_same(given: Any, read: Any) -> No
         (None, 0),
         ([1], [1, None]),
         ({"a": 1, "z": None}, {"a": 1}),
-        ((1,), {"a": 1}),
+        ((1,), {"a": 1, "b": None}),
+        (Pair(2, 1), {"a": 2, "b": 1}),
+        (Row(b=2, a=1), {"a": 2, "b": 1}),
+        ([("a", 1), ("a", 1)], {"a": 1}),
+        (np.array([1, 2], "M8[ns]"), [pd.Timestamp(1), pd.Timestamp(3)]),
         ({"a": 2.5}, [("a", 2)]),
     ],
     ids=str,

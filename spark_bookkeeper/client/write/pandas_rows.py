@@ -76,15 +76,20 @@ def _array(column: Any, field: pa.Field) -> pa.Array | pa.ChunkedArray:
             return in_layout(found, kind)
     given = list(column)
     made = pa.array(given, kind, from_pandas=True)
-    read = made.to_pylist()
-    row = first_changed(given, read)
-    if row is not None:
-        raise ValueError(
-            f"column {field.name!r}: {given[row]!r} in row {row} is not made into {kind}, where it "
-            f"would be {read[row]!r}; convert it before"
-        )
+    for start in range(0, len(given), _ROWS_COMPARED):
+        read = made[start : start + _ROWS_COMPARED].to_pylist()
+        found_at = first_changed(given[start : start + _ROWS_COMPARED], read)
+        if found_at is not None:
+            row = start + found_at
+            raise ValueError(
+                f"column {field.name!r}: {given[row]!r} in row {row} is not made into {kind}, "
+                f"where it would be {read[found_at]!r}; convert it before"
+            )
     return made
 
+
+_ROWS_COMPARED: Final = 1000
+"""At a time: a value of Python takes many times the memory of Arrow's."""
 
 _ALONE: Final = frozenset((str, bytes, bool, datetime.date, decimal.Decimal))
 """Types of Python whose values Arrow takes for one type of its own, if there are no others."""
@@ -95,16 +100,21 @@ def _typed(column: Any) -> pa.Array | pa.ChunkedArray | None:
 
     Categories and what is sparse may be objects, too.
     """
-    is_object = column.dtype == object
-    if not (is_object or isinstance(column.dtype, np.dtype)):
-        is_object = not hasattr(column.array, "__arrow_array__")
-    if not is_object:
+    if column.dtype != object and (
+        isinstance(column.dtype, np.dtype)
+        or hasattr(column.dtype, "tz")  # instants
+        or hasattr(column.array, "__arrow_array__")
+    ):
         return pa.array(column, from_pandas=True)
     objects = column.to_numpy(dtype=object)
     kinds = set(map(type, objects))
     if len(kinds) > 1:
         kinds = set(map(type, column.dropna().to_numpy(dtype=object)))
-    if len(kinds) == 1 and kinds <= _ALONE:
+    is_alone = len(kinds) == 1 and kinds <= _ALONE
+    if kinds == {np.ndarray}:  # as vectors are
+        dtypes = {each.dtype for each in objects if isinstance(each, np.ndarray)}
+        is_alone = len(dtypes) == 1 and dtypes.pop().kind in "biufmM"
+    if is_alone:
         with suppress(pa.ArrowException):
             return pa.array(objects, from_pandas=True)
     return None

@@ -34,6 +34,7 @@ def _is_same(given: Any, read: Any) -> bool:
     if read is None or read != read:  # a NaN
         return given is None or pd.isna(given) is True
     if isinstance(read, dict):
+        given = _by_name(given, read)
         return (
             isinstance(given, Mapping)
             and given.keys() <= read.keys()
@@ -43,8 +44,9 @@ def _is_same(given: Any, read: Any) -> bool:
         return bool(pa.scalar(given).as_py() == read)
     if isinstance(read, (list, tuple)):  # a map is read as pairs
         values = given.items() if isinstance(given, Mapping) else given
-        if isinstance(given, np.ndarray) and given.dtype.kind in "iuf":
-            values = given.tolist()  # quicker than one by one
+        if isinstance(given, np.ndarray):  # quicker than one by one
+            is_time = given.dtype.kind in "mM"
+            values = pd.Series(given) if is_time else given.tolist()
         is_as_long = hasattr(given, "__len__") and len(given) == len(read)
         return is_as_long and all(map(_is_same, values, read))
     if isinstance(given, np.generic):
@@ -55,6 +57,18 @@ def _is_same(given: Any, read: Any) -> bool:
     if isinstance(read, datetime.datetime):
         return isinstance(given, datetime.datetime) and _moment(given) == _moment(read)
     return bool(given == read)
+
+
+def _by_name(given: Any, read: Mapping[str, Any]) -> Any:
+    """What Arrow takes for a struct beside a mapping: values in the order of the fields, which may
+    have names of their own, and pairs.
+    """
+    if isinstance(given, tuple) and len(given) == len(read):
+        names = getattr(given, "_fields", None) or getattr(given, "__fields__", None)
+        return dict(zip(names or read, given, strict=True))
+    if isinstance(given, list) and len(dict(given)) == len(given):
+        return dict(given)
+    return given
 
 
 def _moment(value: datetime.datetime) -> datetime.datetime:
