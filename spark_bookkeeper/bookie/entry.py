@@ -108,6 +108,9 @@ class StoredEntry(NamedTuple):
     """When its writer took it, in milliseconds since 1970 by the writer's clock: for people, and
     never for a decision (SLOT-LOG rule R17). ``None`` where an earlier version wrote it."""
 
+    rows: pa.RecordBatch | None = None
+    """What ``batch`` gives, where somebody has asked for it and kept it."""
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the entry itself."""
@@ -135,6 +138,8 @@ class StoredEntry(NamedTuple):
         """
         if self.is_payload:
             return payload_batch(bytes(self.data), self.schema)
+        if self.rows is not None:
+            return self.rows
         try:
             return read_batch(self.data, self.schema)
         except UNDECODABLE as error:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import Buffer
 
+from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.messages import EncodedEntries
 from spark_bookkeeper.bookie.record import decode, encode_add
@@ -620,6 +622,27 @@ def test_rows_that_point_out_of_their_message_are_read_elsewhere(ground: Ground)
     for read in (reader.read_arrow, lambda: list(reader.entries())):
         with pytest.raises(EntryUnreadableError, match="rows cannot be decoded"):
             read()
+
+
+def test_rows_are_decoded_once_for_each_entry_that_is_read(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("text", pa.string())])
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=schema) as writer:
+        for text in "abc":
+            writer.append(pa.table({"text": [text]}, schema=schema))
+    decoded = 0
+
+    def counted(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
+        nonlocal decoded
+        decoded += 1
+        return read_batch(message, schema)
+
+    monkeypatch.setattr("spark_bookkeeper.bookie.entry.read_batch", counted)
+    entries = list(lifecycle.open_ledger(ground.context, writer.ledger_id).entries())
+
+    assert [entry.batch["text"][0].as_py() for entry in entries] == ["a", "b", "c"]
+    assert decoded == 3
 
 
 def point_elsewhere(slot: Path, ledger: Ledger) -> None:

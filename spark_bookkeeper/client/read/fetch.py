@@ -367,9 +367,8 @@ def _read_entries(
     refused = dict(delivery.refused)
     for entry in delivery.found:
         try:
-            if not entry.is_payload:
-                entry.batch()  # what matches its digest may be no rows, and another bookie has them
-            found.append(entry)
+            # What matches its digest may be no rows, and another bookie has them.
+            found.append(entry if entry.is_payload else entry._replace(rows=entry.batch()))
         except CorruptEntryError as error:
             refused[entry.entry_id] = error.message
     size = sum(entry.size_bytes for entry in found)
