@@ -36,9 +36,9 @@ def position_at(
 
     Clocks of writers disagree, so the times of ledgers do not ascend. A beginning is not behind
     the first ledger that was created after the time, and what a clock that was late says of an end
-    says nothing of the ledgers before; an end is not before the last that was created by then. That a
-    clock was late shows only where a ledger before was created later: one that was written for
-    longer than the clocks are apart may be left out.
+    says nothing of the ledgers before; an end is not before the last that was created by then.
+    That a clock was late shows only where a ledger before was created later: one that was written
+    for longer than the clocks are apart may be left out.
     """
     time_ms = to_ms(time)
     created = [_created_ms(found) for _, found in context.store.read_ledgers(listed)]
