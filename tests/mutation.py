@@ -3,7 +3,7 @@
 A mutant is a rule of the library with the function that takes it out; ``tests/simulation`` and
 ``tests/rules`` define them. The tests run in one process without Spark or ZooKeeper: those of the
 plain run once as they are, and then all for each mutant in a child process, up to the first that
-fails. Quick tests of the plain run come first, then those that name the mutant, the others, and
+fails. Tests of the plain run that name the mutant come first, then quick ones, the others, and
 those marked ``full``.
 """
 
@@ -86,15 +86,15 @@ class Mutation:
     def _ordered(
         self, items: list[pytest.Item], name: str, seconds: dict[str, float]
     ) -> list[pytest.Item]:
-        """Quick tests of the plain run, those that name the mutant, the others, those in full."""
+        """Tests of the plain run that name the mutant, quick ones, the others, those in full."""
         rule = name.removesuffix(" (story)").split("/")[-1]
 
         def rank(item: pytest.Item) -> int:
             if item.nodeid in self.full:
                 return 3
             if rule in item.nodeid.partition("[")[2]:
-                return 1
-            return 0 if seconds[item.nodeid] <= QUICK_SECONDS else 2
+                return 0
+            return 1 if seconds[item.nodeid] <= QUICK_SECONDS else 2
 
         return sorted(items, key=rank)
 
