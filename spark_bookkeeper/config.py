@@ -132,7 +132,8 @@ class BookieConfig:
 
     gc_copies_interval_s: int = 86_400
     """Between two collections of copies that nothing names. Every other replica of their ledgers
-    is read before they go. 0: never."""
+    is read before they go. A bookie that is short of space has ``gc_interval_s`` instead. 0: never.
+    """
 
     gc_leftovers_after_s: int = 86_400
     """What is left of unfinished writes goes when it is older."""

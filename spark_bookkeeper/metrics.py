@@ -350,11 +350,11 @@ class ClientMetrics(Metrics):
     )
     audits_delayed = _counter(
         "auditor_NUM_BOOKIE_AUDITS_DELAYED",
-        "Times that a bookie was away and was given the delay to come back",
+        "Times that a bookie was away and was given time to come back",
     )
     delayed_audits_cancelled = _counter(
         "auditor_NUM_DELAYED_BOOKIE_AUDITS_CANCELLED",
-        "Times that a bookie came back within its delay, or was not waited for any more",
+        "Times that a bookie came back in that time, or was not waited for any more",
     )
     auditing = _histogram(
         "auditor_AUDIT_BOOKIES_TIME",

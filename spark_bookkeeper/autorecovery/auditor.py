@@ -121,7 +121,7 @@ class Auditor:
         What is marked while one is away might be needless in a minute.
         """
         bookies = self._bookies
-        return bookies is not None and bookies.waiting is None
+        return bookies is not None and not bookies.away
 
     def step(self, changed: Callable[[], None]) -> float:
         """Look at the bookies, and publish what the lost ones held.
@@ -194,17 +194,18 @@ class Auditor:
                 # All that are away are looked for below, also the one that had time left.
                 self._bookies = LostBookies(self._bookies.known & available.keys())
             else:
-                self._bookies = self._bookies.delay_changed(delay, now)
-        was_waiting = self._bookies.waiting
-        self._bookies, lost = self._bookies.seen(available, delay, now)
-        waiting = self._bookies.waiting
-        metrics = self._context.metrics
-        if waiting is not None and waiting != was_waiting:
-            metrics.audits_delayed.inc()
-            _log.info("bookie %s is away; it is lost in %d s unless it is back", waiting, delay)
-        elif was_waiting is not None and waiting is None and was_waiting not in lost:
-            metrics.delayed_audits_cancelled.inc()
-            _log.info("bookie %s is back, or is not waited for any more", was_waiting)
+                self._bookies = self._bookies.delay_changed(now)
+        before_away = self._bookies.away.keys()
+        session_seconds = self._context.config.metadata_timeout_ms / 1000
+        self._bookies, lost = self._bookies.seen(available, delay, session_seconds, now)
+        away, metrics = self._bookies.away.keys(), self._context.metrics
+        if new := away - before_away:
+            left = (self._bookies.due_at or now) - now
+            metrics.audits_delayed.inc(len(new))
+            _log.info("away: %s; lost in %.0f s unless back", ", ".join(sorted(new)), left)
+        if back := before_away - away - lost:
+            metrics.delayed_audits_cancelled.inc(len(back))
+            _log.info("back, or not waited for any more: %s", ", ".join(sorted(back)))
         if lost:
             try:
                 report = self._published(f"bookies {', '.join(sorted(lost))} are lost", lost)

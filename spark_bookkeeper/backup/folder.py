@@ -196,8 +196,8 @@ class BackupFolder:
         return False
 
     def replica(self, ledger: Ledger, incarnation: str) -> Replica:
-        """A ledger as it is in the backup."""
-        ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
+        """A ledger as it is in the backup, where no ledger has to be ended."""
+        ref = LedgerRef(ledger.key, incarnation, ledger.encoding, may_take_last=True)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
 
     def source(self, ledger: Ledger, incarnation: str, index: str | None) -> Replica:

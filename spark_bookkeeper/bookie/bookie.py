@@ -69,6 +69,9 @@ class LedgerRef:
     """Whether only copies of this era count as being there. So it is for whoever is about to have
     the register name the bookie, where copies were removed from it before, or another formatting
     of it was named [copy_era]."""
+    may_take_last: bool = False
+    """Whether copies may take of the last space of the partition (``Reserve``). So they may where a
+    ledger is ended: without them it could not be closed."""
 
     @property
     def era(self) -> str:
@@ -327,17 +330,17 @@ class Bookie(Protocol):
         Raises:
             LedgerFencedError: a fence is in its slot. The record may still be elsewhere.
             SlotTakenError: the slot is another's, or cannot be read.
-            BookieReadOnlyError: the last space is kept for fences and copies; nothing was stored.
+            BookieReadOnlyError: the last space is kept for the ends of ledgers; nothing was stored.
             NoSuchLedgerError: it was deleted here.
         """
 
-    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+    def begin_part(self, ledger: LedgerRef, name: str) -> PartSink:
         """Begin a part. It counts only where a record lists it (SLOT-LOG rule R15).
+
+        Its sink raises ``BookieReadOnlyError`` at the last space.
 
         Args:
             name: never used before, or free as ``find_part`` says.
-            is_copy: what was stored elsewhere may take of the last space; new data may not, and
-                its sink then raises ``BookieReadOnlyError``.
         """
 
     # For recovery and copies
@@ -386,6 +389,8 @@ class Bookie(Protocol):
 
         It is also seen that whoever looks for them finds them, unless they say that somebody else
         sees to that (``NewCopies.is_all``).
+
+        Errors: ``BookieReadOnlyError``, as ``add`` raises it, but ``LedgerRef.may_take_last``.
         """
 
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:

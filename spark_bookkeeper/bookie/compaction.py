@@ -26,6 +26,7 @@ from spark_bookkeeper.bookie.index import EntryIndex, Holding
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind
+from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
 
 FILE_BYTES: Final = 64 << 20
@@ -89,8 +90,9 @@ class _Survey:
 class Compactor:
     """Compacts one ledger. Nothing is changed before the ledger's slots are fenced here."""
 
-    def __init__(self, log: LedgerLog, wanted: Compaction) -> None:
+    def __init__(self, log: LedgerLog, wanted: Compaction, reserve: Reserve) -> None:
         self._log = log
+        self._reserve = reserve
         self._wanted = wanted
         self._paths = log.paths
 
@@ -112,7 +114,10 @@ class Compactor:
             survey = self._survey()
             if isinstance(survey, str):
                 return Compacted(reason=survey)
-        return self._move(survey)
+        # All of it is asked for at first: what is written and replaces nothing only takes space.
+        moved = self._told(survey, 0, 0).size_bytes
+        with self._reserve.spent(min(moved, self._wanted.bytes_most + FILE_BYTES)):
+            return self._move(survey)
 
     def _count(self) -> int:
         directories = (self._paths.slots, self._paths.copies, self._paths.parts)

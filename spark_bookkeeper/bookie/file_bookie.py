@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial, wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -60,6 +60,7 @@ from spark_bookkeeper.bookie.together import (
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import (
     BookieError,
+    BookieReadOnlyError,
     BookieUnavailableError,
     BookKeeperError,
     CorruptEntryError,
@@ -159,17 +160,13 @@ class FileBookie(Bookie):
     @override
     def add(self, ledger: LedgerRef, record: NewRecord) -> None:
         log = self.log(ledger)
-        reserve, put = self._reserve, object()
-        try:
-            reserve.spend(put, len(record.data), is_new=not log.was_sent(record.slot))
+        with self._reserve.spent(len(record.data), is_new=not log.was_sent(record.slot)):
             log.add(record.slot, record.data, (record.first, record.last))
-        finally:
-            reserve.under_way.pop(put, None)
 
     @override
-    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+    def begin_part(self, ledger: LedgerRef, name: str) -> PartSink:
         sink = self.log(ledger).parts.create(name)
-        return sink if is_copy else _NewDataSink(sink, self._reserve)
+        return sink if ledger.may_take_last else _ReservedSink(sink, self._reserve)
 
     # For recovery and copies
 
@@ -293,17 +290,26 @@ class FileBookie(Bookie):
         done: Set[int] = frozenset()
         if self._is_together(copies):
             wanted = {n: (self.log(copy.ledger), copy) for n, copy in enumerate(copies)}
-            done = write_together(self.storage, wanted)
+            # Where there is no room for all, each finds out by itself whether there is for it.
+            with suppress(BookieReadOnlyError), self._room_for(copies):
+                done = write_together(self.storage, wanted)
 
         def write(n: int, copy: NewCopies) -> None:
             if n in done:
                 return
             log = self.log(copy.ledger)
-            path = log.write_copy(copy.entries, copy.parts)
+            with self._room_for([copy]):
+                path = log.write_copy(copy.entries, copy.parts)
             if copy.is_all and not log.finds(path):
                 raise unavailable(self.storage, f"{path} was copied there and is not found", path)
 
         return _each(copies, write)
+
+    def _room_for(self, copies: Sequence[NewCopies]) -> AbstractContextManager[None]:
+        """While they are put. Raises ``BookieReadOnlyError``."""
+        size = sum(entry.size_bytes for copy in copies for entry in copy.entries)
+        is_bound = not all(copy.ledger.may_take_last for copy in copies)
+        return self._reserve.spent(size, is_new=is_bound)
 
     @override
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
@@ -466,7 +472,7 @@ class FileBookie(Bookie):
 
     @override
     def compact(self, wanted: Compaction) -> Compacted:
-        return Compactor(self.log(wanted.ledger), wanted).run()
+        return Compactor(self.log(wanted.ledger), wanted, self._reserve).run()
 
     @override
     def sweep(
@@ -488,8 +494,8 @@ class FileBookie(Bookie):
         return len(wanted) > 1 or self.rounds is not None
 
 
-class _NewDataSink(PartSink):
-    """A part of new data, which takes nothing of the last space."""
+class _ReservedSink(PartSink):
+    """A part that takes nothing of the last space."""
 
     def __init__(self, sink: FileSink, reserve: Reserve) -> None:
         self._sink = sink
@@ -497,12 +503,8 @@ class _NewDataSink(PartSink):
 
     @override
     def write(self, data: Buffer) -> None:
-        put = object()
-        try:
-            self._reserve.spend(put, memoryview(data).nbytes)
+        with self._reserve.spent(memoryview(data).nbytes):
             self._sink.write(data)
-        finally:
-            self._reserve.under_way.pop(put, None)
 
     @override
     def finish(self) -> None:

@@ -49,6 +49,10 @@ class Replica:
     def add(self, record: NewRecord) -> None:
         self.bookie.add(self.ledger, record)
 
+    def ending(self) -> Replica:
+        """The same, for whoever ends the ledger (``LedgerRef.may_take_last``)."""
+        return replace(self, ledger=replace(self.ledger, may_take_last=True))
+
     def begin_part(self, name: str) -> PartSink:
         return self.bookie.begin_part(self.ledger, name)
 
@@ -93,7 +97,7 @@ class Replica:
 
         Args:
             progress: called after every piece of it, with its bytes.
-            is_copy: see ``Bookie.find_part`` and ``Bookie.begin_part``.
+            is_copy: see ``Bookie.find_part``.
 
         Returns:
             the part as it is named here.
@@ -107,7 +111,7 @@ class Replica:
         copied = replace(part, name=place.name)
         if place.is_there:
             return copied
-        sink = self.bookie.begin_part(self.ledger, place.name, is_copy=is_copy)
+        sink = self.bookie.begin_part(self.ledger, place.name)
         checksum = offset = 0
         try:
             while offset < max(part.size_bytes, 1):

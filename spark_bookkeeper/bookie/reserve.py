@@ -1,13 +1,15 @@
-"""The last space of a partition, which writers leave to fences, recovery and copies.
+"""The last space of a partition, which is left to fences and to the ends of ledgers.
 
 A bookie that is short of space is registered as read-only, and writers leave it (``Lanes``). That
-takes them some seconds, and where no other bookie can take its place they stay. So whoever adds
-new data looks at the free space now and then, and stops before the end of it: a ledger that can
-neither be written nor fenced could not be closed either.
+takes them some seconds, and where no other bookie can take its place they stay. Jobs that copy may
+have chosen it before. So whoever adds data looks at the free space now and then, and stops before
+the end of it: a ledger that can neither be written nor fenced could not be closed either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -84,6 +86,16 @@ class Reserve:
                 except BaseException:
                     del self.under_way[put]
                     raise
+
+    @contextmanager
+    def spent(self, size_bytes: int, *, is_new: bool = True) -> Iterator[None]:
+        """The time of a put of data; the rest is as in ``spend``."""
+        put = object()
+        try:
+            self.spend(put, size_bytes, is_new=is_new)
+            yield
+        finally:
+            self.under_way.pop(put, None)
 
     def _look(self, size_bytes: int) -> None:
         # Counted before the look: what ends in between is then counted twice, and never not at all.

@@ -412,6 +412,8 @@ class BookieAgent:
             if sessions_lost == self._sessions_lost:  # else it went with its session already
                 self._published = state
         self._is_unsure = False
+        if state.is_short and not (before is not None and before.is_short):
+            self._duties.make_room()
         if before is None or before.is_readonly != state.is_readonly:
             log.info(
                 "bookie %s is registered as %s",

@@ -49,6 +49,8 @@ class Duty:
     interval_ms: int
     """From the end of a step to the beginning of the next."""
     step: Callable[[Turn], None]
+    makes_room: bool = False
+    """Its next turn is taken at once where space becomes short."""
 
     def __post_init__(self) -> None:
         if self.interval_ms < 1:
@@ -103,6 +105,12 @@ class Duties:
         for loop in self._loops:
             loop.join()
 
+    def make_room(self) -> None:
+        """Take the next turn at once, of those that make room."""
+        for loop in self._loops:
+            if loop.duty.makes_room:
+                loop.wake()
+
     def status(self) -> tuple[DutyStatus, ...]:
         """What became of each so far, in the order in which they were given."""
         return tuple(loop.status for loop in self._loops)
@@ -113,19 +121,22 @@ class _Loop:
         self.status = DutyStatus(duty.name, duty.interval_ms)
         self._runtime = runtime
         self._owner = owner
-        self._duty = duty
+        self.duty = duty
         self._seconds = metrics.duty_seconds.labels(duty.name)
         self._failures = metrics.duty_failures.labels(duty.name)
         self._is_stopping = False
         self._bell = Bell(runtime)
         self._task: Task | None = None
-        self._turn = Turn(lambda: self._is_stopping, lambda: self._bell.ring())
+        self._turn = Turn(lambda: self._is_stopping, self.wake)
+
+    def wake(self) -> None:
+        self._bell.ring()
 
     def start(self) -> None:
         if self._task is None:
             self._is_stopping = False
             self._bell = Bell(self._runtime)
-            self._task = self._runtime.spawn(f"{self._duty.name}-{self._owner}", self._run)
+            self._task = self._runtime.spawn(f"{self.duty.name}-{self._owner}", self._run)
 
     def tell_to_stop(self) -> None:
         self._is_stopping = True
@@ -139,7 +150,7 @@ class _Loop:
     def _run(self) -> None:
         while not self._is_stopping:
             self._step()
-            self._bell.wait(self._duty.interval_ms / 1000)
+            self._bell.wait(self.duty.interval_ms / 1000)
 
     def _step(self) -> None:
         """One step, and what is remembered of it. Never raises."""
@@ -148,14 +159,14 @@ class _Loop:
         self.status = replace(before, is_running=True)
         error: str | None = None
         try:
-            self._duty.step(self._turn)
+            self.duty.step(self._turn)
         except BookKeeperError as caught:
             error = caught.message
             if error != before.last_error:
-                log.warning("duty %s of %s: %s", self._duty.name, self._owner, error)
+                log.warning("duty %s of %s: %s", self.duty.name, self._owner, error)
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
-            log.exception("duty %s of %s made a mistake", self._duty.name, self._owner)
+            log.exception("duty %s of %s made a mistake", self.duty.name, self._owner)
         self._seconds.observe(self._runtime.now() - began)
         if error is not None:
             self._failures.inc()

@@ -103,7 +103,7 @@ def cluster_diagnoses(
     lost = set(known) - alive.keys()
     yield _autorecovery(autorecovery, ledgers, lost)
     yield from _waiting(autorecovery)
-    yield from _delay(context)
+    yield from _delay(context, autorecovery, alive)
     yield from _checked(context)
     yield from restore_diagnoses(context)
     yield from _scrubbed(context, sorted(set(known) & alive.keys()))
@@ -203,11 +203,29 @@ def _waiting(autorecovery: AutorecoverySeen) -> Iterator[Diagnosis]:
         )
 
 
-def _delay(context: ClientContext) -> Iterator[Diagnosis]:
-    """A time to come back that nobody can read, so that no bookie has it."""
+def _delay(
+    context: ClientContext,
+    autorecovery: AutorecoverySeen,
+    alive: Mapping[BookieId, Registration],
+) -> Iterator[Diagnosis]:
+    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks
+    say that the cluster is not there to play with.
+    """
     found = read_delay(context.store.underreplication).warning
     if found is not None:
         yield Diagnosis("recovery delay", "warning", found, "see there")
+    elif (
+        autorecovery.status.auditor is not None
+        and not autorecovery.status.lost_bookie_recovery_delay
+        and len({each.rack for each in alive.values()}) > 1
+    ):
+        yield Diagnosis(
+            "recovery delay",
+            "warning",
+            "none: a restart of one bookie's agent has its ledgers copied, and what it has is "
+            "garbage then",
+            "spark-bookkeeper autorecovery delay 600",
+        )
 
 
 def _checked(context: ClientContext) -> Iterator[Diagnosis]:

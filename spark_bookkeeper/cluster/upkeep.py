@@ -9,6 +9,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.cluster.duties import Duty, Turn
+from spark_bookkeeper.cluster.health import SHORT_OF_SPACE
 from spark_bookkeeper.cluster.scrubbing import Scrubbing, ScrubMark, is_due, read_mark, scrub
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookKeeperError, CorruptEntryError
@@ -35,7 +36,11 @@ def upkeep_duties(
         ("compact", config.compact_interval_s * 1000, upkeep.compact),
         ("scrub", min(config.scrub_interval_s * 1000, _SCRUB_LOOKS_MS), upkeep.scrub),
     )
-    return [Duty(name, interval_ms, step) for name, interval_ms, step in wanted if interval_ms]
+    return [
+        Duty(name, interval_ms, step, makes_room=name == "collect")
+        for name, interval_ms, step in wanted
+        if interval_ms
+    ]
 
 
 class _Upkeep:
@@ -46,11 +51,19 @@ class _Upkeep:
         self._bookie = bookie
         self._config = config
         self._metrics = metrics
+        self._copies_turn: Turn | None = None
+        """Of ``collect_copies``, once it has begun."""
 
     def collect(self, turn: Turn) -> None:
-        self._collect(turn, with_copies=False)
+        try:
+            self._collect(turn, with_copies=False)
+        finally:
+            live = self._context.bookies.registrations().get(self._bookie)
+            if live is not None and SHORT_OF_SPACE in live.readonly_causes and self._copies_turn:
+                self._copies_turn.wake()  # a day is too long for a bookie that takes nothing
 
     def collect_copies(self, turn: Turn) -> None:
+        self._copies_turn = turn
         self._collect(turn, with_copies=True)
 
     def _collect(self, turn: Turn, *, with_copies: bool) -> None:

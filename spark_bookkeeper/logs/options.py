@@ -47,7 +47,8 @@ class LogOptions:
     roll_seconds: int | None = None
     """And when it has written the old one for so long. Looked at with each append."""
     retain_seconds: int | None = None
-    """After rolling, ledgers that ended longer ago are truncated, by the clocks of the writers."""
+    """Ledgers whose last entry is older are truncated, by the clocks of the writers, whenever a
+    ledger is added and a writer closes. None is written for longer than this."""
     retain_for: tuple[str, ...] = ()
     """Named followers; what one of them has still to read is not truncated for its age."""
 
@@ -67,6 +68,12 @@ class LogOptions:
         check_password(self.password)
         whole_number("entry_target_bytes", self.entry_target_bytes, 1)
         LedgerEncoding(self.schema, self.digest_type, self.password, self.compression)
+
+    @property
+    def written_seconds(self) -> int | None:
+        """So long one ledger is written: only what is in others can be truncated."""
+        limits = [each for each in (self.roll_seconds, self.retain_seconds) if each is not None]
+        return min(limits, default=None)
 
     def to_json(self) -> Mapping[str, object]:
         """As the head of a log holds it."""

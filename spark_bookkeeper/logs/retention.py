@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -> None:
-    """Truncate it where that is due; what fails is tried again when a ledger is added next."""
+    """Truncate it where that is due; what fails is tried again the next time."""
     if options.retain_seconds is None:
         return
     try:

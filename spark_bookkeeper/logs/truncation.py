@@ -102,10 +102,10 @@ def ended_before(
 ) -> LedgerId | None:
     """The first ledger of a log that was still written after a time; ``None`` if it has none.
 
-    One is looked at when the next one had been begun by then, and it ended with its last entry. It
-    did not end when the next one was begun: a write of many rows begins its ledger long before it
-    adds it to the log, and meanwhile the one before it goes on. The times are those of the
-    writers' clocks, in milliseconds since 1970: for people, and never for a decision about safety.
+    One ended with its last entry, whenever the next one was begun: a write of many rows begins its
+    ledger long before it adds it to the log, and meanwhile the one before it goes on. The newest
+    has not ended. The times are those of the writers' clocks, in milliseconds since 1970: for
+    people, and never for a decision about safety.
 
     Args:
         context: the cluster.
@@ -129,13 +129,18 @@ def ended_before(
             continue  # somebody deleted it: it has nothing to keep
         metadata = found.value if isinstance(found, Versioned) else None
         if first is not None:
-            began_ms = None if metadata is None else metadata.ctime_ms
-            if began_ms is None or began_ms > time_ms:
-                break
-            if before is not None and not _ended_by(context, first, before, time_ms):
+            if before is not None:
+                has_ended = _ended_by(context, first, before, time_ms)
+            else:  # it says nothing of itself
+                has_ended = metadata is not None and _began_by(metadata, time_ms)
+            if not has_ended:
                 break
         first, before = ledger_id, metadata
     return first
+
+
+def _began_by(metadata: LedgerMetadata, time_ms: int) -> bool:
+    return metadata.ctime_ms is not None and metadata.ctime_ms <= time_ms
 
 
 def _ended_by(
@@ -148,7 +153,7 @@ def _ended_by(
     with it all that come behind it.
     """
     last = metadata.last_entry_id
-    if last is None:
+    if last is None or not _began_by(metadata, time_ms):
         return False
     if last == NO_ENTRY:
         return True

@@ -242,6 +242,7 @@ class LogWriter(PublicNames):
             self._close_previous()
             self._close_next()
             self._is_closed = True
+            retain(self._context, self.name, self._nonce, self._options)
 
     def abandon(self) -> None:
         """Stop without closing: the next writer finds the end. Pending rows may be written."""
@@ -337,11 +338,10 @@ class LogWriter(PublicNames):
 
     def _roll_when_due(self) -> None:
         """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
-        options, now = self._options, self._context.runtime.now()
-        is_large = (
-            options.roll_bytes is not None and self._ledger.length_bytes >= options.roll_bytes
-        )
-        is_old = options.roll_seconds is not None and now - self._began >= options.roll_seconds
+        most_bytes, most_seconds = self._options.roll_bytes, self._options.written_seconds
+        now = self._context.runtime.now()
+        is_large = most_bytes is not None and self._ledger.length_bytes >= most_bytes
+        is_old = most_seconds is not None and now - self._began >= most_seconds
         is_time = now >= self._roll_not_before
         if (is_large or is_old) and is_time and not self._is_rolling_due:
             self._is_rolling_due = True

@@ -1,21 +1,29 @@
 """Which bookies count as lost, and since when: the auditor's delay.
 
-A bookie that disappears may be back in a minute, so one bookie alone is given some time. Two that
-are away at once leave less to spare, and nobody waits for them. One that is back in another
-incarnation has lost what it held, however short it was away.
+A bookie that disappears may be back in a minute, so one bookie alone is given some time. Several
+that are away at once leave less to spare, and have a tenth of it: it is a switch that was
+restarted, or they are gone. Where most are away, or an auditor is new, the cut was perhaps its own
+or is just over: it waits for as long as a session lasts, also without a delay. One that is back in
+another incarnation has lost what it held, however short it was away.
 
 Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
-``submitLostBookieRecoveryDelayChangedEvent``.
+``submitLostBookieRecoveryDelayChangedEvent``, which wait for nobody where two are away, and never
+without a delay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from spark_bookkeeper.protocol.ids import BookieId
 
 NOBODY: frozenset[BookieId] = frozenset()
+
+SEVERAL_SHARE: Final = 10
+"""Several that are away have one in so many seconds of the delay, and a session's length at least;
+never more than one alone has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,48 +32,58 @@ class LostBookies:
 
     known: frozenset[BookieId] = NOBODY
     """Those whose going is news: they were there, or have a cookie, and were not audited since."""
-    waiting: BookieId | None = None
-    """The one that is away and has time left."""
+    away: Mapping[BookieId, float] = field(default_factory=dict)
+    """Those that are away and have time left, with when that was seen."""
     due_at: float | None = None
-    """When its time is over."""
+    """When the time of all of them is over."""
+    not_before: float = 0.0
+    """Nobody who was away when the auditor began is lost before."""
     incarnations: Mapping[BookieId, str] = field(default_factory=dict)
     """In which each was seen last."""
 
     def seen(
-        self, available: Mapping[BookieId, str], delay_seconds: float, now: float
+        self,
+        available: Mapping[BookieId, str],
+        delay_seconds: float,
+        session_seconds: float,
+        now: float,
     ) -> tuple[LostBookies, frozenset[BookieId]]:
-        """The bookies that are registered now, writable or read-only, and their incarnations."""
+        """The bookies that are registered now, writable or read-only, and their incarnations.
+
+        Args:
+            session_seconds: after so long a bookie is registered again that was cut off for a
+                moment together with others.
+        """
         before = self.incarnations
         changed = frozenset(b for b, each in available.items() if before.get(b, each) != each)
-        after, lost = self._seen(frozenset(available), delay_seconds, now)
+        after, lost = self._seen(frozenset(available), delay_seconds, session_seconds, now)
         return replace(after, incarnations={**before, **available}), lost | changed
 
     def _seen(
-        self, here: frozenset[BookieId], delay_seconds: float, now: float
+        self, here: frozenset[BookieId], delay_seconds: float, session_seconds: float, now: float
     ) -> tuple[LostBookies, frozenset[BookieId]]:
-        away = self.known - here
+        gone = self.known - here
         known = self.known | here
-        if not away:
+        if not gone:
             return LostBookies(known), NOBODY
-        if delay_seconds <= 0 or len(away) > 1:
-            return LostBookies(known - away), away
-        (waiting,) = away
-        if waiting == self.waiting:
-            return replace(self, known=known).due(now)
-        return LostBookies(known, waiting, now + delay_seconds), NOBODY
+        is_first = not self.away and not self.incarnations
+        not_before = now + session_seconds if is_first else self.not_before
+        away = {bookie: self.away.get(bookie, now) for bookie in gone}
+        # From the first ones: another that comes and goes all the time puts nothing off.
+        first, *others = sorted(away.values())
+        due_at = first + delay_seconds
+        if others:
+            due_at = min(due_at, others[0] + max(session_seconds, delay_seconds / SEVERAL_SHARE))
+        if 2 * len(gone) > len(known):
+            due_at = max(due_at, first + session_seconds)
+        due_at = max(due_at, not_before)
+        if now >= due_at:
+            return LostBookies(known - gone), gone
+        return LostBookies(known, away, due_at, not_before), NOBODY
 
-    def due(self, now: float) -> tuple[LostBookies, frozenset[BookieId]]:
-        """Time has passed."""
-        if self.waiting is None or self.due_at is None or now < self.due_at:
-            return self, NOBODY
-        lost = frozenset({self.waiting})
-        return LostBookies(self.known - lost), lost
-
-    def delay_changed(self, delay_seconds: float, now: float) -> LostBookies:
-        """There is another delay: the bookie that is waited for has all of it from now on."""
-        if self.waiting is None:
-            return self
-        return replace(self, due_at=now + delay_seconds)
+    def delay_changed(self, now: float) -> LostBookies:
+        """There is another delay: those that are waited for have all of it from now on."""
+        return replace(self, away=dict.fromkeys(self.away, now))
 
     def back(self, bookies: Collection[BookieId]) -> LostBookies:
         """They were there while their ledgers were to be marked, so not all were: that they go

@@ -41,7 +41,9 @@ def create_log(
     Args:
         roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
             many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
-        retain_seconds: after rolling, ledgers that ended longer ago are truncated.
+        retain_seconds: ledgers whose last entry is older are truncated, when a ledger is added and
+            when a writer closes. None is written for longer, so that an entry goes in twice the
+            time at the latest, while there are appends.
         retain_for: named followers, see ``consumers``: what one of them has still to read is
             kept, however old it is. Who has not published a position yet has all to read.
 

@@ -364,7 +364,7 @@ class TableBookie(Bookie):
         raise self._takes_nothing(ledger.key)
 
     @override
-    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+    def begin_part(self, ledger: LedgerRef, name: str) -> PartSink:
         raise self._takes_nothing(ledger.key)
 
     @override

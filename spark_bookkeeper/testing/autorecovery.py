@@ -65,8 +65,16 @@ class Process:
         )
 
     def audit(self) -> float:
-        """Stand for election, and do an auditor's work when elected, its checks included."""
-        return min(self.daemon.audit_once(), self.daemon.check_once())
+        """Stand for election, and do an auditor's work when elected, its checks included. What one
+        that is new waits for bookies that are away (``LostBookies``) has passed.
+        """
+        was_auditor = self.daemon.is_auditor
+        left = self.daemon.audit_once()
+        if self.daemon.is_auditor and not was_auditor:
+            if left <= self.context.config.metadata_timeout_ms / 1000:
+                self.runtime.sleep(left)
+            left = self.daemon.audit_once()
+        return min(left, self.daemon.check_once())
 
     def work(self) -> Sequence[Row]:
         """One round of the worker."""

@@ -105,9 +105,8 @@ class BookieServer:
             return None
         bookie = self._session(session)
         if request == "begin_part":
-            ledger, name, is_copy = arguments
             number = next(self._numbers)
-            self._sinks[number] = bookie.begin_part(ledger, name, is_copy=is_copy)
+            self._sinks[number] = bookie.begin_part(*arguments)
             return number
         if request == "scan":
             *rest, has_details = arguments
@@ -167,8 +166,8 @@ class QueueBookie(Bookie):
         self.ask("add", ledger, record, size_bytes=len(record.data))
 
     @override
-    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
-        return _QueueSink(self, self.ask("begin_part", ledger, name, is_copy))
+    def begin_part(self, ledger: LedgerRef, name: str) -> PartSink:
+        return _QueueSink(self, self.ask("begin_part", ledger, name))
 
     @override
     def check(self, ledger: LedgerRef) -> None:

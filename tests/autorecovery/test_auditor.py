@@ -81,7 +81,7 @@ def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_two_at_once_are_not_waited_for(ground: Ground) -> None:
+def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     writer = written(ground)
     control(ground).lost_bookie_recovery_delay = 600
     process = Process(ground)
@@ -89,6 +89,11 @@ def test_two_at_once_are_not_waited_for(ground: Ground) -> None:
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(bookie)
 
+    assert 59 < process.audit() <= 60
+    process.runtime.sleep(59)
+    process.audit()
+    assert task_ids(ground) == []
+    process.runtime.sleep(1)
     process.audit()
 
     task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
@@ -226,6 +231,25 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     assert count["task_ids"] == 2, "one is for a gauge"
 
 
+def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
+    def asks() -> bool:
+        found = [each.check for each in cluster_diagnoses(ground.context)]
+        return "recovery delay" in found
+
+    process = Process(ground)
+    process.audit()
+    assert not asks()
+    first = ground.bookie_ids[0]
+    ground.stop(first)
+    ground.start(first, rack="/a")
+    assert asks()
+    control(ground).lost_bookie_recovery_delay = 600
+    assert not asks()
+    control(ground).lost_bookie_recovery_delay = 0
+    process.die()
+    assert not asks(), "without autorecovery a restart costs nothing"
+
+
 def test_another_delay_begins_anew(ground: Ground) -> None:
     writer = written(ground)
     asked = control(ground)
@@ -276,8 +300,51 @@ def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
     assert task_ids(ground) == []
 
     control(ground).enable()
+    process.runtime.sleep(process.audit())  # as one that is new
+
     process.audit()
 
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(
+    ground: Ground,
+) -> None:
+    """Its predecessor went with a bookie's agent, say, or all were cut off at once."""
+    writer = written(ground)
+    one, *_ = writer.metadata.last_fragment.ensemble
+    ground.stop(one)
+    process = Process(ground)
+
+    left = process.daemon.audit_once()
+
+    assert 9 < left <= 10
+    assert task_ids(ground) == []
+    ground.start(one)
+    process.daemon.audit_once()
+    process.runtime.sleep(left)
+    process.audit()
+    assert task_ids(ground) == [], "it came back in time"
+    ground.stop(one)
+    process.audit()
+    assert task_ids(ground) == [writer.ledger_id], "the auditor is not new any more"
+
+
+def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    process = Process(ground)
+    process.audit()
+    for bookie in ground.bookie_ids:
+        ground.stop(bookie)
+
+    left = process.audit()
+
+    assert 9 < left <= 10
+    assert task_ids(ground) == []
+    process.runtime.sleep(left)
+    process.audit()
     assert task_ids(ground) == [writer.ledger_id]
 
 

@@ -45,6 +45,11 @@ def is_whole(bk: BookKeeper, lost: str) -> bool:
     return not any(lost in row["bookies"] for row in bk.ledgers_arrow().to_pylist())
 
 
+def has_looked(bk: BookKeeper) -> bool:
+    """Whether its auditor has seen all bookies: one that is away before has time to come back."""
+    return bk.metrics()["auditor_AUDIT_BOOKIES_TIME_count"] > 0
+
+
 def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,7 +68,7 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
         lost = left.metadata.last_fragment.ensemble[0]
 
         one = first.autorecovery.start(config=CONFIG)
-        until(lambda: one.is_auditor, "elected")
+        until(lambda: one.is_auditor and has_looked(first), "elected")
         two: Autorecovery = second.autorecovery.start(config=CONFIG)
         cluster.stop_bookie(lost, destroy=True)
         until(lambda: is_whole(bk, lost), "whole")
@@ -74,8 +79,9 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
         assert one.fully_replicated + two.fully_replicated >= 1
         assert bk.autorecovery.status().warning is None
 
+        assert bk.decommission_bookie(lost).is_complete  # who is new does not wait for it
         first.context.store.close()  # as when its process dies: votes and locks go
-        until(lambda: two.is_auditor, "the next one took over")
+        until(lambda: two.is_auditor and has_looked(second), "the next one took over")
         again = next(b for b in cluster.running_bookie_ids if b in closed.metadata.bookies())
         cluster.stop_bookie(again, destroy=True)
         until(lambda: is_whole(bk, again), "whole again")

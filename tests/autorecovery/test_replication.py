@@ -433,6 +433,7 @@ def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> Non
     process.audit()
     assert task_ids(ground) == []
     control.enable()
+    process.runtime.sleep(process.audit())  # as one that is new
     process.audit()
     found = task_ids(ground)
 

@@ -231,10 +231,11 @@ def test_what_spark_does_not_do_an_auditor_does_itself(
     ground: Ground, caplog: pytest.LogCaptureFixture, is_gone: bool
 ) -> None:
     ids = ledgers(ground, 4)
-    ground.stop(ground.bookie_ids[0])
     broken = Broken(ground)
     broken.is_gone = is_gone
     one = auditor(ground, broken, placement_check_interval_s=100, ledger_check_interval_s=0)
+    one.step(lambda: None)
+    ground.stop(ground.bookie_ids[0])
 
     one.step(lambda: None)
     one.check(lambda: None)

@@ -59,6 +59,7 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
     process.audit()
     registers = ground.context.store.registers
     rounds = process.worker.round()
+    process.runtime.slept = 0.0
     next(rounds)
     assert process.runtime.slept < 0.001, "the limit is far off"
     write_limit(registers, 10)
@@ -87,10 +88,11 @@ def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Groun
     writer = written(ground, count=60)
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
     registers = ground.context.store.registers
-    write_limit(registers, 1)  # a minute for these few bytes, at the least
     runtime = Lifting(registers)
     process = Process(ground, runtime=runtime)
     process.audit()
+    write_limit(registers, 1)  # a minute for these few bytes, at the least
+    runtime.slept = 0.0
 
     rows = process.work()
 
@@ -134,10 +136,11 @@ def test_a_limit_that_is_lifted_in_the_middle_of_a_batch_holds_none_of_the_rest(
     written_on(ground, lost, 4)
     ground.stop(lost, destroy=True)
     registers = ground.context.store.registers
-    write_limit(registers, 1)
     runtime = Lifting(registers)
     process = Process(ground, runtime=runtime)
     process.audit()
+    write_limit(registers, 1)
+    runtime.slept = 0.0
 
     rows = process.work()
 

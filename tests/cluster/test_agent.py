@@ -13,6 +13,7 @@ from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.cli.shell.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
+from spark_bookkeeper.cluster.duties import Duties
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
@@ -320,6 +321,18 @@ def test_a_bookie_is_readonly_while_space_is_short(world: AgentWorld) -> None:
         states.append(world.state)
 
     assert states == ["readonly", "readonly", "writable", "writable", "readonly"]
+
+
+def test_an_agent_makes_room_when_space_becomes_short_and_not_again_while_it_is(
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(Duties, "make_room", lambda _: calls.append(world.state))
+    for free_bytes in (99, 90, 150, 250, 99):
+        world.disk.free_bytes = free_bytes
+        world.agent.step()
+
+    assert calls == ["readonly", "readonly"], "and the cluster knows why"
 
 
 def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: AgentWorld) -> None:

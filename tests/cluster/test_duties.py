@@ -192,6 +192,23 @@ def test_before_the_first_step_there_is_nothing_to_tell() -> None:
     assert duties.status() == (DutyStatus("scrub", 5),)
 
 
+def test_where_space_becomes_short_what_makes_room_takes_its_turn_at_once(
+    world: DutyWorld,
+) -> None:
+    collect, scrub = Steps(), Steps()
+    duties = world.run(
+        Duty("collect", SELDOM, collect, makes_room=True), Duty("scrub", SELDOM, scrub)
+    )
+    collect.wait()
+    scrub.wait()
+
+    duties.make_room()
+
+    collect.wait()
+    duties.stop()
+    assert [each.runs for each in duties.status()] == [2, 1]
+
+
 def test_two_duties_of_one_name_and_one_without_an_interval_are_refused() -> None:
     duty = Duty("scrub", 5, lambda _: None)
     with pytest.raises(InvalidArgumentError, match="'scrub'"):

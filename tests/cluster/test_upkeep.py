@@ -6,17 +6,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import collect_garbage
 from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.cluster.duties import Turn
+from spark_bookkeeper.cluster.health import BY_HAND, SHORT_OF_SPACE
 from spark_bookkeeper.cluster.scrubbing import (
     Scrubbing,
     ScrubReport,
@@ -28,6 +31,7 @@ from spark_bookkeeper.cluster.scrubbing import (
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError, CorruptEntryError
+from spark_bookkeeper.metadata.store import READONLY_CAUSES
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
@@ -482,6 +486,46 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     later = BookieMetrics()  # of an agent that was started again, when no round is due
     upkeep_duties(ground.context, bookie, BookieConfig(), later)[-1].step(TURN)
     assert later.as_dict()["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000
+
+
+@pytest.mark.parametrize("causes", [{SHORT_OF_SPACE}, {BY_HAND}, set()])
+def test_while_space_is_short_copies_are_collected_as_often_as_the_rest(
+    ground: Ground, causes: set[str]
+) -> None:
+    bookie = ground.bookie_ids[0]
+    registration = ground.context.bookies.registrations()[bookie]
+    properties = {READONLY_CAUSES: ",".join(causes)}
+    ground.end_agent(bookie)
+    ground.context.store.register(
+        replace(registration, is_readonly=bool(causes), properties=properties)
+    )
+    woken: list[str] = []
+    collect, copies, *_ = upkeep_duties(ground.context, bookie, BookieConfig(), BookieMetrics())
+    assert collect.makes_room
+
+    collect.step(TURN)  # nobody has begun with copies yet
+    copies.step(Turn(lambda: False, lambda: woken.append("copies")))
+    collect.step(TURN)
+
+    assert woken == (["copies"] if SHORT_OF_SPACE in causes else [])
+
+
+def test_a_full_bookie_is_not_compacted_and_the_report_says_so(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(ground)
+    last = written(ground)
+    bookie = ground.bookie_ids[0]
+    before = ground.files(bookie)
+    monkeypatch.setattr(LocalStorage, "space", lambda _: (10_000, 1_000_000))
+
+    report = compact_ledgers(ground.context, None, [bookie])
+
+    assert [(row.ledger_id, row.status) for row in report.rows] == [(-1, Outcome.LEFT)]
+    assert len(ground.files(bookie)) == len(before) + 1, "the first was fenced"
+    monkeypatch.undo()
+    assert len(compact_ledgers(ground.context, None, [bookie]).rows) == 2
+    assert payloads(ground, last.ledger_id) == TWENTY
 
 
 def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:

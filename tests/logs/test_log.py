@@ -32,7 +32,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed, StandingStill
 from tests.logs.conftest import USUAL, payloads, states
 
 
@@ -530,6 +530,33 @@ def test_a_log_rolls_by_itself_when_a_ledger_is_old_and_keeps_what_it_is_to_keep
     assert len(log.ledgers()) >= 3
 
 
+def test_retention_needs_no_rolling_to_be_asked_for(ground: Ground) -> None:
+    clock = StandingStill()
+    log = create_log(ground.client(clock), "kept", replace(USUAL, retain_seconds=100))
+
+    def append(payload: bytes) -> None:
+        """By a writer that is there for a moment, as `log append` is."""
+        with log.become_writer() as writer:
+            writer.append(payload)
+        clock.sleep(60)
+
+    append(b"0")
+    append(b"60")
+    assert payloads(log) == [b"0", b"60"]
+    append(b"120")
+    assert payloads(log) == [b"60", b"120"]
+
+    with log.become_writer() as writer:  # one that stays goes on in other ledgers
+        first = writer.ledger_id
+        writer.append(b"180")
+        clock.sleep(100)
+        writer.append(b"280")
+        ground.until(lambda: writer.ledger_id != first)
+        clock.sleep(100)
+        writer.append(b"380")
+    assert payloads(log) == [b"380"]
+
+
 def test_truncation_by_time_takes_ledgers_that_had_ended(ground: Ground) -> None:
     now = 0
 
@@ -548,9 +575,9 @@ def test_truncation_by_time_takes_ledgers_that_had_ended(ground: Ground) -> None
     writer.append(b"3")
     writer.close()
 
-    assert log.truncate(datetime.fromtimestamp(1_059, timezone.utc)) == []
-    assert len(log.truncate(datetime.fromtimestamp(1_121, timezone.utc))) == 2
-    assert payloads(log) == [b"2", b"3"]
+    for at, gone in ((999, 0), (1_059, 1), (1_119, 1), (1_121, 1), (9_999, 0)):
+        assert len(log.truncate(datetime.fromtimestamp(at, timezone.utc))) == gone
+    assert payloads(log) == [b"3"], "the newest stays, however old"
     assert create_log(client, "none", USUAL).truncate(datetime.now(timezone.utc)) == []
 
 

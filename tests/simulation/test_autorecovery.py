@@ -223,8 +223,8 @@ def believe_a_task_that_is_done(patch: Patch) -> None:
 def take_a_bookie_for_what_it_was(patch: Patch) -> None:
     """One that is back counts as back, whatever it lost."""
 
-    def seen(self: LostBookies, available: Any, delay_seconds: float, now: float) -> Any:
-        return self._seen(frozenset(available), delay_seconds, now)
+    def seen(self: LostBookies, available: Any, *others: float) -> Any:
+        return self._seen(frozenset(available), *others)
 
     patch.setattr(LostBookies, "seen", seen)
 

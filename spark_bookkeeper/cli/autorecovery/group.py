@@ -272,7 +272,7 @@ def who_is_auditor(settings: Settings, access: Access) -> int:
 def delay(settings: Settings, access: Access, seconds: int | None) -> int:
     """Show, or set to SECONDS, how long one bookie may be away before its ledgers are published.
 
-    Two that are away at once are never waited for.
+    Several that are away at once have a tenth of it, and at least as long as a session lasts.
     """
     with connected(settings, access) as bk:
         if seconds is not None:

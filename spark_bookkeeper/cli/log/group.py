@@ -38,7 +38,7 @@ log.add_command(read)
 @click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
 @click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
 @click.option("--roll-seconds", type=_SIZE, help="Begin a new ledger after so long.")
-@click.option("--retain-seconds", type=_SIZE, help="Truncate ledgers that ended longer ago.")
+@click.option("--retain-seconds", type=_SIZE, help="Truncate ledgers whose last entry is older.")
 @click.option(
     "--retain-for",
     multiple=True,

@@ -106,7 +106,7 @@ class _ManyRecoveries:
             for position, bookie in enumerate(recovery.ensemble):
                 at = ledger_id, position
                 try:
-                    replica = self._together.replica(bookie, self._ledgers[ledger_id])
+                    replica = self._together.replica(bookie, self._ledgers[ledger_id]).ending()
                 except BookKeeperError as error:
                     unknown[at] = error
                     continue

@@ -168,7 +168,7 @@ class LedgerRecovery:
         """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
         for position, bookie in enumerate(self.ensemble):
             try:
-                replica = self._context.bookies.replica(bookie, self._ledger)
+                replica = self._context.bookies.replica(bookie, self._ledger).ending()
                 door = self._context.bookies.door(bookie)
             except BookieError as error:
                 self._machine.answered(position, UnknownAnswer(error.message))
@@ -367,6 +367,7 @@ class LedgerRecovery:
                 incarnation = registrations[bookie].incarnation
                 try:
                     replica = self._context.bookies.replica(bookie, self._ledger, incarnation)
+                    replica = replica.ending()
                     replica.check()
                     error = self._copy(entries, replica)
                 except BookieError as caught:
