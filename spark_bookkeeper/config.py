@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.runtime.private_files import holds_a_secret, warn_if_others_may_read
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -268,7 +269,8 @@ class Conf:
 
 
 def load_conf(path: str | Path) -> Conf:
-    """Read everything that a TOML file may hold.
+    """Read everything that a TOML file may hold. The log warns of one that holds a password or key,
+    and that every user may read.
 
     Raises:
         InvalidArgumentError: no such file, no TOML, an unknown key (the nearest known one is
@@ -289,6 +291,8 @@ def load_conf(path: str | Path) -> Conf:
         *(*_TABLES, _PARTITIONS),
     )
     _check_keys(values, known, source)
+    if holds_a_secret(options):
+        warn_if_others_may_read(path, "a password or key")
     return Conf(
         config_from(ClientConfig, values, source),
         config_from(BookieConfig, bookie, source),

@@ -14,9 +14,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
-from urllib.parse import unquote, urlsplit
 
-from spark_bookkeeper.backup.snapshots import SNAPSHOTS, Snapshots
+from spark_bookkeeper.backup.snapshots import SNAPSHOTS, Snapshots, local_path
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import furnish
@@ -130,7 +129,7 @@ class BackupFolder:
         with self._reached():
             if not self._is_one(instance_id):
                 if self._storage.has_directories:
-                    os.makedirs(_local_path(self._storage.uri), exist_ok=True)
+                    os.makedirs(local_path(self._storage.uri), exist_ok=True)
                 marker = Marker(
                     self.bookie_id,
                     self._context.runtime.token(),
@@ -172,7 +171,7 @@ class BackupFolder:
             BookieUnavailableError, OSError: it cannot be reached, or not be written.
         """
         if self._storage.has_directories:
-            _check_writable(_local_path(self._storage.uri))
+            _check_writable(local_path(self._storage.uri))
         if read_marker(self._storage) is not None:
             self.incarnation(instance_id)
             return True
@@ -312,7 +311,3 @@ def _check_writable(path: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     if not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-
-def _local_path(uri: str) -> str:
-    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri

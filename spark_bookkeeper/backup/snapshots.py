@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence, Set
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from spark_bookkeeper.backup.snapshot import (
     ClosedLedgers,
@@ -15,9 +16,10 @@ from spark_bookkeeper.backup.snapshot import (
     decoded_table,
     encode_snapshot,
 )
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.runtime.private_files import warn_if_others_may_read
 from spark_bookkeeper.runtime.runtime import Runtime
 
 SNAPSHOTS: Final = "snapshots"
@@ -39,6 +41,8 @@ class Snapshots:
         self._storage = storage
         self._uri = uri
         self._runtime = runtime
+        self._has_looked = False
+        """Whether it was seen who may read them."""
 
     def put(self, snapshot: Snapshot) -> int:
         """Store a snapshot, durably, behind those there are; returns its number.
@@ -50,7 +54,8 @@ class Snapshots:
         digest = hashlib.sha256(data).hexdigest()
         number = self._take_number()
         # False would mean that it is there, by an earlier attempt of our own (SLOT-LOG rule R3).
-        self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", data)
+        content = Content([data], is_private=True)  # the ledgers' passwords
+        self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", content)
         return number
 
     def _take_number(self) -> int:
@@ -123,9 +128,18 @@ class Snapshots:
                 f"its name says; nothing was changed. To have a new one {again}"
                 + (f"; or take another (`--snapshot`), of {others}" if others else "")
             )
+        if self._storage.uri.startswith("file:") and not self._has_looked:
+            self._has_looked = True
+            file = f"{local_path(self._storage.uri)}/{SNAPSHOTS}/{name}"
+            warn_if_others_may_read(file, "the passwords of ledgers")
         return newest, data
 
 
 def _numbers(form: re.Pattern[str], names: Iterable[str]) -> list[int]:
     """Of the files whose names have this form, ascending."""
     return sorted(int(m[1]) for name in names if (m := form.fullmatch(name)))
+
+
+def local_path(uri: str) -> str:
+    """The path that a ``file:`` URI means; what is none is a path."""
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri

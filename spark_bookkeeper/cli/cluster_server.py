@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
+from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.session import BookKeeper
 
@@ -38,7 +39,7 @@ def served(bk: BookKeeper, port: int) -> Iterator[str]:
     """
     looking = threading.Lock()  # one look at a time, however many browsers ask
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(PageHandler):
         def do_GET(self) -> None:
             # Under another name it is asked for by the page of a stranger in the same browser.
             asked = self.headers.get("Host", "").rpartition(":")[0]
@@ -62,16 +63,12 @@ def served(bk: BookKeeper, port: int) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(page)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing: the terminal is the person's."""
-
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = PageServer(("127.0.0.1", port), Handler, math.inf)  # a look may take minutes
     except OSError as error:
         raise InvalidArgumentError(
             f"port {port} cannot be used: {error}; give another with --port, or 0 for a free one"
         ) from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="cluster-page", daemon=True)
     thread.start()
     try:

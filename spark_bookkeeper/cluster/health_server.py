@@ -14,13 +14,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from typing_extensions import Self, override
 
 from spark_bookkeeper.cluster.agent import AgentStatus
+from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId
@@ -65,12 +65,12 @@ class HealthServer:
         self._beside: dict[BookieId, list[Metrics]] = {}
         self.address: tuple[str, int] | None = None
         """Where it listens; ``None`` when it does not."""
-        self._server: ThreadingHTTPServer | None = None
+        self._server: PageServer | None = None
         if not config.http_host:
             return
         port = config.http_port or int(agent.bookie_id.rpartition(":")[2])
         try:
-            self._server = _Server(
+            self._server = PageServer(
                 (config.http_host, port), _handler_of(agents, shared, self._beside)
             )
         except OSError as error:
@@ -197,20 +197,13 @@ def _empty(metric: Metric) -> Metric:
     return Metric(metric.name, metric.documentation, metric.type, metric.unit)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # somebody who does not read an answer keeps nobody waiting
-
-
 def _handler_of(
     agents: Sequence[Watched], shared: Metrics | None, beside: Mapping[BookieId, Sequence[Metrics]]
-) -> type[BaseHTTPRequestHandler]:
+) -> type[PageHandler]:
     by_page = {f"/health/{agent.bookie_id}": agent for agent in agents}
     pages = ", ".join(["/metrics", "/health", *by_page])
 
-    class Pages(BaseHTTPRequestHandler):
-        timeout = 10  # seconds; who connects and asks nothing is left
-
+    class Pages(PageHandler):
         def do_GET(self) -> None:
             page = self.path.partition("?")[0]
             if page == "/metrics":
@@ -238,9 +231,5 @@ def _handler_of(
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
-
-        @override
-        def log_message(self, format: str, *args: Any) -> None:
-            log.debug(format, *args)
 
     return Pages

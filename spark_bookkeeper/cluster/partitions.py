@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from spark_bookkeeper.cluster.agent import AgentStatus, BookieAgent
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
@@ -129,7 +129,8 @@ class Partitions:
         Ctrl-C ends the wait, whatever hangs: what was begun goes on or ends with the process.
 
         Raises:
-            BookKeeperError: none could be started; what the first one of them met.
+            BookKeeperError: none could be started, and not for want of an answer of the metadata
+                store; what the first one of them met.
         """
 
         def attempt(partition: Partition) -> BookKeeperError | None:
@@ -140,7 +141,7 @@ class Partitions:
             return None
 
         failures = self._side_by_side("starting", attempt)
-        if all(failures):
+        if all(failures) and not any(isinstance(f, MetadataUnavailableError) for f in failures):
             self.stop()
             assert failures[0] is not None
             raise failures[0]

@@ -174,7 +174,7 @@ class EmbeddedZooKeeper:
             self._maker = os.getpid()
             command = [str(java_home() / "bin" / "java"), *_JVM_OPTIONS]
             classpath = _classpath()
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # passwords of ledgers
             lock = _lock(self.directory / "lock")
             try:
                 for _ in range(_ATTEMPTS):

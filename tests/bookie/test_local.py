@@ -20,7 +20,7 @@ import pytest
 
 from spark_bookkeeper.bookie.storage import local, new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import (
     RACERS,
@@ -413,3 +413,16 @@ def _fail_with(number: int) -> Callable[..., int]:
         raise OSError(number, os.strerror(number))
 
     return fail
+
+
+@pytest.mark.parametrize("unnamed_files", [True, False])
+def test_content_that_holds_secrets_is_its_owners_alone(
+    tmp_path: Path, unnamed_files: bool
+) -> None:
+    storage = LocalStorages(tmp_path, unnamed_files).open()
+
+    storage.put_if_absent("secret", Content([b"a"], is_private=True))
+    storage.put_if_absent("shared", Content([b"a"]))
+
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "shared").stat().st_mode & 0o044, "as the umask of the process says"

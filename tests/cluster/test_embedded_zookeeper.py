@@ -69,6 +69,7 @@ def test_a_restart_on_the_same_directory_has_everything_in_it(tmp_path: Path) ->
     first.stop()
     assert not psutil.pid_exists(pid)
     assert (first.pid, first.is_running) == (None, False)
+    assert first.directory.stat().st_mode & 0o777 == 0o700, "it holds the passwords of ledgers"
 
     with EmbeddedZooKeeper(tmp_path / "zoo keeper, größer", port) as second:
         assert second.port == port

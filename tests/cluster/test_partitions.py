@@ -14,7 +14,11 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.health_server import HealthServer, exposition, health_of_all
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
@@ -174,6 +178,21 @@ def test_when_none_can_be_started_it_is_an_error(world: ThreeDisks) -> None:
         world.partitions.start()
 
     assert world.registered() == []
+
+
+def test_when_none_can_be_started_for_want_of_an_answer_all_are_tried_again(
+    world: ThreeDisks,
+) -> None:
+    def away(moment: str, operation: str, subject: str) -> None:
+        raise MetadataUnavailableError("ZooKeeper did not answer")
+
+    world.store.faults = away
+
+    world.partitions.start()
+    world.store.faults = None
+
+    eventually(world, sorted(world.disks))
+    assert sum("tried again" in told for told in world.told) == 3
 
 
 @pytest.mark.parametrize("moment", ["start", "stop"])

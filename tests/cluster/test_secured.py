@@ -149,7 +149,7 @@ def test_an_option_that_is_left_out_is_noticed(server: Secured, conf: Path) -> N
     without_tls = Connection(uri, ClientConfig(metadata_timeout_ms=500))
     without_password = Connection(f"zk://{server.plain}/options")
 
-    with pytest.raises(MetadataUnavailableError):
+    with pytest.raises(MetadataUnavailableError, match=r"ended it.*port is for TLS"):
         without_tls.open_store(runtime)
     stranger = without_password.open_store(runtime)
     with pytest.raises(MetadataError, match="refused"):

@@ -120,6 +120,32 @@ def test_options_of_another_form_are_refused_and_not_shown(tmp_path: Path, text:
     assert "secret" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "warnings"),
+    [
+        ("[zk]\nauth_data = 'digest:ann:secret'", 1),
+        ("[storage]\nsecret = 'secret'", 1),
+        ("read_threads = 2\n[zk]\nuse_ssl = true", 0),
+    ],
+)
+def test_a_file_that_holds_a_secret_and_that_all_may_read_is_told_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    warnings: int,
+) -> None:
+    path = tmp_path / "conf.toml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(
+        "spark_bookkeeper.runtime.private_files.may_be_read_by_others", lambda _: True
+    )
+
+    load_conf(path)
+
+    assert [f"chmod 600 {path}" in told for told in caplog.messages] == [True] * warnings
+
+
 def test_partitions_are_a_list_of_tables(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text(

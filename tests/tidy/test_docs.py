@@ -20,7 +20,7 @@ from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 
 PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
 
-TEXTS = [ROOT / "README.md", ROOT / "spark_bookkeeper" / "CHANGELOG.md"]
+TEXTS = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "spark_bookkeeper" / "CHANGELOG.md"]
 """That name commands as well."""
 
 WITH_DELTA = [page for page in PAGES if "delta=True" in "".join(b.text for b in blocks(page))]
@@ -38,6 +38,7 @@ def test_the_readme_leads_to_every_page() -> None:
 
     assert PAGES
     assert [page.name for page in PAGES if f"spark_bookkeeper/docs/{page.name}" not in readme] == []
+    assert "(SECURITY.md)" in readme
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

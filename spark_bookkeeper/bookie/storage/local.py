@@ -28,6 +28,7 @@ from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
 from spark_bookkeeper.bookie.storage.new_file import (
     O_TMPFILE,
+    SHARED_MODE,
     KeptDirectory,
     NamedFile,
     NewFile,
@@ -50,6 +51,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     whose,
 )
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+from spark_bookkeeper.runtime.private_files import PRIVATE_MODE
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
@@ -119,7 +121,8 @@ class LocalStorage(Storage):
             return is_new
 
     def _put(self, directory: int, name: str, data: bytes | Content) -> bool:
-        file = self._begin(directory, name)
+        is_private = isinstance(data, Content) and data.is_private
+        file = self._begin(directory, name, PRIVATE_MODE if is_private else SHARED_MODE)
         try:
             for piece in [data] if isinstance(data, bytes) else data:
                 write(file.descriptor, piece)
@@ -443,15 +446,15 @@ class LocalStorage(Storage):
         check_below(self, path)
         return f"{self._root}/{path}"
 
-    def _begin(self, directory: int, name: str) -> NewFile:
+    def _begin(self, directory: int, name: str, mode: int = SHARED_MODE) -> NewFile:
         if self._unnamed_files:
             try:
-                return UnnamedFile(directory, name)
+                return UnnamedFile(directory, name, mode)
             except OSError as error:
                 if error.errno not in _NO_UNNAMED_FILES:
                     raise
                 self._unnamed_files = False
-        return NamedFile(directory, name)
+        return NamedFile(directory, name, mode)
 
     def _translated(self, target: str) -> _Translated:
         return _Translated(self, target, "; the operation may or may not have taken effect")

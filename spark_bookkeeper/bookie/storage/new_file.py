@@ -18,6 +18,9 @@ from typing_extensions import Buffer, override
 
 TEMPORARY_SUFFIX = ".tmp"
 
+SHARED_MODE = 0o666
+"""Of a file without secrets; the process's umask says whose it is."""
+
 
 O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 
@@ -135,10 +138,10 @@ class NewFile:
 class UnnamedFile(NewFile):
     """A file without a name: a killed process leaves nothing behind."""
 
-    def __init__(self, directory: int, name: str) -> None:
+    def __init__(self, directory: int, name: str, mode: int) -> None:
         super().__init__(directory, name)
         assert O_TMPFILE is not None
-        self.descriptor = os.open(".", O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=directory)
+        self.descriptor = os.open(".", O_TMPFILE | os.O_WRONLY, mode, dir_fd=directory)
 
     @override
     def _link(self) -> None:
@@ -154,7 +157,7 @@ class UnnamedFile(NewFile):
 
 def open_unnamed(directory: str) -> int:
     assert O_TMPFILE is not None
-    return os.open(directory, O_TMPFILE | os.O_WRONLY, 0o666)
+    return os.open(directory, O_TMPFILE | os.O_WRONLY, SHARED_MODE)
 
 
 def link_unnamed(descriptor: int, target: str) -> bool:
@@ -171,7 +174,7 @@ def link_unnamed(descriptor: int, target: str) -> bool:
 class NamedFile(NewFile):
     """A hidden name in the same directory, where files without one are not supported."""
 
-    def __init__(self, directory: int, name: str) -> None:
+    def __init__(self, directory: int, name: str, mode: int) -> None:
         super().__init__(directory, name)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         while self.descriptor < 0:
@@ -179,7 +182,7 @@ class NamedFile(NewFile):
             self._temporary: str | None = f".{name}.{os.getpid()}-{number}{TEMPORARY_SUFFIX}"
             # Another machine that mounts the same file system may use the same process id.
             with suppress(FileExistsError):
-                self.descriptor = os.open(self._temporary, flags, 0o666, dir_fd=directory)
+                self.descriptor = os.open(self._temporary, flags, mode, dir_fd=directory)
 
     @override
     def _link(self) -> None:

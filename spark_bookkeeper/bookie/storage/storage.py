@@ -30,11 +30,15 @@ _JOINED_BYTES: Final = 1 << 20
 class Content:
     """The content of a new file. ``bytes()`` joins it; joining much costs as much as writing it,
     since the memory for it is new every time.
+
+    Args:
+        is_private: it holds secrets, so where files have modes only their owner may read it.
     """
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces", "_size", "is_private")
 
-    def __init__(self, pieces: Sequence[Buffer]) -> None:
+    def __init__(self, pieces: Sequence[Buffer], *, is_private: bool = False) -> None:
+        self.is_private = is_private
         self._pieces = pieces
         self._size = sum(memoryview(piece).nbytes for piece in pieces)
 

@@ -73,7 +73,8 @@ def start(
 
     Or of several, each with a disk of its own: `bookie start 10.0.0.3:3181=/disks/1
     10.0.0.3:3182=/disks/2`, or as the tables [[partitions]] of --conf say. A partition that was
-    formatted before needs no BOOKIE. One that fails does not take the others with it.
+    formatted before needs no BOOKIE. One that fails does not take the others with it. While
+    ZooKeeper does not answer, it is waited for.
     """
     wanted = wanted_partitions(access, partitions, bookie_id, root)
     only = wanted[0].bookie_id if len(wanted) == 1 else None
@@ -83,9 +84,9 @@ def start(
     own = None if only is None else BookieMetrics()
     session = own or Metrics()
     with (  # until it is connected, Ctrl-C ends it as any other command
-        opened_store(settings, access, runtime, session) as store,
+        opened_store(settings, access, runtime, session, waits=True) as store,
         _shown_lag(settings, access, logs, session),
-        connected(settings, access) as bk,
+        connected(settings, access, waits=True) as bk,
     ):
         make_agent = partial(
             _make_agent, access=access, store=store, runtime=runtime, bk=bk, rack=rack, moved=moved

@@ -21,10 +21,11 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import Metrics
-from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 CONF_VARIABLE: Final = "SPARK_BOOKKEEPER_CONF"
@@ -115,24 +116,37 @@ def pairs(
 
 @contextmanager
 def connected(
-    settings: Settings, access: Access | None = None, *, with_spark: bool = False
+    settings: Settings,
+    access: Access | None = None,
+    *,
+    with_spark: bool = False,
+    waits: bool = False,
 ) -> Iterator[BookKeeper]:
     """An open connection to the cluster of the global options.
 
     Args:
         with_spark: jobs run on Spark, which is started when the first one is asked for; else in
             this process.
+        waits: see ``opened_store``.
 
     Raises:
         InvalidArgumentError: no cluster was named, or an option is wrong.
         MetadataUnavailableError, NoClusterError: it cannot be reached. Nothing was changed.
     """
     connection = (access or Access()).connection(settings)
-    with _nothing_changed():
+
+    def connect() -> BookKeeper:
         bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
-    with bk:
-        with _nothing_changed():
+        try:
             bk.context.store.require_cluster()  # no cluster there: say so before anything else
+        except BaseException:
+            bk.close()
+            raise
+        return bk
+
+    with _nothing_changed():
+        bk = patiently(connect, settings.output.note, ThreadRuntime()) if waits else connect()
+    with bk:
         yield bk
 
 
@@ -148,15 +162,52 @@ def looking(settings: Settings, access: Access) -> Iterator[BookKeeper]:
 
 @contextmanager
 def opened_store(
-    settings: Settings, access: Access, runtime: Runtime, metrics: Metrics | None = None
+    settings: Settings,
+    access: Access,
+    runtime: Runtime,
+    metrics: Metrics | None = None,
+    *,
+    waits: bool = False,
 ) -> Iterator[MetadataStore]:
-    """Only the metadata store, for who has no business with bookies. Raises as ``connected``."""
+    """Only the metadata store, for who has no business with bookies. Raises as ``connected``.
+
+    Args:
+        waits: for ZooKeeper, as what runs on does, until it answers or somebody interrupts.
+    """
+    connection = access.connection(settings)
+
+    def connect() -> MetadataStore:
+        return connection.open_store(runtime, metrics)
+
     with _nothing_changed():
-        store = access.connection(settings).open_store(runtime, metrics)
+        store = patiently(connect, settings.output.note, runtime) if waits else connect()
     try:
         yield store
     finally:
         store.close()
+
+
+_PAUSE_SECONDS: Final = 1.0
+"""Between two attempts: one that is refused ends at once."""
+
+SAID_AGAIN_SECONDS: Final = 60.0
+"""Between two words about why nothing begins."""
+
+
+def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Runtime) -> T:
+    """Connect as soon as ZooKeeper answers: after a power cut it may be up last.
+
+    Ctrl-C ends the wait.
+    """
+    said: float | None = None
+    while True:
+        try:
+            return connect()
+        except MetadataUnavailableError as error:
+            if said is None or runtime.now() - said >= SAID_AGAIN_SECONDS:
+                said = runtime.now()
+                tell(f"waiting for ZooKeeper, until Ctrl-C: {error.message}")
+        runtime.sleep(_PAUSE_SECONDS)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final, SupportsIndex
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ZookeeperError
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 _GREETING_SECONDS: Final = 2.0
@@ -24,8 +24,36 @@ a new one; doubled each time. One that starts never answers who comes between it
 server behind it, and kazoo alone would wait there for the whole timeout of the session."""
 
 
+class SaslRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo has no types
+    """The server serves only who proved itself by SASL. kazoo does not know this answer."""
+
+    code = -124
+
+
+EXCEPTIONS[SaslRequiredError.code] = SaslRequiredError
+
+
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """kazoo's, whose requests can be given up before they are sent. Made with a ``Handler``."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.troubles: dict[str, BaseException] = {}
+        """What the last attempt to connect to a server met, by ``host:port``."""
+        connection = self._connection
+        self._connect_once = connection._connect  # noqa: SLF001  (kazoo only logs what it raises)
+        connection._connect = self._connect  # noqa: SLF001
+
+    def _connect(self, host: str, address: str, port: int) -> Any:
+        server = f"{host}:{port}"
+        self.troubles.setdefault(server, TimeoutError())  # as long as no attempt has come back
+        try:
+            connected = self._connect_once(host, address, port)
+        except Exception as error:
+            self.troubles[server] = error
+            raise
+        del self.troubles[server]
+        return connected
 
     def _reset(self) -> None:
         super()._reset()

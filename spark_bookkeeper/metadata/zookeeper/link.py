@@ -34,8 +34,9 @@ from spark_bookkeeper.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.zookeeper.client import Client, Handler
+from spark_bookkeeper.metadata.zookeeper.client import Client, Handler, SaslRequiredError
 from spark_bookkeeper.metadata.zookeeper.options import client_options
+from spark_bookkeeper.metadata.zookeeper.unreached import headline, why_unreached
 from spark_bookkeeper.metrics import Metrics
 
 T = TypeVar("T")
@@ -126,11 +127,11 @@ class Link:
         self.client.start_async().wait(self.patience)
         if not self.client.connected:
             # Where a server took the connection and says nothing, its end takes long. Nobody waits.
+            troubles = dict(self.client.troubles)
             self.client.handler.spawn(self.close)
             raise MetadataUnavailableError(
-                f"no ZooKeeper answers at {hosts} (tried for {self.patience:g} s); nothing was "
-                "changed. Check the host and port in the metadata URI, that ZooKeeper runs there "
-                "(`echo srvr | nc HOST PORT`), and that no firewall is in between"
+                f"{headline(troubles)} at {hosts} (tried for {self.patience:g} s); nothing was "
+                f"changed. {why_unreached(troubles)}"
             )
 
     @property
@@ -281,13 +282,18 @@ class Link:
         except (RetryFailedError, *UNCERTAIN) as error:
             self._listen()
             certain = _UNDECIDED if may_have_changed() else _UNCHANGED
+            advice = "Check that a majority of its servers runs"
+            if not self.client.connected and (troubles := dict(self.client.troubles)):
+                advice = why_unreached(troubles)
             raise MetadataUnavailableError(
                 f"ZooKeeper at {self.hosts} did not answer in {self.patience:g} s: {what}. "
-                f"{certain}. Check that a majority of its servers runs"
+                f"{certain}. {advice}"
             ) from error
         except KazooException as error:
             refused = f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}"
             rules = "Check the access rules of the node and the credentials"
+            if isinstance(error, SaslRequiredError):
+                rules = "It serves only who proves itself by SASL, which this library does not"
             if may_have_changed():
                 raise MetadataUnavailableError(f"{refused}. {_UNDECIDED}. {rules}") from error
             raise MetadataError(f"{refused}. {_UNCHANGED}. {rules}") from error

@@ -24,7 +24,17 @@ def _credentials(text: str) -> list[tuple[str, str]]:
     scheme, separator, credential = text.partition(":")
     if not separator or not scheme or not credential:
         raise ValueError("it is not of the form scheme:credential, like digest:user:password")
+    if scheme == "sasl":
+        raise ValueError("SASL is not supported; write digest:user:password, and use TLS")
     return [(scheme, credential)]
+
+
+def _file(text: str) -> str:
+    try:
+        open(text, "rb").close()
+    except OSError as error:
+        raise ValueError(f"{text} cannot be read: {error.strerror}") from None
+    return text
 
 
 def _access(text: str) -> str:
@@ -36,10 +46,10 @@ def _access(text: str) -> str:
 _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "acl": _access,
     "auth_data": _credentials,
-    "ca": str,
-    "certfile": str,
+    "ca": _file,
+    "certfile": _file,
     "check_hostname": _switch,
-    "keyfile": str,
+    "keyfile": _file,
     "keyfile_password": str,
     "randomize_hosts": _switch,
     "use_ssl": _switch,
@@ -48,11 +58,12 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """The values that these texts mean.
+    """The values that these texts mean. With TLS the certificate has to be of the host that was
+    asked, unless it is told otherwise; kazoo alone would take any of that authority's.
 
     Raises:
-        InvalidArgumentError: a name is not known, or a value cannot be meant. The value is not
-            shown, as it may be a secret.
+        InvalidArgumentError: a name is not known, a value cannot be meant, or a file cannot be
+            read. Only names of files are shown, as others may be secrets.
     """
     values: dict[str, Any] = {}
     for name, text in options.items():
@@ -64,4 +75,10 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
             values[name] = _KNOWN[name](text)
         except ValueError as error:
             raise InvalidArgumentError(f"ZooKeeper option {name!r}: {error}") from None
+    verify = values.get("verify_certs", True)
+    if values.setdefault("check_hostname", verify) and not verify:
+        raise InvalidArgumentError(
+            "ZooKeeper option 'check_hostname': it is true where verify_certs is false, and a "
+            "certificate that nobody verified says nothing of its host; leave one of them out"
+        )
     return values

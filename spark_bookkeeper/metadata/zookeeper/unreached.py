@@ -1,0 +1,67 @@
+"""Why no server of ZooKeeper gave a session, as kazoo met it, in words and with what to do."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.connection import ConnectionDropped
+
+_ADDRESS: Final = (
+    "Check the host and port in the metadata URI, that ZooKeeper runs there "
+    "(`echo srvr | nc HOST PORT`), and that no firewall is in between"
+)
+_TLS: Final = (
+    "Check that this port is the one for TLS, the options ca, certfile and keyfile, and that the "
+    "server's certificate names the host as the metadata URI does (or set check_hostname=false)"
+)
+_REFUSED: Final = (
+    "A server ends connections when one host has as many as its maxClientCnxns (60, unless it is "
+    "told otherwise; each program, agent and process of Spark's tasks has one or two), when its "
+    "port is for TLS (use_ssl=true) or wants another certificate, and as long as most of the "
+    "servers are away: its log says which"
+)
+_WHO: Final = "Check auth_data"
+
+
+class _Met(NamedTuple):
+    said: str
+    advice: str
+
+
+def headline(troubles: Mapping[str, BaseException]) -> str:
+    """Whether anything answers, as the beginning of a sentence that goes on with an address."""
+    is_answered = any(_met(each).advice != _ADDRESS for each in troubles.values())
+    return "no session with ZooKeeper" if is_answered else "no ZooKeeper answers"
+
+
+def why_unreached(troubles: Mapping[str, BaseException]) -> str:
+    """What each server did, and what to look at.
+
+    Args:
+        troubles: what the last attempt to connect met, by ``host:port``; none where no name of a
+            server could be resolved.
+    """
+    if not troubles:
+        return f"No name of a server could be resolved. {_ADDRESS}"
+    met = {server: _met(error) for server, error in troubles.items()}
+    said = "; ".join(f"{server} {each.said}" for server, each in met.items())
+    return ". ".join([said, *dict.fromkeys(each.advice for each in met.values())])
+
+
+def _met(error: BaseException) -> _Met:
+    cause = error.__context__ if isinstance(error, ConnectionDropped) else error
+    if isinstance(cause, ssl.SSLError):
+        why = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or cause
+        return _Met(f"failed in TLS ({why})", _TLS)
+    if cause is None or isinstance(cause, ConnectionError):
+        if isinstance(cause, ConnectionRefusedError):
+            return _Met("has nothing that listens", _ADDRESS)
+        return _Met("took the connection and ended it", _REFUSED)
+    if isinstance(cause, AuthFailedError):
+        return _Met("refused who this is", _WHO)
+    if isinstance(cause, OSError) and cause.strerror:
+        return _Met(f"cannot be reached ({cause.strerror})", _ADDRESS)
+    return _Met("gave no answer", _ADDRESS)  # a time-out, of the system's or kazoo's own

@@ -1,0 +1,57 @@
+"""Files that hold passwords or keys: their mode, and who else may read one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from spark_bookkeeper.secrecy import without_passwords
+
+log = logging.getLogger(__name__)
+
+PRIVATE_MODE: Final = 0o600
+"""Of a new file that holds secrets."""
+
+_SECRET_NAME = re.compile(r"auth_data|connection_string|credential|password|secret|token|(^|_)key$")
+"""Of options of ZooKeeper's client and of fsspec's file systems."""
+
+
+def holds_a_secret(options: Mapping[str, object]) -> bool:
+    """Whether options hold a password or a key, by their names or in a URI."""
+    return any(
+        holds_a_secret(value)
+        if isinstance(value, Mapping)
+        else _SECRET_NAME.search(name) or without_passwords(str(value)) != str(value)
+        for name, value in options.items()
+    )
+
+
+def may_be_read_by_others(path: str | os.PathLike[str]) -> bool:
+    """Whether the modes of a file and of the directories above it let every user read it.
+
+    A group is not everybody: somebody has chosen who is in it.
+    """
+    try:
+        file = Path(path).resolve()
+        return bool(file.stat().st_mode & stat.S_IROTH) and all(
+            directory.stat().st_mode & stat.S_IXOTH for directory in file.parents
+        )
+    except OSError:
+        return False
+
+
+def warn_if_others_may_read(path: str | os.PathLike[str], what: str) -> None:
+    """Say in the log that a file which holds ``what`` is no secret on this machine."""
+    if may_be_read_by_others(path):
+        log.warning(
+            "%s holds %s, and every user of this machine may read it: `chmod 600 %s`",
+            path,
+            what,
+            shlex.quote(str(path)),
+        )
