@@ -22,6 +22,7 @@
       BookieError
         BookieUnavailableError            no answer, or an answer that says nothing
           BookieFullError                 no space left
+          ProcessLimitError               this process may open no more files
           SlotTakenError                  a slot that somebody else created
         BookieReadOnlyError               refused before writing
         CorruptEntryError                 bytes that do not match their digest
@@ -245,6 +246,16 @@ class BookieFullError(BookieUnavailableError):
     """The storage has no space left. The write was not acknowledged."""
 
     condition = "BOOKKEEPER_BOOKIE_FULL"
+
+
+class ProcessLimitError(BookieUnavailableError):
+    """This process, or its machine, may open no more files. It says nothing of the bookie.
+
+    A writer ends, and leaves its bookies in the ensemble. Close ledgers that are done, or raise the
+    limit (``ulimit -n``).
+    """
+
+    condition = "BOOKKEEPER_PROCESS_LIMIT"
 
 
 class SlotTakenError(BookieUnavailableError):

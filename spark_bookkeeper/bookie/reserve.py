@@ -114,10 +114,10 @@ class Reserve:
         left = free_bytes - kept - room
         if left < 0:
             raise BookieReadOnlyError(
-                f"bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}: the "
-                f"last {kept:,} are for fences and recovery, {own - size_bytes:,} are being put by "
-                f"this process, and others may be putting {room - own:,}; {size_bytes:,} were not "
-                "written there",
+                f"full: bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}. "
+                f"The last {kept:,} are for fences and recovery, {own - size_bytes:,} are being "
+                f"put by this process, and others may be putting {room - own:,}; {size_bytes:,} "
+                "were not written there",
                 bookie_id=self._bookie_id,
             )
         self._unseen_bytes = UNSEEN_BYTES if left > NEAR_BYTES else 0

@@ -21,7 +21,7 @@ import pytest
 from spark_bookkeeper.bookie.storage import local, new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import Content, Storage
-from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, ProcessLimitError
 from spark_bookkeeper.testing.conformance.storage import (
     RACERS,
     StorageConformance,
@@ -310,6 +310,19 @@ def test_a_full_disk_leaves_nothing_behind(
         storage.put_if_absent("a", b"x")
 
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_process_that_may_open_no_more_files_says_so_of_itself(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    storage.put_if_absent("a", b"x")
+    monkeypatch.setattr(os, "open", _fail_with(number))
+
+    for operation in (lambda: storage.read("a"), lambda: storage.put_if_absent("b", b"x")):
+        with pytest.raises(ProcessLimitError, match=r"more files .*ulimit -n") as caught:
+            operation()
+        assert "may or may not" not in caught.value.message
 
 
 def test_a_full_disk_ends_a_file_in_pieces_without_a_trace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -584,8 +585,12 @@ def test_with_no_other_bookie_the_append_fails_and_the_ledger_can_still_be_close
         while True:
             acknowledged = writer.append(bytes(300_000))
 
-    with pytest.raises(AppendFailedError, match="for fences and recovery"):
+    with pytest.raises(AppendFailedError, match="for fences and recovery") as caught:
         fill()
+    first = caught.value.message.split(";")[0]
+    assert re.fullmatch(r"\d bookies? (is|are) full: ledger \d+ takes no more entries .*", first)
+    assert f"entry {acknowledged} is the last acknowledged" in caught.value.message[:200]
+    assert caught.value.message.count("for fences and recovery") <= len(ground.bookie_ids)
 
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.is_closed

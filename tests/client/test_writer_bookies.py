@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
@@ -18,9 +22,10 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     LedgerFencedError,
     NoSuchLedgerError,
+    ProcessLimitError,
 )
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
@@ -81,6 +86,56 @@ def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
     assert len([s for s in ground.steps if s[:2] == (victim, "put_if_absent")]) == 1
     ground.before.clear()
     assert payloads(ground, writer) == [b"a", b"b", b"c"]
+
+
+def test_a_process_that_may_open_no_more_files_replaces_no_bookie_for_it(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.client(StandingStill()), USUAL)
+    writer.append(b"a")
+    wait_for_every_copy(writer)
+    members = writer.metadata.last_fragment.ensemble
+    away = members[0]
+    tries: list[str] = []
+
+    def exhausted(place: str, operation: str, path: str) -> None:
+        if place == away and operation == "put_if_absent":
+            tries.append(path)
+            raise ProcessLimitError("this process may open no more files", bookie_id=away)
+
+    ground.before.append(exhausted)
+    with pytest.raises(AppendFailedError, match="this process may open no more files"):
+        ground.until(lambda: writer.append(b"b") < 0)
+
+    assert len(set(tries)) == 1, "it is repeated in the same slot"
+    assert len(tries) > 1
+    assert writer.metadata.last_fragment.ensemble == members
+    ground.before.clear()
+    acknowledged = writer.last_add_confirmed
+    with lifecycle.open_ledger(ground.client(), writer.ledger_id) as reader:
+        assert reader.last_add_confirmed >= acknowledged
+        assert reader.metadata.last_fragment.ensemble == members
+
+
+@pytest.mark.parametrize("end", [LedgerWriter.close, LedgerWriter.abandon])
+def test_a_writer_that_has_ended_keeps_no_directory_open(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, end: Callable[[LedgerWriter], None]
+) -> None:
+    """Somebody may hold it for long."""
+    monkeypatch.setattr(new_file, "shows_changes_at_once", lambda _: True)  # as on a disk
+
+    def directories(writer: LedgerWriter) -> int:
+        at = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        targets = [os.readlink(path) for path in at if os.path.lexists(path)]
+        return sum(f"/{writer.ledger_id}-" in target for target in targets)
+
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    for _ in range(3):
+        writer.append(b"a")
+        wait_for_every_copy(writer)
+    assert directories(writer) == 3, "as limits.md says"
+
+    end(writer)
+
+    ground.until(lambda: directories(writer) == 0)
 
 
 def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground) -> None:
@@ -208,7 +263,8 @@ def test_too_few_bookies_finish_the_writer_and_the_table_says_why(ground: Ground
     text = caught.value.message
     assert f"{spare}  read-only" in text
     assert f"{inside[1]}  already in the ensemble" in text
-    assert f"{inside[0]} lost to this writer" in text
+    assert f"{inside[0]}  lost to this writer" in text
+    assert text.count("lost to this writer") == 1, "nothing is said twice"
     with pytest.raises(AppendFailedError):
         writer.append(b"more")
     with pytest.raises(AppendFailedError):

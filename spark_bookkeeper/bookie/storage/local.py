@@ -46,6 +46,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     FileSink,
     Storage,
     check_below,
+    check_limit,
     nothing,
     top_is_gone,
     whose,
@@ -481,10 +482,11 @@ class _Translated:
         if not isinstance(error, OSError):
             return
         storage, target = self._storage, self._target
+        check_limit(storage, error, target)
         reason = f"{whose(storage)}{target}: {error.strerror or error}"
         if error.errno in _NO_SPACE:
             raise BookieFullError(
-                f"{reason}; nothing was acknowledged; free space or add a bookie",
+                f"full: {reason}; nothing was acknowledged; free space or add a bookie",
                 bookie_id=storage.bookie_id,
                 path=target,
             ) from error

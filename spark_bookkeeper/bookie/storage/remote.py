@@ -32,6 +32,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     Request,
     Storage,
     check_below,
+    check_limit,
     nothing,
     top_is_gone,
     unavailable,
@@ -323,9 +324,10 @@ class RemoteStorage(Storage):
             raise
         except (Exception, asyncio.CancelledError) as error:  # whatever their SDK raises
             where = f"{self._uri}/{path}"
+            check_limit(self, error, where)
             if is_full(error):
                 raise BookieFullError(
-                    f"{whose(self)}{where}: {error}", bookie_id=self.bookie_id, path=where
+                    f"full: {whose(self)}{where}: {error}", bookie_id=self.bookie_id, path=where
                 ) from error
             reason = f"{where}: {type(error).__name__}: {error}"
             if not operations or "put_if_absent" in operations:  # no other changes anything

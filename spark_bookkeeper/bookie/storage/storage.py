@@ -14,13 +14,15 @@ write may have happened, and may still happen later (SLOT-LOG rule R3).
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.errors import BookieError, BookieUnavailableError
+from spark_bookkeeper.errors import BookieError, BookieUnavailableError, ProcessLimitError
 from spark_bookkeeper.protocol.plain_names import has_names_only
 
 _JOINED_BYTES: Final = 1 << 20
@@ -295,6 +297,24 @@ class Storage(Protocol):
 def whose(storage: Storage) -> str:
     """What the text of an error begins with: the bookie, where it is known."""
     return "" if storage.bookie_id == storage.uri else f"bookie {storage.bookie_id}: "
+
+
+def check_limit(storage: Storage, error: BaseException, where: str) -> None:
+    """Raises ``ProcessLimitError`` where that is why an operation failed."""
+    seen: BaseException | None = error
+    while seen is not None:  # an SDK's own errors have it as their cause
+        if isinstance(seen, OSError) and seen.errno in (errno.EMFILE, errno.ENFILE):
+            limits = (
+                "this process may open no more files"
+                if seen.errno == errno.EMFILE
+                else "this machine may open no more files"
+            )
+            raise ProcessLimitError(
+                f"{limits} ({os.strerror(seen.errno)}, {where}); nothing is wrong with the bookie. "
+                "Close ledgers that are done, or raise the limit (`ulimit -n`)",
+                bookie_id=storage.bookie_id,
+            ) from error
+        seen = seen.__cause__
 
 
 def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableError:

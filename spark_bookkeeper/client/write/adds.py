@@ -30,11 +30,14 @@ from spark_bookkeeper.client.write.standing import Standing
 from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.errors import (
     AppendFailedError,
+    BookieFullError,
+    BookieReadOnlyError,
     BookKeeperError,
     InvalidArgumentError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
+    ProcessLimitError,
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
@@ -461,7 +464,11 @@ class Adds:
                     self._runtime.spawn("fenced", lambda: self._learn_of_fence(error.message))
                 except RuntimeError:  # no more threads
                     self.fail(fenced)
+        elif isinstance(error, ProcessLimitError):  # with another bookie it would be the same
+            self.fail(self._gave_up(error.message))
         else:
+            if isinstance(error, BookieFullError | BookieReadOnlyError):
+                self._changes.full.add(lane.bookie)
             self.lose(lane, error.message)
 
     def lose(self, lane: Lane, cause: str) -> None:

@@ -168,6 +168,8 @@ class EnsembleChanges:
     ) -> None:
         self.lost: dict[BookieId, str] = {}
         """Every bookie that is lost to the writer, with the reason. The lock is held."""
+        self.full: set[BookieId] = set()
+        """Those of them that had no space for it."""
         self._context = context
         self._lock = lock
         self._delivery = delivery
@@ -195,12 +197,17 @@ class EnsembleChanges:
             first: the first entry that is not acknowledged.
         """
         ledger_id = self._writer.ledger.ledger_id
-        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self.lost.items()))
+        untold = ((bookie, why) for bookie, why in sorted(self.lost.items()) if why not in cause)
+        lost = "; ".join(f"{bookie} {why}" for bookie, why in untold)
+        count = len(self.full)
+        bookies = "1 bookie is" if count == 1 else f"{count} bookies are"
+        acknowledged = f"entry {first - 1} is the last" if first else "no entry is"
         return AppendFailedError(
-            f"ledger {ledger_id} takes no more entries from this writer: {cause}. "
-            + (f"Bookies: {lost}. " if lost else "")
-            + f"Entries after {first - 1} may or may not be written: open "
-            "the ledger to recover it, and read to know",
+            (f"{bookies} full: " if count else "")
+            + f"ledger {ledger_id} takes no more entries from this writer; {acknowledged} "
+            "acknowledged. What was appended behind may or may not be written: open the ledger to "
+            f"recover it, and read to know. The cause: {cause}"
+            + (f". Bookies: {lost}" if lost else ""),
             ledger_id=ledger_id,
         )
 

@@ -188,7 +188,10 @@ class Lanes:
         """Stop all of them, for good."""
         for lane in self.by_position.values():
             lane.retire()
+        # With the lanes go the directories that they keep open on the bookies.
         self.by_position.clear()
+        self._left.clear()
+        self.idle.clear()
 
     @property
     def is_any_behind(self) -> bool:
