@@ -301,7 +301,7 @@ def _decoded(data: bytes, path: str) -> LogHead:
         value = json.loads(data)
         if value["version"] not in (_VERSION, _VERSION_WITH_TRANSACTIONS):
             raise ValueError(f"format version {value['version']!r} is neither 1 nor 2")
-        last = value.get("transactions", ())
+        last: list[Any] = value.get("transactions", [])
         counts = value.get("rows", [None] * len(last))
         return LogHead(
             nonce=str(value["nonce"]),

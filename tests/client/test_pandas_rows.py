@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.every_type import ARRAYS
+from tests.worlds import first_of
 
 LEDGER = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 NOON = datetime.datetime(2026, 3, 1, 12)  # noqa: DTZ001  (a wall clock is what the test is about)

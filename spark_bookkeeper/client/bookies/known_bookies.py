@@ -19,6 +19,7 @@ from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
+    MetadataError,
     MetadataFormatError,
     MissingRequirementError,
 )
@@ -33,6 +34,8 @@ T = TypeVar("T")
 
 TABLE_ROOT: Final = "table+"
 """What a root URI begins with where a table stands for a bookie; the table's URI follows."""
+
+_OTHER_STORAGE: Final = "its cookie names another storage than its registration (see `doctor`)"
 
 OpenBookie = Callable[[str, Door], Bookie]
 """Opens the bookie at a root URI. No call of it takes for ever: what it asks of its storage is seen
@@ -60,6 +63,8 @@ class Bookies:
         self._roots: dict[BookieId, str] = {}
         self._opened: dict[str, tuple[Door, Bookie]] = {}
         self._looks: dict[BookieId, Call[None]] = {}
+        self._agreed: set[tuple[BookieId, str, str]] = set()
+        """Registrations that a cookie has confirmed: id, incarnation and root."""
 
     def registrations(self) -> Mapping[BookieId, Registration]:
         """Bookies that are alive now."""
@@ -133,7 +138,9 @@ class Bookies:
             needed: how many will be chosen; when too few are left, the bookies that have a cookie
                 but no registration are listed as well, because that is what one wants to know.
             ledger: a ledger they would join. It remembers one incarnation for each bookie id, so
-                a bookie that was formatted again since cannot join it under the same id.
+                a bookie that was formatted again since cannot join it under the same id. ``None``
+                is a new one, which gets no bookie of which the cookie says something else than
+                the registration. The cookies are asked for once for each registration.
             excluded: further ones.
         """
         reasons: dict[BookieId, str] = {}
@@ -143,6 +150,8 @@ class Bookies:
                 reasons[bookie] = "no spark_bookkeeper storage (its registration names none)"
             elif known and known != registration.incarnation:
                 reasons[bookie] = "was formatted again since this ledger used it"
+        if ledger is None:
+            reasons.update(dict.fromkeys(self._doubtful(registrations), _OTHER_STORAGE))
         archived = _archived(ledger) if ledger else None
         if archived is not None:  # what is copied there now would be dropped with the rest
             reasons.update(dict.fromkeys(archived.dropping, "is to drop what it has of the ledger"))
@@ -153,6 +162,24 @@ class Bookies:
                 if cookie.value.bookie_id not in registrations:
                     reasons.setdefault(cookie.value.bookie_id, "not registered: down or lost")
         return reasons
+
+    def _doubtful(self, registrations: Mapping[BookieId, Registration]) -> set[BookieId]:
+        """The bookies that are registered with another storage than their cookies name.
+
+        Their agents are about to notice, or no agent has registered them. Without a cookie, or
+        an answer, nothing speaks against them.
+        """
+        said = {b: (b, r.incarnation, r.root_uri.rstrip("/")) for b, r in registrations.items()}
+        asked = {bookie: each for bookie, each in said.items() if each not in self._agreed}
+        doubtful: set[BookieId] = set()
+        with suppress(MetadataError):
+            cookies = [found.value for found in self._registry.cookies()] if asked else []
+            for cookie in cookies:  # Apache BookKeeper's own name no incarnation
+                named = (cookie.bookie_id, cookie.incarnation, cookie.root_uri.rstrip("/"))
+                if cookie.incarnation and asked.get(cookie.bookie_id, named) != named:
+                    doubtful.add(cookie.bookie_id)
+            self._agreed.update(each for bookie, each in asked.items() if bookie not in doubtful)
+        return doubtful
 
     def root_uri(self, bookie_id: BookieId) -> str:
         """Where a bookie's partition is, also of one that is not registered now.

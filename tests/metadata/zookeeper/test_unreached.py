@@ -76,7 +76,7 @@ def test_each_server_is_named_and_each_advice_given_once() -> None:
 
 
 @contextmanager
-def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+def server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
     """Something else than ZooKeeper; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -1,0 +1,84 @@
+"""Which bookies may be chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.errors import MetadataUnavailableError, NotEnoughBookiesError
+from spark_bookkeeper.metadata.store import Cookie
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, bookies=4, runtime=InlineRuntime())
+
+
+def say(
+    ground: Ground, bookie: BookieId, root_uri: str | None = None, incarnation: str | None = None
+) -> Cookie:
+    """Its cookie says something else from now on; returns what it said."""
+    known = ground.context.store.read_cookie(bookie)
+    assert known is not None
+    said = known.value
+    other = replace(
+        said,
+        root_uri=said.root_uri if root_uri is None else root_uri,
+        incarnation=said.incarnation if incarnation is None else incarnation,
+    )
+    ground.context.store.write_cookie(other, known.version)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("other", "is_chosen"),
+    [
+        ({}, True),
+        ({"root_uri": "file:///elsewhere"}, False),
+        ({"incarnation": "another"}, False),
+        ({"incarnation": "", "root_uri": "whatever BookKeeper wrote"}, True),
+    ],
+)
+def test_a_bookie_that_is_registered_with_another_storage_than_its_cookie_names_gets_no_new_ledger(
+    ground: Ground, other: dict[str, str], is_chosen: bool
+) -> None:
+    bookie = ground.bookie_ids[0]
+    right = say(ground, bookie, **other)
+    everywhere = Quorum(4, 3, 2)
+
+    if is_chosen:
+        lifecycle.create_ledger(ground.context, everywhere).close()
+        return
+    with pytest.raises(NotEnoughBookiesError, match="another storage than its registration"):
+        lifecycle.create_ledger(ground.context, everywhere)
+    lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)).close()
+
+    say(ground, bookie, root_uri=right.root_uri, incarnation=right.incarnation)
+    lifecycle.create_ledger(ground.context, everywhere).close()
+
+
+def test_cookies_are_asked_for_once_for_each_registration(ground: Ground) -> None:
+    counts = []
+    for _ in range(3):
+        lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)).close()
+        counts.append(ground.count()["cookies"])
+        if len(counts) == 2:
+            ground.format(ground.bookie_ids[3])
+
+    assert counts == [1, 1, 2]
+
+
+def test_without_an_answer_about_cookies_nothing_speaks_against_a_bookie(ground: Ground) -> None:
+    def no_answer(place: str, operation: str, path: str) -> None:
+        if operation == "cookies":
+            raise MetadataUnavailableError("no answer")
+
+    ground.before.append(no_answer)
+
+    lifecycle.create_ledger(ground.context, Quorum(4, 3, 2)).close()
