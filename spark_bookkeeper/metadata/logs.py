@@ -312,7 +312,10 @@ def _decoded(data: bytes, path: str) -> LogHead:
             deleted_below=parse_ledger_id(value["deleted_below"]),
             is_deleted=bool(value["is_deleted"]),
             transactions=Transactions(
-                tuple(_committed(*each, rows) for each, rows in zip(last, counts, strict=True))
+                tuple(
+                    _committed(app_id, version, ledger_id, rows)
+                    for (app_id, version, ledger_id), rows in zip(last, counts, strict=True)
+                )
             ),
         )
     except Exception as error:  # whatever junk makes of a decoder, it is about this one log
