@@ -207,7 +207,7 @@ def _handler_of(
         def do_GET(self) -> None:
             page = self.path.partition("?")[0]
             if page == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, exposition(agents, shared, beside))
+                self.answer(200, CONTENT_TYPE_LATEST, exposition(agents, shared, beside))
             elif page == "/health" and len(agents) > 1:
                 told = health_of_all(agents)
                 self._tell(told, any(told[state] for state in SERVED))
@@ -215,21 +215,13 @@ def _handler_of(
                 told = health(by_page.get(page, agents[0]))
                 self._tell(told, told["state"] in SERVED)
             else:
-                self._answer(404, "text/plain", f"there are {pages}\n".encode())
+                self.answer(404, "text/plain", f"there are {pages}\n".encode())
 
         def do_HEAD(self) -> None:
             self.do_GET()  # whose answer leaves out the body
 
         def _tell(self, told: dict[str, Any], is_served: bool) -> None:
             body = json.dumps(told, indent=2).encode()
-            self._answer(200 if is_served else 503, "application/json", body)
-
-        def _answer(self, code: int, kind: str, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.answer(200 if is_served else 503, "application/json", body)
 
     return Pages

@@ -79,3 +79,12 @@ class PageHandler(BaseHTTPRequestHandler):
     @override
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
+
+    def answer(self, code: int, kind: str, body: bytes) -> None:
+        """Send an answer, to HEAD without its body."""
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

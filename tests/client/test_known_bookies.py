@@ -9,7 +9,7 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import MetadataUnavailableError, NotEnoughBookiesError
-from spark_bookkeeper.metadata.store import Cookie
+from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
@@ -72,6 +72,29 @@ def test_cookies_are_asked_for_once_for_each_registration(ground: Ground) -> Non
             ground.format(ground.bookie_ids[3])
 
     assert counts == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("root_uri", "incarnation", "is_readonly", "reason"),
+    [
+        ("", "", False, "its registration names none"),
+        ("file:///elsewhere", "another", True, "read-only"),
+    ],
+)
+def test_cookies_are_not_asked_for_on_account_of_a_bookie_that_is_not_chosen_anyway(
+    ground: Ground, root_uri: str, incarnation: str, is_readonly: bool, reason: str
+) -> None:
+    bookie = ground.bookie_ids[0]
+    said = Registration(bookie, root_uri, incarnation, is_readonly=is_readonly)
+    ground.end_agent(bookie)
+    ground.context.store.register(said)
+
+    for _ in range(3):
+        lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)).close()
+
+    assert ground.count()["cookies"] == 1
+    with pytest.raises(NotEnoughBookiesError, match=reason):
+        lifecycle.create_ledger(ground.context, Quorum(4, 3, 2))
 
 
 def test_without_an_answer_about_cookies_nothing_speaks_against_a_bookie(ground: Ground) -> None:

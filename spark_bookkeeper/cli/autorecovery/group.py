@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, Final
 
 import click
-from prometheus_client import start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
@@ -21,6 +22,7 @@ from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, kept_in_file, open_table, report_table
+from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
 from spark_bookkeeper.session import BookKeeper
@@ -120,13 +122,23 @@ def _served_metrics(settings: Settings, bk: BookKeeper, port: int | None) -> Ite
     if port is None:
         yield
         return
+
+    class Page(PageHandler):
+        def do_GET(self) -> None:
+            self.answer(200, CONTENT_TYPE_LATEST, generate_latest(bk.metrics_registry))
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
     try:
-        server, thread = start_http_server(port, _LOOPBACK, bk.metrics_registry)
+        server = PageServer((_LOOPBACK, port), Page)
     except OSError as error:
         settings.output.note(f"no metrics are served: port {port} of {_LOOPBACK}: {error}")
         yield
         return
-    settings.output.note(f"its /metrics are at http://{_LOOPBACK}:{port}")
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    settings.output.note(f"its /metrics are at http://{_LOOPBACK}:{server.server_port}")
     try:
         yield
     finally:

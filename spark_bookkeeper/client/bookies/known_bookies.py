@@ -169,7 +169,11 @@ class Bookies:
         Their agents are about to notice, or no agent has registered them. Without a cookie, or
         an answer, nothing speaks against them.
         """
-        said = {b: (b, r.incarnation, r.root_uri.rstrip("/")) for b, r in registrations.items()}
+        said = {
+            bookie: (bookie, each.incarnation, each.root_uri.rstrip("/"))
+            for bookie, each in registrations.items()
+            if each.incarnation and not each.is_readonly  # others are not chosen anyway
+        }
         asked = {bookie: each for bookie, each in said.items() if each not in self._agreed}
         doubtful: set[BookieId] = set()
         with suppress(MetadataError):
