@@ -129,7 +129,7 @@ def ended_before(
             continue  # somebody deleted it: it has nothing to keep
         metadata = found.value if isinstance(found, Versioned) else None
         if first is not None:
-            has_ended = before and _ended_by(context, first, before, time_ms)
+            has_ended = _ended_by(context, first, before, time_ms)
             if has_ended is None:  # nothing says when; it was by when the next one was begun
                 has_ended = metadata is not None and _began_by(metadata, time_ms)
             if not has_ended:
@@ -143,7 +143,7 @@ def _began_by(metadata: LedgerMetadata, time_ms: int) -> bool:
 
 
 def _ended_by(
-    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, time_ms: int
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata | None, time_ms: int
 ) -> bool | None:
     """Whether no entry of a ledger was appended after a time; ``None`` where that is not known.
 
@@ -151,6 +151,8 @@ def _ended_by(
     does not have. A lost one is not to keep its ledger for ever, and with it all that come behind
     it; but those before it may be young.
     """
+    if metadata is None:  # it cannot be decoded
+        return None
     last = metadata.last_entry_id
     if last is None or not _began_by(metadata, time_ms):
         return False
