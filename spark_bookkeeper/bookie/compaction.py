@@ -108,15 +108,15 @@ class Compactor:
             return Compacted()
         if self._wanted.dry_run:
             return self._told(survey, survey.files_removed, survey.files_written)
-        if any(self._is_slot(holding.path) for holding in survey.leaving) or survey.slots:
-            if not self._log.ends_in_fence():
-                self._log.fence()  # [compact_fence]
-            survey = self._survey()
-            if isinstance(survey, str):
-                return Compacted(reason=survey)
         # All of it is asked for at first: what is written and replaces nothing only takes space.
         moved = self._told(survey, 0, 0).size_bytes
         with self._reserve.spent(min(moved, self._wanted.bytes_most + FILE_BYTES)):
+            if any(self._is_slot(holding.path) for holding in survey.leaving) or survey.slots:
+                if not self._log.ends_in_fence():
+                    self._log.fence()  # [compact_fence]
+                survey = self._survey()
+                if isinstance(survey, str):
+                    return Compacted(reason=survey)
             return self._move(survey)
 
     def _count(self) -> int:

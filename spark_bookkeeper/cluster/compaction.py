@@ -17,12 +17,7 @@ from spark_bookkeeper.bookie.bookie import Bookie, Compaction
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
-from spark_bookkeeper.errors import (
-    BookieReadOnlyError,
-    BookKeeperError,
-    MetadataError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import BookKeeperError, MetadataError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
@@ -109,8 +104,6 @@ class _OneBookie:
                         row = self._compact(Ledger.of(ledger_id, found.value))
                     except (MetadataError, NoSuchLedgerError):
                         continue  # it was deleted here, or is no ledger of ours
-                    except BookieReadOnlyError:
-                        raise  # nor is there room for the next
                     except BookKeeperError as error:
                         row = self._row(ledger_id, Outcome.LEFT, error.message)
                     if row is not None:

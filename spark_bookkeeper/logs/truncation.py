@@ -129,9 +129,8 @@ def ended_before(
             continue  # somebody deleted it: it has nothing to keep
         metadata = found.value if isinstance(found, Versioned) else None
         if first is not None:
-            if before is not None:
-                has_ended = _ended_by(context, first, before, time_ms)
-            else:  # it says nothing of itself
+            has_ended = _ended_by(context, first, before, time_ms)
+            if has_ended is None:  # nothing says when; it was by when the next one was begun
                 has_ended = metadata is not None and _began_by(metadata, time_ms)
             if not has_ended:
                 break
@@ -144,14 +143,16 @@ def _began_by(metadata: LedgerMetadata, time_ms: int) -> bool:
 
 
 def _ended_by(
-    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, time_ms: int
-) -> bool:
-    """Whether no entry of a ledger was appended after a time.
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata | None, time_ms: int
+) -> bool | None:
+    """Whether no entry of a ledger was appended after a time; ``None`` where that is not known.
 
-    Entries of an earlier version have no time, and count as older than any; so does an entry that
-    every bookie answers that it does not have. Else a lost one would keep its ledger for ever, and
-    with it all that come behind it.
+    Entries of an earlier version have no time, nor has an entry that every bookie answers that it
+    does not have. A lost one is not to keep its ledger for ever, and with it all that come behind
+    it; but those before it may be young.
     """
+    if metadata is None:  # it cannot be decoded
+        return None
     last = metadata.last_entry_id
     if last is None or not _began_by(metadata, time_ms):
         return False
@@ -159,7 +160,7 @@ def _ended_by(
         return True
     ledger = Ledger.of(ledger_id, metadata)
     appended_at_ms = appended_at_ms_of(context, ledger, last, lost_is_old=True)
-    return appended_at_ms is None or appended_at_ms <= time_ms
+    return None if appended_at_ms is None else appended_at_ms <= time_ms
 
 
 def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:

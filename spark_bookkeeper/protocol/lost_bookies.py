@@ -72,14 +72,18 @@ class LostBookies:
         # From the first ones: another that comes and goes all the time puts nothing off.
         first, *others = sorted(away.values())
         due_at = first + delay_seconds
+        several = min(delay_seconds, max(session_seconds, delay_seconds / SEVERAL_SHARE))
         if others:
-            due_at = min(due_at, others[0] + max(session_seconds, delay_seconds / SEVERAL_SHARE))
+            due_at = min(due_at, others[0] + several)
         if 2 * len(gone) > len(known):
             due_at = max(due_at, first + session_seconds)
         due_at = max(due_at, not_before)
-        if now >= due_at:
-            return LostBookies(known - gone), gone
-        return LostBookies(known, away, due_at, not_before), NOBODY
+        if now < due_at:
+            return LostBookies(known, away, due_at, not_before), NOBODY
+        lost = frozenset(bookie for bookie in gone if now - away[bookie] >= several)
+        left = {bookie: since for bookie, since in away.items() if bookie not in lost}
+        due_at = min(left.values(), default=now) + several  # looked at again then
+        return LostBookies(known - lost, left, due_at if left else None, not_before), lost
 
     def delay_changed(self, now: float) -> LostBookies:
         """There is another delay: those that are waited for have all of it from now on."""

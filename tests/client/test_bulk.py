@@ -18,10 +18,11 @@ from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
     MissingRequirementError,
+    ProcessLimitError,
 )
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.slotlog import log_of
 
@@ -118,6 +119,34 @@ def test_a_bookie_destroyed_during_a_bulk_append(
                 if writer.metadata.quorum.holds(position, EntryId(e))
             }
             assert wanted <= held, f"{bookie} has its copies of the block"
+
+
+def test_a_writer_that_may_open_no_more_files_gives_a_part_to_no_other_bookie(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    whole = table(20_000)
+    writer = lifecycle.create_ledger(
+        ground.client(StandingStill()),
+        Quorum(3, 3, 2),
+        schema=whole.schema,
+        entry_target_bytes=20_000,
+    )
+    members = writer.metadata.last_fragment.ensemble
+    others: set[str] = set()
+
+    def fail(place: str, operation: str, path: str) -> None:
+        if operation == "create" and place == members[1]:
+            raise BookieUnavailableError("it is gone", bookie_id=place)
+        if operation == "create" and place not in members:
+            others.add(place)
+            raise ProcessLimitError("this process may open no more files", bookie_id=place)
+
+    ground.before.append(fail)
+    with pytest.raises(AppendFailedError, match="this process may open no more files"):
+        ground.until(lambda: writer.append(whole) < 0, 20)
+    ground.before.clear()
+    assert len(others) == 1
 
 
 def test_a_bulk_append_that_no_bookie_can_store_fails_and_claims_nothing(ground: Ground) -> None:

@@ -115,6 +115,25 @@ def test_a_process_that_may_open_no_more_files_replaces_no_bookie_for_it(ground:
         assert reader.metadata.last_fragment.ensemble == members
 
 
+def test_a_close_of_what_is_acknowledged_needs_no_files_of_the_last_bookie(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.client(StandingStill()), USUAL)
+    writer.append(b"a")
+    wait_for_every_copy(writer)
+    away = writer.metadata.last_fragment.ensemble[0]
+
+    def exhausted(place: str, operation: str, path: str) -> None:
+        if place == away and operation == "put_if_absent":
+            ground.until(lambda: writer._adds._standing.is_closing, 10)
+            raise ProcessLimitError("this process may open no more files", bookie_id=away)
+
+    ground.before.append(exhausted)
+    writer.append(b"b")
+    writer.close()
+
+    ground.before.clear()
+    assert payloads(ground, writer) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("end", [LedgerWriter.close, LedgerWriter.abandon])
 def test_a_writer_that_has_ended_keeps_no_directory_open(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, end: Callable[[LedgerWriter], None]

@@ -18,7 +18,7 @@ from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,
 )
-from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.opening import recover_last
@@ -255,7 +255,7 @@ def test_a_ledger_whose_last_entry_is_lost_does_not_keep_those_behind_it(
 ) -> None:
     clock = Clock()
     ground = Ground(tmp_path, 3, runtime=clock)
-    retain = 15 * 60 if by == "retention" else None
+    retain = 60 if by == "retention" else None
     log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2), retain_seconds=retain))
     log.write(table(b"lost"))
     (lost,) = log.ledgers()
@@ -266,8 +266,34 @@ def test_a_ledger_whose_last_entry_is_lost_does_not_keep_those_behind_it(
         log.write(table(b"%d" % clock.minutes))
 
     if by == "truncate":
-        log.truncate(at(5))
-    assert log.read_arrow().column("payload").to_pylist() == [b"10", b"20"]
+        log.truncate(at(15))
+    assert log.read_arrow().column("payload").to_pylist() == [b"20"]
+
+
+@pytest.mark.parametrize("why", ["lost", "of an earlier version"])
+def test_a_ledger_whose_end_has_no_time_stays_until_the_next_one_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Its other entries may be young."""
+    clock = Clock()
+    ground = Ground(tmp_path, 3, runtime=clock)
+    log = create_log(ground.context, "orders", USUAL)
+    for begun in (0, 61):
+        clock.minutes = begun
+        with log.become_writer() as writer:
+            clock.minutes = begun + 59
+            writer.append(b"%d" % clock.minutes)
+    first, second = log.ledgers()
+    if why == "lost":
+        for bookie in ground.bookie_ids:
+            for files in ground.root(bookie).glob(f"ledgers/{first}-*"):
+                shutil.rmtree(files)
+    else:
+        monkeypatch.setattr(truncation, "appended_at_ms_of", lambda *_, **__: None)
+
+    assert log.truncate(at(30)) == []
+    assert log.truncate(at(62)) == [first]
+    assert list(log.ledgers()) == [second]
 
 
 def test_a_ledger_whose_end_bookies_may_know_that_do_not_answer_stays(tmp_path: Path) -> None:

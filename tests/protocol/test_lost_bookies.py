@@ -87,6 +87,17 @@ def test_one_that_comes_and_goes_all_the_time_puts_the_others_off_no_longer() ->
     assert now == 11, "a session after they were seen to be away"
 
 
+def test_one_that_goes_just_before_the_others_time_is_over_has_its_own() -> None:
+    watch = Watch(600, FIVE)
+    assert watch.sees(FIVE - {E}, 10) == NOBODY
+    assert watch.sees(FIVE - {D, E}, 609) == NOBODY
+
+    assert watch.sees(FIVE - {D, E}, 610) == {E}
+    assert watch.bookies.away == {D: 609}
+    assert watch.sees(FIVE - {D, E}, 1208) == NOBODY
+    assert watch.sees(FIVE - {D, E}, 1209) == {D}, "alone, it has all of the delay"
+
+
 def test_when_another_one_takes_its_place_its_time_begins_anew() -> None:
     watch = Watch(100)
     assert watch.sees({A, B}, 10) == NOBODY

@@ -415,6 +415,10 @@ class Adds:
             self.fail(self._gave_up(f"it could not start ({type(error).__name__})"))
             raise
 
+    def _is_acknowledged(self) -> bool:
+        """Whether all of a ledger that is being closed is."""
+        return self._standing.is_closing and not self._has_pending()
+
     # What lanes report; the lock is held
 
     def take(self) -> EntryId:
@@ -464,8 +468,8 @@ class Adds:
                     self._runtime.spawn("fenced", lambda: self._learn_of_fence(error.message))
                 except RuntimeError:  # no more threads
                     self.fail(fenced)
-        elif isinstance(error, ProcessLimitError):  # with another bookie it would be the same
-            self.fail(self._gave_up(error.message))
+        elif isinstance(error, ProcessLimitError) and not self._is_acknowledged():
+            self.fail(self._gave_up(error.message))  # with another bookie it would be the same
         else:
             if isinstance(error, BookieFullError | BookieReadOnlyError):
                 self._changes.full.add(lane.bookie)
@@ -477,9 +481,9 @@ class Adds:
             return
         self._changes.lost[lane.bookie] = f"lost to this writer: {cause}"
         self._lanes.drop(lane)
-        if self._standing.is_closing and not self._has_pending():
+        if self._is_acknowledged():
             self._end_if_dropped()
-            return  # everything is acknowledged; re-replication will fill what is missing
+            return  # re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
     def unfit(self, alive: Mapping[BookieId, Registration]) -> Set[BookieId]:

@@ -21,6 +21,7 @@ from spark_bookkeeper.errors import (
     BookieFullError,
     BookieReadOnlyError,
     BookieUnavailableError,
+    ProcessLimitError,
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -288,7 +289,7 @@ class Lane:
             try:
                 source = self._open_replica(bookie, incarnation)
                 copied = replica.copy_part(source, part.ref, self._note_progress, is_copy=False)
-            except BookieReadOnlyError:
+            except (BookieReadOnlyError, ProcessLimitError):
                 raise
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")
