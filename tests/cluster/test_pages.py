@@ -98,4 +98,4 @@ def test_who_hangs_up_is_passed_over_and_a_mistake_of_ours_is_logged(
     until_none_is_served(server)
 
     assert caplog.messages == ["a page could not be shown"]
-    assert capsys.readouterr() == ("", "")
+    assert "Exception occurred during processing" not in capsys.readouterr().err

@@ -43,7 +43,7 @@ def crowded(seed: int, spare: int) -> Script:
     [
         # Writers leave bookies and go back to them: with one to spare, the first time in seed 17.
         (2, range(12, 40), 11, 1),
-        (1, range(17, 25), 4, 1),
+        (1, range(17, 25), 3, 1),
         pytest.param(2, range(120), 11, 1, marks=pytest.mark.full),
         pytest.param(1, range(160), 11, 2, marks=pytest.mark.full),
         pytest.param(2, range(400), 11, 1, marks=pytest.mark.exhaustive),
