@@ -32,7 +32,7 @@ from tests.simulation.tiers import tiers
 
 USUAL, PAIR = Quorum(3, 3, 2), Quorum(2, 2, 2)
 PACKAGE = "spark_bookkeeper.testing.simulation"
-RARE = (226, 242, 271)
+RARE = (226, 242, 271, 3027)
 """Seeds of lifetimes that meet what none of the first does."""
 
 
