@@ -42,7 +42,7 @@ class Snapshots:
         self._uri = uri
         self._runtime = runtime
         self._has_looked = False
-        """Whether it was seen who may read them."""
+        """Whether the mode of a snapshot was checked."""
 
     def put(self, snapshot: Snapshot) -> int:
         """Store a snapshot, durably, behind those there are; returns its number.
