@@ -252,8 +252,16 @@ def ledger_directories(storage: Storage) -> list[str]:
 
 
 def held_in(storage: Storage) -> list[str]:
-    """What keeps a partition that is no bookie from being made one: anything that is in it."""
-    return [name for name in storage.list("") if not _is_ignored(name)]
+    """Names that keep a partition without a marker from being formatted.
+
+    Directories in which there is nothing do not count: formatting that was interrupted leaves them.
+    """
+    holding = {LEDGERS: ledger_directories, "retired": lambda storage: storage.list("retired")}
+    return [
+        name
+        for name in storage.list("")
+        if not _is_ignored(name) and (name not in holding or holding[name](storage))
+    ]
 
 
 def holds_anything(storage: Storage) -> bool:

@@ -25,7 +25,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     UnsuitableStorageError,
 )
-from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
 
 Token = Callable[[], str]
@@ -94,6 +94,55 @@ def test_a_partition_that_holds_something_is_not_formatted(token: Token) -> None
 
     assert BOOKIE_ID in caught.value.message
     assert read_marker(storage) == marker
+
+
+class Killed(BaseException):
+    """The process that formats ends here."""
+
+
+def killed_at(moment: int) -> Faults:
+    """End the process at its so many-th step."""
+    steps = itertools.count()
+
+    def die(operation: str, path: str, when: Moment) -> None:
+        if next(steps) == moment:
+            raise Killed
+
+    return die
+
+
+@pytest.mark.parametrize("has_directories", [True, False])
+def test_formatting_that_was_killed_at_any_moment_is_begun_again(
+    has_directories: bool, token: Token
+) -> None:
+    for moment in itertools.count():
+        disk = MemoryDisk(has_directories=has_directories)
+        dying = MemoryStorage(disk, killed_at(moment))
+        try:
+            format_partition(dying, BOOKIE_ID, "cluster", token=token, race=race_in_turn)
+        except Killed:
+            again = MemoryStorage(disk)
+            marker = read_marker(again) or format_partition(
+                again, BOOKIE_ID, "cluster", token=token, race=race_in_turn
+            )
+            assert check_marker(again, marker.incarnation, BOOKIE_ID) == marker
+        else:
+            assert moment > 20  # or hardly anything was tried
+            break
+
+
+@pytest.mark.parametrize("held", ["ledgers/1-n/1.log", "retired/1-n", "photo.jpg"])
+def test_a_partition_without_marker_that_holds_something_is_not_formatted(
+    held: str, token: Token
+) -> None:
+    storage = MemoryStorage(MemoryDisk(has_directories=False))
+    storage.put_if_absent(held, b"x")
+
+    with pytest.raises(CookieMismatchError, match=held.split("/")[0]):
+        format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    assert storage.read(held) == b"x"
+    assert read_marker(storage) is None
 
 
 def test_two_who_format_at_once_do_not_both_believe_in_their_incarnation(token: Token) -> None:
