@@ -33,11 +33,6 @@ MOST_FRAGMENTS: Final = 60
 MOST_ALIKE: Final = 5
 """Ledgers that lack the same copies and are shown one by one; more of them are folded."""
 
-_OF_A_LOSS: Final = re.compile(
-    "entries below their ack quorum|fragments on lost|under-replicated|autorecovery|open ledgers"
-)
-"""Findings that come of bookies that are lost, where some are."""
-
 _STEP: Final = re.compile(r"[;.] (?=(?:[^`]*`[^`]*`)*[^`]*$)")
 """Between two steps of a remedy, not within a command."""
 
@@ -129,12 +124,12 @@ def _care(facts: Facts) -> Iterator[str]:
     yield f"<p>{said}{more}.</p>"
     yield '<ol class="care">'
     cards = defaultdict(list)
+    loss = f"lost: {', '.join(sorted(facts.lost))}"
     for each in found:
-        bookie = each.check.removeprefix("bookie ")
-        is_of_loss = facts.lost and (_OF_A_LOSS.match(each.check) or bookie in facts.lost)
-        cards["" if is_of_loss else each.check].append(each)
-    for check, those in cards.items():
-        title = check or f"lost: {', '.join(sorted(facts.lost))}"
+        said = f"{each.check} {each.detail} {each.remedy}"
+        is_of_loss = facts.lost and any(name in said for name in ("lost bookie", *facts.lost))
+        cards[loss if is_of_loss else each.check].append(each)
+    for title, those in cards.items():
         yield f'<li class="{those[0].verdict}"><h3>{those[0].verdict}: {escape(title)}</h3>'
         for each in those:
             yield from _finding(each, "" if each.check == title else f"<b>{escape(each.check)}</b>")
@@ -258,8 +253,7 @@ def _underreplicated(facts: Facts) -> Iterator[str]:
     heads = ["ledger", "live copies", "lacks those of", "published", "why it is so"]
     few = [row for rows in alike.values() if len(rows) <= MOST_ALIKE for row in rows]
     if few:
-        caption = "Ledgers with fewer copies than they should have"
-        yield from _table(caption, heads, few, "lacking")
+        yield from _table("Ledgers with too few copies", heads, few, "lacking")
     for lack, rows in alike.items():
         if len(rows) > MOST_ALIKE:
             said = f"{len(rows):,} ledgers lack {lack}"
@@ -304,7 +298,6 @@ def _space(free: int | None, total: int | None) -> str:
 
 
 def _ledgers(facts: Facts) -> Iterator[str]:
-    lost = facts.lost
     yield _opened("ledgers")
     if not facts.ledgers:
         yield "<p>There are none.</p></section>"
@@ -319,7 +312,7 @@ def _ledgers(facts: Facts) -> Iterator[str]:
     yield from _by_state(facts)
     yield "<p>Each opens to show which bookie holds which fragment.</p>"
     for ledger_id in order[:MOST_LEDGERS]:
-        yield from _ledger(ledger_id, facts, lost)
+        yield from _ledger(ledger_id, facts)
     yield "</section>"
 
 
@@ -354,10 +347,10 @@ def _by_state(facts: Facts) -> Iterator[str]:
     yield from _table("Ledgers by state", ["state", "ledgers", "entries", "bytes"], cells, "states")
 
 
-def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
+def _ledger(ledger_id: LedgerId, facts: Facts) -> Iterator[str]:
     metadata = facts.ledgers[ledger_id]
     quorum = metadata.quorum
-    missing = lost & metadata.bookies()
+    missing = facts.lost & metadata.bookies()
     limbo = facts.limbo.get(ledger_id, frozenset())
     away: dict[str, str] = {**dict.fromkeys(missing, "lost"), **dict.fromkeys(limbo, "in limbo")}
     about = [
