@@ -33,12 +33,22 @@ MOST_FRAGMENTS: Final = 60
 MOST_ALIKE: Final = 5
 """Ledgers that lack the same copies and are shown one by one; more of them are folded."""
 
+OF_A_LOSS: Final = frozenset(
+    {
+        "entries without a live copy",
+        "entries below their ack quorum",
+        "fragments on lost bookies",
+        "open ledgers on lost bookies",
+    }
+)
+"""Findings that are told together with those of the lost bookies themselves, by their names."""
+
 _STEP: Final = re.compile(r"[;.] (?=(?:[^`]*`[^`]*`)*[^`]*$)")
 """Between two steps of a remedy, not within a command."""
 
 _COMMAND: Final = re.compile(
-    r"`([^`]+)`|(spark-bookkeeper (?:doctor|[a-z]+ [a-z-]+).*?)"
-    r"(?= ?[,;()]|$|: | (?:says|names|shows) )"
+    r"`([^`]+)`|(spark-bookkeeper (?:doctor|[a-z]+ [a-z-]+)(?:'[^']*'|[^'])*?)"
+    r"(?= ?[,;()]|\.? *$|[.:] | (?:and|says|names|shows) )"
 )
 """A command in a remedy; one that is not between backticks ends with the clause that it is in."""
 
@@ -125,33 +135,42 @@ def _care(facts: Facts) -> Iterator[str]:
     yield '<ol class="care">'
     cards = defaultdict(list)
     loss = f"lost: {', '.join(sorted(facts.lost))}"
+    of_loss = {*OF_A_LOSS, *(f"bookie {each}" for each in facts.lost)} if facts.lost else set()
     for each in found:
-        said = f"{each.check} {each.detail} {each.remedy}"
-        is_of_loss = facts.lost and any(name in said for name in ("lost bookie", *facts.lost))
-        cards[loss if is_of_loss else each.check].append(each)
+        cards[loss if each.check in of_loss else each.check].append(each)
     for title, those in cards.items():
         yield f'<li class="{those[0].verdict}"><h3>{those[0].verdict}: {escape(title)}</h3>'
-        for each in those:
-            yield from _finding(each, "" if each.check == title else f"<b>{escape(each.check)}</b>")
+        yield from _card(those, title)
         yield "</li>"
     yield "</ol></section>"
 
 
-def _finding(diagnosis: Diagnosis, title: str) -> Iterator[str]:
-    """What was found, and the steps of its remedy, each command on a line of its own."""
-    yield f"<p>{title} {_with_commands(diagnosis.detail, '')}</p>"
-    if diagnosis.remedy:
-        yield "<ul>"
-        for step in _STEP.split(diagnosis.remedy):
-            marked = _COMMAND.sub(r"`\1\2`", step).replace("`, `", "``")
-            yield f"<li>{_with_commands(marked, ' class=command')}</li>"
-        yield "</ul>"
+def _card(findings: Sequence[Diagnosis], title: str) -> Iterator[str]:
+    """What was found, and the steps of its remedy; what the card has told already is left out."""
+    by_remedy = defaultdict(list)
+    for each in findings:
+        by_remedy[_COMMAND.sub(r"`\1\2`", each.remedy or "").replace("`, `", "``")].append(each)
+    told: set[str] = set()
+    for remedy, alike in by_remedy.items():
+        for each in alike:
+            name = "" if each.check == title else f"<b>{escape(each.check)}</b> "
+            yield f"<p>{name}{_with_commands(each.detail)}</p>"
+        steps = []
+        for step in _STEP.split(remedy):
+            commands = set(step.split("`")[1::2])
+            if step and not (commands and commands <= told):
+                steps.append(f"<li>{_with_commands(step)}</li>")
+            told |= commands
+        yield f"<ul>{''.join(steps)}</ul>" if steps else ""
 
 
-def _with_commands(text: str, kind: str) -> str:
-    """HTML of a text in which commands stand between backticks."""
+def _with_commands(text: str) -> str:
+    """HTML of a text in which commands stand between backticks; whole ones have their own line."""
+    kind = {True: "<code class=command>", False: "<code>"}
     return "".join(
-        f"<code{kind}>{escape(part)}</code>" if n % 2 else escape(part)
+        f"{kind[part.startswith('spark-bookkeeper ')]}{escape(part)}</code>"
+        if n % 2
+        else escape(part)
         for n, part in enumerate(text.split("`"))
     )
 

@@ -16,10 +16,11 @@ from typing import Any, Final
 import pytest
 
 from spark_bookkeeper.cli import cluster_facts
-from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look
-from spark_bookkeeper.cli.cluster_page import SECTIONS, render
+from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look, urgency
+from spark_bookkeeper.cli.cluster_page import OF_A_LOSS, SECTIONS, render
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.endangered import endangered_ledgers
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Holder
@@ -81,7 +82,10 @@ def test_what_needs_care_comes_first_with_its_remedy_and_names_are_text(
     assert [text for tag, text in found.text if tag == "h2"] == list(SECTIONS.values())
     care = page[page.index(">What needs care</h2>") : page.index(">In numbers</h2>")]
     assert f"<h3>problem: lost: {lost}</h3>" in care
-    assert f"<b>bookie {lost}</b>" in care
+    about_it = care[care.index("<h3>problem: lost: ") :].partition("<h3>warning: ")[0]
+    assert {"fragments on lost bookies", f"bookie {lost}"} <= set(
+        re.findall("<b>(.*?)</b>", about_it)
+    )
     assert f"<code class=command>spark-bookkeeper bookie recover {lost}" in care
     assert f"<b>{ledger_id}</b>" in page
     assert re.search(r'aria-label="lost, position 0, (1 entry|2 entries)"', page)
@@ -95,6 +99,12 @@ A_LOSS: Final = Facts(
     "zk://zk1:2181/ledgers",
     0,
     (
+        Diagnosis(
+            "entries below their ack quorum",
+            "problem",
+            "few",
+            f"bring it back; else {RECOVER} {LOST}",
+        ),
         Diagnosis("fragments on lost bookies", "problem", "many", f"{RECOVER} {LOST}"),
         Diagnosis(
             f"bookie {LOST}",
@@ -104,7 +114,20 @@ A_LOSS: Final = Facts(
             "`spark-bookkeeper bookie refill a:1` fill it. Then spark-bookkeeper ledger list "
             "--state unreadable names them, or spark-bookkeeper doctor (once)",
         ),
-        Diagnosis("clock", "warning", "ahead", "set it"),
+        Diagnosis(
+            f"bookie {LOST}0",
+            "problem",
+            "full",
+            "spark-bookkeeper bookie start --root 's3://b; (c)'",
+        ),
+        Diagnosis("ledger metadata", "problem", "junk in 1", "look at it"),
+        Diagnosis("ledger metadata", "problem", "junk in 2", "look at it"),
+        Diagnosis(
+            "writers of open ledgers",
+            "warning",
+            f"names {LOST}, a lost bookie",
+            "spark-bookkeeper ledger recover 1 2 and then the other 5; `ledger recover` ends it",
+        ),
     ),
     [
         {"bookie_id": LOST, "state": "lost", "ledgers": 7, "fragments": 7, "free_bytes": None}
@@ -125,20 +148,44 @@ def test_one_loss_is_one_card_whose_remedies_are_steps_with_commands_to_copy() -
     check_for_keyboard_and_screen_reader(page)
     care = page[page.index(">What needs care</h2>") : page.index(">In numbers</h2>")]
 
-    assert re.findall("<h3>(.*?)</h3>", care) == [f"problem: lost: {LOST}", "warning: clock"]
-    assert re.findall("<b>(.*?)</b>", care) == ["fragments on lost bookies", f"bookie {LOST}"]
-    assert [unescape(command) for command in re.findall("<code[^>]*>(.*?)</code>", care)] == [
+    assert re.findall("<h3>(.*?)</h3>", care) == [
+        f"problem: lost: {LOST}",
+        f"problem: bookie {LOST}0",
+        "problem: ledger metadata",
+        "warning: writers of open ledgers",
+    ]
+    assert re.findall("<b>(.*?)</b>", care) == [
+        "entries below their ack quorum",
+        "fragments on lost bookies",
+        f"bookie {LOST}",
+    ]
+    commands = re.findall("<code class=command>(.*?)</code>", care)
+    assert [unescape(command) for command in commands] == [
         f"{RECOVER} {LOST}",
-        "log show orders",
         "spark-bookkeeper bookie format --root 's3://a&b; c'",
         "spark-bookkeeper bookie refill a:1",
         "spark-bookkeeper ledger list --state unreadable",
         "spark-bookkeeper doctor",
+        "spark-bookkeeper bookie start --root 's3://b; (c)'",
+        "spark-bookkeeper ledger recover 1 2",
     ]
     steps = re.findall("<li>(.*?)</li>", care)
     assert [re.sub("<code.*?</code>", "$", step) for step in steps] == [
-        *("$", "start it", "else $$ fill it", "Then $ names them, or $ (once)", "set it"),
+        *("bring it back", "else $"),
+        *("start it", "else $$ fill it", "Then $ names them, or $ (once)"),
+        *("$", "look at it", "$ and then the other 5", "$ ends it"),
     ]
+    assert "<code>log show orders</code>" in care
+    assert "<code>ledger recover</code>" in care
+
+
+def test_findings_of_a_loss_have_the_names_that_the_examination_gives_them() -> None:
+    """And what nobody has a copy of comes first."""
+    checks = {each.check for each in endangered_ledgers({}, set(), {})}
+    found = [Diagnosis(check, "problem", "seen") for check in sorted(checks)]
+
+    assert checks >= OF_A_LOSS
+    assert min(found, key=urgency).check == "entries without a live copy"
 
 
 def test_many_ledgers_that_lack_the_same_are_folded_into_a_sentence() -> None:
