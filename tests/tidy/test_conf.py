@@ -75,6 +75,15 @@ def test_the_image_runs_a_command_that_there_is() -> None:
     )
     by_hand = re.findall(r"^#     (spark-bookkeeper .*)$", text, re.M)
 
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for name in line.split()}
+    assert copied == {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "conf",
+        "jobs",
+        "spark_bookkeeper",
+    }, "what a wheel is made of, and no environment, cluster or history that is in the clone"
     assert by_hand
     for said in (shlex.join([*entry, *command]), *by_hand):
         check_command(said)
