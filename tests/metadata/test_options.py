@@ -56,6 +56,7 @@ def test_the_host_of_a_certificate_that_is_not_verified_cannot_be_checked() -> N
         ("auth_data", "sasl:ann:secret", "give sasl_mechanism, sasl_username"),
         ("sasl_mechanism", "PLAIN", "'PLAIN', beside"),
         ("sasl_mechanism", "DIGEST-MD5", "sasl_username and sasl_password"),
+        ("sasl_username", "zo\u00e9secret", "other characters than ASCII"),
         ("sasl_password", "secret", "'', beside \\['sasl_password"),
         ("acl", "mine", "neither open"),
         ("ca", "absent.pem", "absent.pem cannot be read: No such file"),

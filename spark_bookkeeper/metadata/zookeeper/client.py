@@ -21,7 +21,7 @@ from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionClosedError,
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import SASL
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import KazooState, KeeperState
 
 from spark_bookkeeper.metadata.zookeeper.unreached import met
 
@@ -53,22 +53,23 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         connection = self._connection
         self._connect_round, connection._connect_loop = connection._connect_loop, self._one_round
         self._connect_once, connection._connect = connection._connect, self._connect
-        self._is_kerberos = "GSSAPI" in (connection.sasl_options or {}).values()
+        self._is_kerberos = (connection.sasl_options or {}).get("mechanism") == "GSSAPI"
         if connection.sasl_options:
             self._submit_any, connection._submit = connection._submit, self._submit
 
     def _one_round(self, retry: Any) -> Any:
-        self._refusals: list[bool] = []  # of each address: a name may stand for several
+        self._refusals: dict[str, bool] = {}  # by server, whose name may stand for several
         try:
             return self._connect_round(retry)
         finally:
-            if len(self._refusals) >= len(self.hosts) and all(self._refusals):
+            if len(self._refusals) == len(set(self.hosts)) and all(self._refusals.values()):
                 self.is_refused = True
                 self.decided.set()
 
     def _connect(self, host: str, address: str, port: int) -> Any:
         server = f"{host}:{port}"
         self.troubles.setdefault(server, TimeoutError())  # as long as no attempt has come back
+        self._is_greeted = False
         try:
             connected = self._connect_once(host, address, port)
         except SessionExpiredError:
@@ -76,16 +77,23 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         except Exception as error:
             cause = self.troubles[server] = error.__cause__ or error  # kazoo hides what SASL met
             # With Kerberos a clock or ticket may come later, as after a power cut.
-            self._refusals.append(met(cause).is_for_good and not self._is_kerberos)
-            # After this kazoo tries again; after a refusal it never would, whatever is mended.
+            is_refused = met(cause).is_for_good and not self._is_kerberos
+            self._refusals[server] = is_refused and self._refusals.get(server, True)
+            # After these kazoo tries again; after a refusal it never would, whatever is mended.
+            if self._is_greeted and self.state == KazooState.SUSPENDED:
+                # The greeting prolonged the session, and its locks, with which nothing is done.
+                raise SessionExpiredError("given up") from error
             raise ConnectionDropped("not connected") from error
         del self.troubles[server]
+        self._refusals[server] = False
         super()._session_callback(KeeperState.CONNECTED)
         self.decided.set()
         return connected
 
     def _session_callback(self, state: str) -> None:
-        if state != KeeperState.CONNECTED:  # kazoo says so before it has proved who this is
+        if state == KeeperState.CONNECTED:  # kazoo says so before it has proved who this is
+            self._is_greeted = True
+        else:
             super()._session_callback(state)
 
     def _submit(self, request: Any, timeout: float, number: int | None = None) -> None:

@@ -44,6 +44,12 @@ def _access(text: str) -> str:
     return text
 
 
+def _user(text: str) -> str:
+    if not text.isascii():
+        raise ValueError("it has other characters than ASCII, which DIGEST-MD5's package garbles")
+    return text
+
+
 _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "acl": _access,
     "auth_data": _credentials,
@@ -53,9 +59,10 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "keyfile": _file,
     "keyfile_password": str,
     "randomize_hosts": _switch,
-    **dict.fromkeys(("sasl_mechanism", "sasl_principal", "sasl_service", "sasl_username"), str),
+    **dict.fromkeys(("sasl_mechanism", "sasl_principal", "sasl_service"), str),
     # As RFC 2831 and Java have it.
     "sasl_password": lambda text: text.encode("utf-8" if max(text + " ") > "\xff" else "latin-1"),
+    "sasl_username": _user,
     "use_ssl": _switch,
     "verify_certs": _switch,
 }

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kazoo.exceptions import EXCEPTIONS, AuthFailedError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.client import Handler
@@ -170,7 +170,9 @@ def hang_up(connection: socket.socket) -> None:
 ANN = {"sasl_mechanism": "DIGEST-MD5", "sasl_username": "ann", "sasl_password": "secret"}
 
 
-@pytest.mark.parametrize("options", [{"auth_data": "digest:ann:secret"}, ANN])
+@pytest.mark.parametrize(
+    "options", [{"auth_data": "digest:ann:secret"}, ANN, {**ANN, "sasl_username": "GSSAPI"}]
+)
 def test_who_is_refused_by_every_server_is_told_at_once(options: dict[str, str]) -> None:
     with server(refuse) as one, server(refuse) as other:
         with pytest.raises(MetadataError, match="refused who this is") as caught:
@@ -180,7 +182,19 @@ def test_who_is_refused_by_every_server_is_told_at_once(options: dict[str, str])
     assert "secret" not in caught.value.message
 
 
-def test_who_is_refused_while_it_runs_is_connected_as_soon_as_it_is_not() -> None:
+def test_a_server_whose_name_is_not_resolved_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server(refuse) as address:
+        host, port = address.split(":")
+        addresses = [(host, host, int(port))] * 2  # as of a name that stands for several
+        monkeypatch.setattr(ConnectionHandler, "_expand_client_hosts", lambda _: addresses)
+
+        with pytest.raises(MetadataUnavailableError, match="refused who this is"):
+            Link(f"{address},zk2:1", session_timeout_ms=60_000, patience_ms=500, options=ANN)
+
+
+def test_who_is_refused_while_it_runs_gives_its_session_up_and_begins_another() -> None:
     manners = iter([welcome, refuse, refuse, welcome])
     with server(lambda connection: next(manners)(connection)) as address:
         session = Link(
@@ -189,12 +203,15 @@ def test_who_is_refused_while_it_runs_is_connected_as_soon_as_it_is_not() -> Non
             patience_ms=60_000,
             options={"auth_data": "digest:ann:secret"},
         )
-        connected = threading.Event()
+        connected, lost = threading.Event(), threading.Semaphore(0)
         session.on_connected(connected.set)
+        session.on_session_lost(lost.release)
         session.client.exists_async("/")
 
         assert connected.wait(60)
         assert next(manners, None) is None
+        assert lost.acquire(timeout=60)
+        assert not lost.acquire(blocking=False), "once"
         session.close()
 
 
