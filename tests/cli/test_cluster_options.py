@@ -43,7 +43,7 @@ def test_what_no_waiting_mends_is_raised(error: MetadataError) -> None:
         patiently(connect, lambda _: None, InlineRuntime())
 
 
-@pytest.mark.parametrize("command", [["bookie", "list"], ["ledger", "list"], ["doctor"]])
+@pytest.mark.parametrize("command", [["bookie", "list"], ["ledger", "list"]])
 def test_who_is_refused_has_changed_nothing(
     call: Call, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
 ) -> None:
