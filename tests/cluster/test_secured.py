@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import ClientConfig, load_conf
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 pytestmark = pytest.mark.integration
@@ -213,6 +215,7 @@ sessionRequireClientSASLAuth=true
         yield running
 
 
+@pytest.mark.full
 def test_an_agent_and_every_command_reach_a_cluster_behind_sasl(
     sasl: EmbeddedZooKeeper,
     tmp_path: Path,
@@ -274,9 +277,13 @@ def test_who_proved_itself_does_so_on_every_connection_and_is_who_made_its_nodes
     with pytest.raises(MetadataError, match="NoAuthError"):
         bob.instance_id()
 
-    sasl.stop()
-    sasl.start()
+    assert isinstance(ann, ZooKeeperStore)
+    link = ann._zk._link
+    session = link.session_id
+
+    link.client._connection._socket.shutdown(socket.SHUT_RDWR)
 
     assert len(ann.instance_id()) == 36
+    assert link.session_id == session
     ann.close()
     bob.close()
