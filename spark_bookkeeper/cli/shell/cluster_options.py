@@ -128,7 +128,7 @@ def connected(
 
     Raises:
         InvalidArgumentError: no cluster was named, or an option is wrong.
-        MetadataUnavailableError, NoClusterError: it cannot be reached. Nothing was changed.
+        MetadataError: it cannot be reached, or refuses. Nothing was changed.
     """
     connection = (access or Access()).connection(settings)
 
