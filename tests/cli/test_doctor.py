@@ -15,7 +15,8 @@ from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster import examination, sharing
 from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
@@ -171,6 +172,21 @@ def test_a_cluster_that_cannot_be_reached_is_exit_code_2(
     done = call("doctor")
 
     assert (done.code, "cluster init" in done.out) == (2, True)
+
+
+def test_a_zookeeper_that_refuses_who_asks_is_a_row_of_the_table(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_store(*_: object, **__: object) -> None:
+        raise MetadataError("127.0.0.1:2181 refused who this is")
+
+    monkeypatch.setattr(Connection, "open_store", open_store)
+
+    done = call("doctor")
+
+    assert done.code == 2
+    assert "refused who this is" in done.out
+    assert "--zk-option" in done.out
 
 
 @pytest.mark.parametrize(
