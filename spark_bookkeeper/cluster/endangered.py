@@ -15,7 +15,7 @@ from spark_bookkeeper.client.presence import (
     ledgers_with_writers,
     writer_of,
 )
-from spark_bookkeeper.client.read.newest import newest_entry
+from spark_bookkeeper.client.read.newest import Newest, may_be_cut_off, newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration
@@ -89,10 +89,13 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
     if not gone:
         return Diagnosis(check, "ok", counts if states else "every ledger is closed")
 
-    def name(ledger_id: LedgerId) -> str:
+    now_ms = context.runtime.wall_ms()
+
+    def look(ledger_id: LedgerId) -> Newest:
+        return newest_entry(context, ledger_id, ledgers.readable[ledger_id])
+
+    def name(ledger_id: LedgerId, newest: Newest) -> str:
         metadata = ledgers.readable[ledger_id]
-        newest = newest_entry(context, ledger_id, metadata)
-        now_ms = context.runtime.wall_ms()
         facts = [str(writer_of(metadata) or "unknown")]
         if newest.last_add_confirmed is not None:
             facts.append(f"confirmed up to {newest.last_add_confirmed}")
@@ -102,14 +105,37 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
             facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
         return f"{ledger_id} ({', '.join(facts)})"
 
-    named = context.runtime.map(name, gone[:MOST_NAMED])
+    asked = gone[:MOST_NAMED]
+    found = dict(zip(asked, context.runtime.map(look, asked), strict=True))
+    named = "; ".join(name(i, newest) for i, newest in found.items())
+    fresh = [i for i in found if may_be_cut_off(ledgers.readable[i], found[i], now_ms)]
     more = "; ..." if len(gone) > MOST_NAMED else ""
     return Diagnosis(
         check,
         "warning",
-        f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
-        f"nobody closes these any more: {_recover_ledgers(gone)}",
+        f"{counts}: {named}{more}. Gone: {GONE}",
+        how_to_close([i for i in gone if i not in fresh], fresh),
     )
+
+
+def how_to_close(quiet: Sequence[LedgerId], fresh: Sequence[LedgerId] = ()) -> str:
+    """What to do about open ledgers whose writers are gone.
+
+    Args:
+        quiet: nobody seems to append to these.
+        fresh: of these that cannot be said (``may_be_cut_off``): no command that ends their
+            writers is told, for it would be pasted.
+    """
+    remedies = []
+    if fresh:
+        remedies.append(
+            f"look at the process that writes {' '.join(map(str, fresh))} first: it may only be "
+            "cut off from ZooKeeper, and append all the time, and recovering its ledger would end "
+            "it. Once it has certainly ended, `ledger recover` closes the ledger"
+        )
+    if quiet:
+        remedies.append(f"nobody closes these any more: {_recover_ledgers(quiet)}")
+    return "; and ".join(remedies)
 
 
 def endangered_ledgers(
@@ -193,8 +219,8 @@ def _unfinished(
         total,
         exposed,
         "open, and their last fragment names a lost bookie",
-        "their writers replace it with the next append; if they are dead: "
-        f"{_recover_ledgers(exposed)}",
+        "their writers replace it with the next append; of those that have none any more "
+        "`writers of open ledgers` of spark-bookkeeper doctor says what to do",
         "warning",
     )
 

@@ -313,7 +313,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
     repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
     if status is Outcome.PENDING:
         recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
-        return f"Check again; if its writer is gone, {recover}, and then {repair}"
+        return f"Check again; if the process of its writer has ended, {recover}, and then {repair}"
     repair = f"{repair}, when it is closed" if is_open else repair
     return f"Check again; if it stays so, {repair}" if status is Outcome.UNREADABLE else repair
 

@@ -93,15 +93,20 @@ def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Pat
     count = MOST_NAMED + 2
     writers = [written(ground, count=1, close=False) for _ in range(count)]
     ground.stop(writers[0].metadata.last_fragment.ensemble[0])
+    store = ground.context.store
+    in_recovery = {w.ledger_id: store.read_ledger(w.ledger_id).value.in_recovery() for w in writers}
 
-    told = {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
+    told = {each.check: each for each in endangered_ledgers(in_recovery, frozenset(), {})}
+    exposed = {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
 
-    found = told["open ledgers on lost bookies"]
+    found = told["ledgers in recovery"]
     remedy = found.remedy or ""
     assert found.detail.startswith(f"{count} of {count} ledgers")
     (command,) = re.findall(r"ledger recover ([\d ]+) and then the other 2\b", remedy)
     assert command.split() == [str(writer.ledger_id) for writer in writers[:MOST_NAMED]]
     assert "..." not in remedy
+    remedy = exposed["open ledgers on lost bookies"].remedy or ""
+    assert "recover" not in remedy, "their writers may live"
 
 
 def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_path: Path) -> None:

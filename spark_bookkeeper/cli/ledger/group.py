@@ -25,6 +25,7 @@ from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
+from spark_bookkeeper.client.read.newest import Newest, may_be_cut_off
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
@@ -178,11 +179,12 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         copies = _copies(bk.context, parse_ledger_id(ledger_id), lost) if lost else []
         rows = info.slots_arrow().to_pylist() if slots else []
         now_ms = bk.context.runtime.wall_ms()
+        closing = _closing(info, found, now_ms) if info.writer_state == "gone" else None
     if slots:
         value["slots"] = rows
 
     def present() -> None:
-        _show_ledger(settings, info, found, lost, copies, now_ms)
+        _show_ledger(settings, info, found, lost, copies, closing, now_ms)
         if slots:
             _show_slots(settings, rows)
 
@@ -242,6 +244,15 @@ def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) ->
     ]
 
 
+def _closing(info: LedgerInfo, metadata: LedgerMetadata, now_ms: int) -> str:
+    """What fixes the end of a ledger whose writer is gone, as `doctor` says."""
+    from spark_bookkeeper.cluster.endangered import how_to_close
+
+    ids = [parse_ledger_id(info.ledger_id)]
+    newest = Newest(info.last_add_confirmed, info.newest_entry_ms)
+    return how_to_close([], ids) if may_be_cut_off(metadata, newest, now_ms) else how_to_close(ids)
+
+
 def show_picture(settings: Settings, metadata: LedgerMetadata, lost: Set[BookieId]) -> None:
     """Print the fragments by bookies."""
     width = min(140, shutil.get_terminal_size((100, 24)).columns)
@@ -256,6 +267,7 @@ def _show_ledger(
     metadata: LedgerMetadata,
     lost: Set[BookieId],
     copies: Sequence[str],
+    closing: str | None,
     now_ms: int,
 ) -> None:
     quorum = metadata.quorum
@@ -296,11 +308,8 @@ def _show_ledger(
         settings.output.say(f"\n  lost: {', '.join(sorted(lost))}")
         for line in copies:
             settings.output.say(f"  {line}")
-    if info.writer_state == "gone":
-        settings.output.say(
-            "\n  nobody writes it any more, and its end is not fixed. Fix it: "
-            f"spark-bookkeeper ledger recover {info.ledger_id}"
-        )
+    if closing is not None:
+        settings.output.say(f"\n  its end is not fixed: {closing}")
 
 
 def _or_unknown(value: object) -> object:
