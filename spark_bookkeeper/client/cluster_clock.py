@@ -20,6 +20,9 @@ from spark_bookkeeper.runtime.runtime import Runtime
 ASKED_SECONDS: Final = 60.0
 """So long this process counts on by itself, before it asks again."""
 
+SAME_CLOCK_SECONDS: Final = 60
+"""Two clocks that are apart by no more are the same."""
+
 _JUMP_MS: Final = 1000
 """What goes ahead by less than this between two answers has only run a little faster."""
 
@@ -73,6 +76,17 @@ class ClusterClock:
         self.jumped_ms = min(self.jumped_ms, found)  # it was set back since
         self._told = _Told(found, before, now)
         return found
+
+
+def ahead_ms(store: MetadataStore, runtime: Runtime) -> int | None:
+    """How far this machine's clock is ahead of the store's, at the least; below 0: behind.
+
+    ``None`` where the store does not tell. Raises ``MetadataUnavailableError``.
+    """
+    before = runtime.wall_ms()
+    theirs = _asked(store.clock_ms)
+    after = runtime.wall_ms()
+    return None if theirs is None else max(before - theirs, 0) or min(after - theirs, 0)
 
 
 def _asked(clock_ms: Callable[[], int | None]) -> int | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ahead_ms
 from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
 from spark_bookkeeper.cluster.health import (
@@ -36,8 +37,9 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     MetadataError,
+    MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.store import MetadataStore, Registration
+from spark_bookkeeper.metadata.store import READONLY_BELOW, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
@@ -47,6 +49,9 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_INTERVALS = 3
 """Intervals after which a probe that has not answered counts as failed."""
+
+_CLOCK_SECONDS = 600.0
+"""Between two comparisons of clocks, each of which makes a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,12 @@ class AgentStatus:
     """``None`` before the storage was seen to be well for the first time."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    seconds_since_zookeeper_answered: float | None = None
+    """``None`` before it answered for the first time."""
+    zookeeper_problem: str | None = None
+    """Why the metadata store did not answer when it was asked last; ``None``: it did."""
+    clock_ahead_s: int = 0
+    """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -132,6 +143,14 @@ class BookieAgent:
         self._seen: Observation | None = None
         self._good: tuple[float, Observation] | None = None
         """When the storage was seen to be well last, and what was seen."""
+        self._is_well = False
+        """Whether the last look saw that."""
+        self._answered: float | None = None
+        """When the metadata store answered last."""
+        self._silence: str | None = None
+        self._compared: float | None = None
+        """When the clocks were compared last."""
+        self._clock_ahead_s = 0
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
@@ -153,13 +172,22 @@ class BookieAgent:
             published=self._published,
             problem=self._problem,
             lacks_cookie=self._lacks_cookie,
-            seconds_since_good_probe=(
-                None if self._good is None else self._runtime.now() - self._good[0]
-            ),
+            seconds_since_good_probe=self._since_good_probe(),
             free_bytes=self._good[1].free_bytes if self._good else None,
             total_bytes=self._good[1].total_bytes if self._good else None,
+            seconds_since_zookeeper_answered=(
+                None if self._answered is None else self._runtime.now() - self._answered
+            ),
+            zookeeper_problem=self._silence,
+            clock_ahead_s=self._clock_ahead_s,
             duties=self._duties.status(),
         )
+
+    def _since_good_probe(self) -> float | None:
+        """Nothing while nobody looks: the loop may be waiting for the metadata store."""
+        if self._good is None:
+            return None
+        return 0.0 if self._is_well and self._look is None else self._runtime.now() - self._good[0]
 
     def start(self) -> None:
         """Format the partition if it is new, check it, register it, and keep looking after it.
@@ -197,7 +225,8 @@ class BookieAgent:
                 bookie_id=self.bookie_id,
             )
         try:
-            self._carry_out(decide(None, self._with_order(seen), self._config))
+            self._ask_cluster()
+            self._carry_out(decide(None, self._with_orders(seen), self._config))
         except CookieMismatchError:
             self._is_unsure = False  # another agent holds the registration: none of ours is there
             raise
@@ -233,6 +262,7 @@ class BookieAgent:
         if seen is None:
             return
         self._count_probe(seen)
+        self._ask_cluster()
         try:
             if seen.other is not None and self._published is None and not self._is_unsure:
                 seen = self._formatted_again(seen, seen.other)
@@ -243,8 +273,7 @@ class BookieAgent:
                 check_claim(self._store, self._storage, self.bookie_id, self._marker)
             elif seen.problem is None:
                 seen = self._with_cookie(seen)
-            seen = self._with_order(seen)
-            action = decide(self._published, seen, self._config)
+            action = decide(self._published, self._with_orders(seen), self._config)
             if isinstance(action, Stay) and seen.problem is not None and self._is_unsure:
                 action = Unregister(seen.problem)
             self._carry_out(action)
@@ -348,23 +377,34 @@ class BookieAgent:
             )
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
-    def _with_order(self, seen: Observation) -> Observation:
-        """What was seen, and whether the bookie is to be read-only. Without an answer of the
-        metadata store the last one holds.
+    def _ask_cluster(self) -> None:
+        """Whether the bookie is to be read-only, and now and then what time it is: also where the
+        storage is not well, so that it is known whether the metadata store answers. Without an
+        answer the last one holds.
         """
-        if seen.problem is not None:
-            return seen
+        now = self._runtime.now()
         try:
             order = read_order(self._store, self.bookie_id)
+            self._order = None if order is None else order.reason
+            if self._compared is None or now - self._compared >= _CLOCK_SECONDS:
+                ahead = (ahead_ms(self._store, self._runtime) or 0) / 1000
+                self._clock_ahead_s = round(ahead) if abs(ahead) > SAME_CLOCK_SECONDS else 0
+                self._compared = now
         except MetadataError as error:
             log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)
-        else:
-            self._order = None if order is None else order.reason
-        return replace(seen, order=self._order)
+            if isinstance(error, MetadataUnavailableError):
+                self._silence = error.message
+                return
+        self._answered, self._silence = self._runtime.now(), None
+
+    def _with_orders(self, seen: Observation) -> Observation:
+        """What was seen, and what the cluster said."""
+        return replace(seen, order=self._order, clock_ahead_s=self._clock_ahead_s)
 
     def _count_probe(self, seen: Observation) -> None:
         self.metrics.probes.inc()
-        if seen.problem is None:
+        self._is_well = seen.problem is None
+        if self._is_well:
             self._good = self._runtime.now(), seen
         else:
             self.metrics.failed_probes.inc()
@@ -405,7 +445,10 @@ class BookieAgent:
                 rack=self._rack,
                 free_bytes=state.free_bytes,
                 total_bytes=state.total_bytes,
-                properties=state.properties,
+                properties={
+                    **state.properties,
+                    READONLY_BELOW: str(self._config.readonly_below_free_bytes),
+                },
             )
         )
         with self._changed:

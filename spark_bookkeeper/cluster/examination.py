@@ -12,6 +12,7 @@ from spark_bookkeeper.autorecovery.check_results import (
     read_results,
 )
 from spark_bookkeeper.autorecovery.delay import read_delay
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ahead_ms
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.absent import absent_bookie
@@ -32,14 +33,10 @@ from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataFormatError,
-    MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Outcome, counted, some_of
-
-CLOCK_SECONDS: Final = 60
-"""Two clocks that are apart by no more are the same."""
 
 _SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
     NO_REPLICA: ("problem", "had an entry without any replica"),
@@ -93,6 +90,7 @@ def cluster_diagnoses(
         return present_bookie(context, live, cookie, instance_id, metadata_only=metadata_only)
 
     yield from context.runtime.map(bookie, known)
+    yield from _clocks(alive)
     if not metadata_only:
         roots = {b: c.root_uri for b, c in cookies.items()}
         yield from _shared(context, {**roots, **_roots(alive)})
@@ -123,27 +121,34 @@ def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
 
 def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     """Whether this machine's clock is that of ZooKeeper, which all the others can be held to."""
-    before = context.runtime.wall_ms()
-    try:
-        theirs = context.store.clock_ms()
-    except MetadataUnavailableError:
-        raise
-    except BookKeeperError:  # who may only read is told nothing of clocks
+    off = (ahead_ms(context.store, context.runtime) or 0) / 1000
+    if abs(off) <= SAME_CLOCK_SECONDS:
         return
-    after = context.runtime.wall_ms()
-    if theirs is None:
-        return
-    off = max(before - theirs, theirs - after, 0) / 1000
-    if off <= CLOCK_SECONDS:
-        return
-    way = "ahead of" if before > theirs else "behind"
     yield Diagnosis(
         "clock",
         "warning",
-        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of what is appended here "
+        f"this machine's is {_apart(off)} ZooKeeper's. Times of what is appended here "
         "mislead, and so do ages of entries; nothing else depends on it",
         "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
     )
+
+
+def _clocks(alive: Mapping[BookieId, Registration]) -> Iterator[Diagnosis]:
+    """The same of the bookies' machines, as their agents say."""
+    for bookie, live in alive.items():
+        if off := live.told(CLOCK_AHEAD):
+            yield Diagnosis(
+                f"bookie {bookie}",
+                "warning",
+                f"the clock of its machine is {_apart(off)} ZooKeeper's. Times of entries that it "
+                "stores mislead, and so do their ages",
+                "set the clocks of both by a time server (NTP), that machine's or ZooKeeper's; its "
+                "agent compares them every ten minutes",
+            )
+
+
+def _apart(seconds: float) -> str:
+    return f"{abs(seconds):,.0f} s {'ahead of' if seconds > 0 else 'behind'}"
 
 
 def _autorecovery(

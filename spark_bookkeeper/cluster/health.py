@@ -28,9 +28,10 @@ from typing import Final
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
-from spark_bookkeeper.metadata.store import READONLY_CAUSES, READONLY_REASON
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_CAUSES, READONLY_REASON
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class Observation:
     write_error: str | None = None
     """Why nothing can be written there, though it can be read: a file system that was made
     read-only after an error, a bucket without the permission."""
+    clock_ahead_s: int = 0
+    """How far this machine's clock is ahead of the cluster's; below 0: behind."""
     other: Marker | None = None
     """What the storage says it is, where that is not what it was."""
 
@@ -81,6 +84,7 @@ class Published:
     lacks_cookie: bool = False
     order: str | None = None
     write_error: str | None = None
+    clock_ahead_s: int = 0
 
     @property
     def is_readonly(self) -> bool:
@@ -109,12 +113,11 @@ class Published:
     @property
     def properties(self) -> Mapping[str, str]:
         """What a registration says of it."""
-        if self.readonly_reason is None:
-            return {}
-        return {
-            READONLY_REASON: self.readonly_reason,
-            READONLY_CAUSES: ",".join(self.readonly_causes),
-        }
+        told = {CLOCK_AHEAD: str(self.clock_ahead_s)} if self.clock_ahead_s else {}
+        if self.readonly_reason is not None:
+            told[READONLY_REASON] = self.readonly_reason
+            told[READONLY_CAUSES] = ",".join(self.readonly_causes)
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ def decide(
         seen.lacks_cookie,
         seen.order,
         seen.write_error,
+        seen.clock_ahead_s,
     )
     if (
         published is None
@@ -172,6 +176,8 @@ def _is_short(published: Published | None, seen: Observation, config: BookieConf
 
 
 def _is_news(published: Published, seen: Observation) -> bool:
+    if abs(published.clock_ahead_s - seen.clock_ahead_s) > SAME_CLOCK_SECONDS:
+        return True
     if published.free_bytes is None or seen.free_bytes is None or not seen.total_bytes:
         return published.free_bytes != seen.free_bytes
     return abs(published.free_bytes - seen.free_bytes) > _NEWS * seen.total_bytes

@@ -31,6 +31,12 @@ READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
 READONLY_CAUSES: Final = "spark-bookkeeper.readonly_causes"
 """The property in which it says the same for programs: words with commas between them."""
 
+READONLY_BELOW: Final = "spark-bookkeeper.readonly_below_free_bytes"
+"""The property in which an agent says with how little free space its bookie becomes read-only."""
+
+CLOCK_AHEAD: Final = "spark-bookkeeper.clock_ahead_s"
+"""The property in which an agent says how far its machine's clock is ahead of the store's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -57,6 +63,14 @@ class Registration:
     def readonly_causes(self) -> frozenset[str]:
         """The same for programs (``cluster/health.py`` has them)."""
         return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
+
+    def told(self, name: str) -> int | None:
+        """A whole number among the properties; ``None``: its agent says none."""
+        try:
+            value = int(self.properties.get(name, ""))
+        except ValueError:
+            return None
+        return value if abs(value) < 1 << 63 else None  # anything may stand in a node
 
 
 @dataclass(frozen=True, slots=True)
