@@ -78,17 +78,6 @@ class ClusterClock:
         return found
 
 
-def ahead_ms(store: MetadataStore, runtime: Runtime) -> int | None:
-    """How far this machine's clock is ahead of the store's, at the least; below 0: behind.
-
-    ``None`` where the store does not tell. Raises ``MetadataUnavailableError``.
-    """
-    before = runtime.wall_ms()
-    theirs = _asked(store.clock_ms)
-    after = runtime.wall_ms()
-    return None if theirs is None else max(before - theirs, 0) or min(after - theirs, 0)
-
-
 def _asked(clock_ms: Callable[[], int | None]) -> int | None:
     try:
         return clock_ms()

@@ -128,6 +128,7 @@ def _seen_at(
         return _Seen(gone, f"if what it held cannot be put back, {copies}")
     return _Seen(
         "its storage is there and is its own: its agent does not run, or does not reach ZooKeeper",
-        f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",
+        f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)} "
+        "(and what else it was started with, as --rack)",
         can_start=True,
     )

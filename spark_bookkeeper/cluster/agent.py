@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ahead_ms
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ClusterClock
 from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
 from spark_bookkeeper.cluster.health import (
@@ -49,9 +49,6 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_INTERVALS = 3
 """Intervals after which a probe that has not answered counts as failed."""
-
-_CLOCK_SECONDS = 600.0
-"""Between two comparisons of clocks, each of which makes a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +145,7 @@ class BookieAgent:
         self._answered: float | None = None
         """When the metadata store answered last."""
         self._silence: str | None = None
-        self._compared: float | None = None
-        """When the clocks were compared last."""
+        self._clock = ClusterClock()
         self._clock_ahead_s = 0
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
@@ -378,18 +374,16 @@ class BookieAgent:
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
     def _ask_cluster(self) -> None:
-        """Whether the bookie is to be read-only, and now and then what time it is: also where the
-        storage is not well, so that it is known whether the metadata store answers. Without an
-        answer the last one holds.
+        """Whether the bookie is to be read-only, and what time it is: also where the storage is
+        not well, so that it is known whether the metadata store answers. Without an answer the
+        last one holds.
         """
-        now = self._runtime.now()
         try:
             order = read_order(self._store, self.bookie_id)
             self._order = None if order is None else order.reason
-            if self._compared is None or now - self._compared >= _CLOCK_SECONDS:
-                ahead = (ahead_ms(self._store, self._runtime) or 0) / 1000
-                self._clock_ahead_s = round(ahead) if abs(ahead) > SAME_CLOCK_SECONDS else 0
-                self._compared = now
+            told_ms = self._clock.now_ms(self._store, self._runtime)
+            ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
+            self._clock_ahead_s = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0
         except MetadataError as error:
             log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)
             if isinstance(error, MetadataUnavailableError):
@@ -443,8 +437,8 @@ class BookieAgent:
                 incarnation=self._marker.incarnation,
                 is_readonly=state.is_readonly,
                 rack=self._rack,
-                free_bytes=state.free_bytes,
-                total_bytes=state.total_bytes,
+                free_bytes=state.seen.free_bytes,
+                total_bytes=state.seen.total_bytes,
                 properties={
                     **state.properties,
                     READONLY_BELOW: str(self._config.readonly_below_free_bytes),

@@ -56,6 +56,11 @@ class Diagnoses:
         """Whether nothing is a problem; there may be warnings."""
         return not self._with("problem")
 
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all findings."""
+        return "problem" if not self else "warning" if self._with("warning") else "ok"
+
     def __bool__(self) -> bool:
         return self.is_healthy
 
@@ -77,6 +82,7 @@ class Diagnoses:
         """For programs."""
         return {
             "healthy": self.is_healthy,
+            "verdict": self.verdict,
             "findings": [asdict(finding) for finding in self.findings],
         }
 

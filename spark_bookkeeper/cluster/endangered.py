@@ -17,11 +17,13 @@ from spark_bookkeeper.client.presence import (
 )
 from spark_bookkeeper.client.read.newest import Newest, may_be_cut_off, newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
-from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
+from spark_bookkeeper.metadata import consumers, logs
+from spark_bookkeeper.metadata.store import Registers, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import OLD_DISK, live_copies, unreadable_without
+from spark_bookkeeper.replication.report import counted, some_of
 
 MOST_NAMED: Final = 10
 """Ledgers that one finding names; it counts them all."""
@@ -57,23 +59,38 @@ class LedgersSeen:
         return LedgersSeen(readable, unreadable, states)
 
 
-def unreadable_ledgers(ledgers: LedgersSeen) -> Iterator[Diagnosis]:
-    """Those of which nobody can tell where they are."""
-    for error in ledgers.unreadable[:MOST_NAMED]:
+def unreadable(ledgers: LedgersSeen, registers: Registers) -> Iterator[Diagnosis]:
+    """Ledgers, logs and consumers of logs of which nobody can tell where they are."""
+    if ledgers.unreadable:
         yield Diagnosis(
             "ledger metadata",
             "problem",
-            error.message,
+            _first(ledgers.unreadable, "ledger"),
             "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
-            "remove anything before somebody looked at it",
+            "remove anything before somebody looked at it. `spark-bookkeeper ledger list --state "
+            "unreadable` names all of them",
         )
-    if len(ledgers.unreadable) > MOST_NAMED:
+    if junk := list(logs.unreadable_logs(registers)):
         yield Diagnosis(
-            "ledger metadata",
+            "log metadata",
             "problem",
-            f"{len(ledgers.unreadable) - MOST_NAMED:,} more ledgers cannot be decoded",
-            "spark-bookkeeper ledger list --state unreadable names them all",
+            _first(junk, "log"),
+            "restore that node: the log can be neither read nor appended to, and its ledgers are "
+            "there. `spark-bookkeeper log list` names all of them",
         )
+    if names := consumers.unreadable_consumers(registers):
+        yield Diagnosis(
+            "consumers of logs",
+            "warning",
+            f"cannot be decoded: {some_of(names)}. No log that waits for them is truncated",
+            "each is right again when it publishes next; of one that follows no more: "
+            "spark-bookkeeper log consumers LOG --forget CONSUMER",
+        )
+
+
+def _first(errors: Sequence[BookKeeperError], what: str) -> str:
+    more = f"; and {counted(len(errors) - 1, what)} more" if len(errors) > 1 else ""
+    return f"{errors[0].message}{more}"
 
 
 def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:

@@ -112,7 +112,7 @@ def test_the_doctor_finds_ledgers_that_nobody_closes_any_more(
 
     monkeypatch.setattr(newest, "FRESH_MS", 0)
     assert finding(call_own)["remedy"].endswith(remedy)
-    assert remedy in call_own("ledger", "show", gone).out
+    assert f"ledger recover {gone}\n" in call_own("ledger", "show", gone).out
     assert call_own(*remedy.split()[1:], "--no-spark").code == 0
 
     found = finding(call_own)

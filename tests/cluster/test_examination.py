@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.cluster import sharing
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.endangered import MOST_NAMED, endangered_ledgers
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata import consumers
+from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.protocol.archive import table_member
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
@@ -125,5 +131,57 @@ def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_
         if each.check == "ledger metadata"
     ]
 
-    assert len(told) == MOST_NAMED + 1
-    assert told[-1].detail.startswith("2 more")
+    (found,) = told
+    assert found.detail.endswith(f"holds garbage; and {MOST_NAMED + 1} ledgers more")
+    assert "ledger list --state unreadable" in (found.remedy or "")
+
+
+def test_logs_and_consumers_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=1)
+    registers = ground.context.store.registers
+    position = Position(LedgerId(0), EntryId(0))
+    consumers.publish(registers, "well", Consumer("etl", "n", position, 0))
+    registers.create("logs/deleted", json.dumps(LOG | {"is_deleted": True}).encode())
+    before = dict(told(ground))
+    registers.create("logs/orders", b"[[[[")
+    registers.create("logs/clicks", b"{}")
+    registers.create("consumers/orders/etl", b"[[[[")
+
+    after = told(ground)
+
+    assert before.keys().isdisjoint({"log metadata", "consumers of logs"})
+    log, consumer = after["log metadata"], after["consumers of logs"]
+    assert (log.verdict, consumer.verdict) == ("problem", "warning")
+    assert "logs/clicks" in log.detail
+    assert log.detail.endswith("and 1 log more")
+    assert "consumers/orders/etl" in consumer.detail
+    assert "consumers/well" not in consumer.detail
+
+
+LOG = {
+    "version": 1,
+    "nonce": "n",
+    "options": {},
+    "chunks": [],
+    "recent": [],
+    "begins_at": 0,
+    "deleted_below": 0,
+    "is_deleted": False,
+}
+
+
+def told(ground: Ground) -> dict[str, Diagnosis]:
+    return {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
+
+
+def test_that_nobody_makes_lost_copies_again_is_a_warning_where_data_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    assert told(ground)["autorecovery"].verdict == "ok", "it is a cluster to try"
+    monkeypatch.setattr(sharing, "_LOOPBACK", frozenset())
+
+    found = told(ground)["autorecovery"]
+
+    assert found.verdict == "warning"
+    assert "autorecovery start" in (found.remedy or "")

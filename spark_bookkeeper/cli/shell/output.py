@@ -21,6 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
+from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.runtime.progress import Progress, shown
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -58,6 +59,8 @@ class Output:
     """Where a command says things, and for whom."""
 
     is_json: bool = False
+    metadata_uri: str | None = None
+    """As it was given to this command, and so has to be to those that it tells of."""
 
     def result(self, value: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print the result: ``value`` as one JSON object, or ``show()`` for a person."""
@@ -114,13 +117,13 @@ class Output:
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
         console = _stderr() if self.is_json else _stdout()
-        console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+        told = pasteable(text, self.metadata_uri)
+        console.print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        _stderr().print(
-            plain(without_passwords(text)), markup=False, highlight=False, soft_wrap=True
-        )
+        told = without_passwords(pasteable(text, self.metadata_uri))
+        _stderr().print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def progress(
         self, what: str, total: float | None = None, unit: str = ""
