@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
+
+LABEL_CHARACTERS: Final = 200
+"""Of a name or an owner: lists show it on one line."""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
@@ -67,6 +70,17 @@ def check_filled(name: str, value: Any) -> None:
     if not value.strip():
         raise InvalidArgumentError(
             f"{name}={value!r} is empty; is a variable not set that should hold it?"
+        )
+
+
+def check_name(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` says something that fits on a line."""
+    check_filled(name, value)
+    if not value.isprintable() or len(value) > LABEL_CHARACTERS:
+        raise InvalidArgumentError(
+            f"{name}={value[:40]!r}, of {len(value):,} characters: it is shown in lists, so it has "
+            f"to be of at most {LABEL_CHARACTERS} printable ones. Nothing was changed; a longer "
+            "text can be any other label, in custom_metadata"
         )
 
 

@@ -143,7 +143,7 @@ def list_(
             [
                 [
                     row["ledger_id"],
-                    row["name"],
+                    text_of(row["custom_metadata"].get("name")),
                     row["state"],
                     "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
                     row["fragments"],

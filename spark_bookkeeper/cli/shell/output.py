@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from spark_bookkeeper.cli.shell.remedies import pasteable
+from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS
 from spark_bookkeeper.runtime.progress import Progress, shown
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -143,14 +144,22 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""They turn round what is behind them on the line."""
+
 _CONTROLS: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
+    if chr(code) not in "\n\t"
 }
 
 
 def text_of(label: bytes | None) -> str | None:
-    """A label as text."""
-    return None if label is None else label.decode("utf-8", "replace")
+    """A label as text, of which a line shows the beginning."""
+    if label is None:
+        return None
+    text = label.decode("utf-8", "replace")
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[:LABEL_CHARACTERS]}..."
 
 
 def _stdout() -> Console:
