@@ -62,8 +62,6 @@ class AgentStatus:
     """``None`` while the bookie is not registered."""
     problem: str | None
     """Why it is not registered."""
-    lacks_cookie: bool = False
-    """Its cookie was deleted under it, so it takes no new data until it is there again."""
     seconds_since_good_probe: float | None = None
     """``None`` before the storage was seen to be well for the first time."""
     free_bytes: int | None = None
@@ -161,29 +159,25 @@ class BookieAgent:
     @property
     def status(self) -> AgentStatus:
         """What it last saw and did."""
+        # While nobody looks, the loop may be waiting for the metadata store: no disk is to blame.
+        is_well = self._is_well and self._look is None
         return AgentStatus(
             bookie_id=self.bookie_id,
             root_uri=self._storage.uri,
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
-            lacks_cookie=self._lacks_cookie,
-            seconds_since_good_probe=self._since_good_probe(),
+            seconds_since_good_probe=0.0 if is_well else self._since(self._good and self._good[0]),
             free_bytes=self._good[1].free_bytes if self._good else None,
             total_bytes=self._good[1].total_bytes if self._good else None,
-            seconds_since_zookeeper_answered=(
-                None if self._answered is None else self._runtime.now() - self._answered
-            ),
+            seconds_since_zookeeper_answered=self._since(self._answered),
             zookeeper_problem=self._silence,
             clock_ahead_s=self._clock_ahead_s,
             duties=self._duties.status(),
         )
 
-    def _since_good_probe(self) -> float | None:
-        """Nothing while nobody looks: the loop may be waiting for the metadata store."""
-        if self._good is None:
-            return None
-        return 0.0 if self._is_well and self._look is None else self._runtime.now() - self._good[0]
+    def _since(self, moment: float | None) -> float | None:
+        return None if moment is None else self._runtime.now() - moment
 
     def start(self) -> None:
         """Format the partition if it is new, check it, register it, and keep looking after it.

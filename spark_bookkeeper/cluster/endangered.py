@@ -131,19 +131,18 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
         check,
         "warning",
         f"{counts}: {named}{more}. Gone: {GONE}",
-        how_to_close([i for i in gone if i not in fresh], fresh),
+        how_to_close(gone, fresh),
     )
 
 
-def how_to_close(quiet: Sequence[LedgerId], fresh: Sequence[LedgerId] = ()) -> str:
+def how_to_close(gone: Sequence[LedgerId], fresh: Sequence[LedgerId]) -> str:
     """What to do about open ledgers whose writers are gone.
 
     Args:
-        quiet: nobody seems to append to these.
-        fresh: of these that cannot be said (``may_be_cut_off``): no command that ends their
-            writers is told, for it would be pasted.
+        fresh: those of them whose writers may append all the same (``may_be_cut_off``): no command
+            that ends these is told, for it would be pasted.
     """
-    remedies = []
+    remedies, quiet = [], [ledger_id for ledger_id in gone if ledger_id not in fresh]
     if fresh:
         remedies.append(
             f"look at the process that writes {' '.join(map(str, fresh))} first: it may only be "

@@ -122,33 +122,27 @@ def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
 def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     """Whether this machine's clock is that of ZooKeeper, which all the others can be held to."""
     theirs = context.cluster_ms()
-    off = (context.runtime.wall_ms() - theirs) / 1000
-    if abs(off) <= SAME_CLOCK_SECONDS:
-        return
-    yield Diagnosis(
-        "clock",
-        "warning",
-        f"this machine's is {_apart(off)} ZooKeeper's. Times of what is appended here "
-        "mislead, and so do ages of entries; nothing else depends on it",
-        "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
-    )
+    ahead = (context.runtime.wall_ms() - theirs) / 1000
+    if abs(ahead) > SAME_CLOCK_SECONDS:
+        yield _off("clock", "this machine's", ahead)
 
 
 def _clocks(alive: Mapping[BookieId, Registration]) -> Iterator[Diagnosis]:
     """The same of the bookies' machines, as their agents say."""
     for bookie, live in alive.items():
-        if off := live.told(CLOCK_AHEAD):
-            yield Diagnosis(
-                f"bookie {bookie}",
-                "warning",
-                f"the clock of its machine is {_apart(off)} ZooKeeper's. Times of entries that it "
-                "stores mislead, and so do their ages",
-                "set the clocks of both by a time server (NTP), that machine's or ZooKeeper's",
-            )
+        if ahead := live.told(CLOCK_AHEAD):
+            yield _off(f"bookie {bookie}", "the clock of its machine", ahead)
 
 
-def _apart(seconds: float) -> str:
-    return f"{abs(seconds):,.0f} s {'ahead of' if seconds > 0 else 'behind'}"
+def _off(check: str, whose: str, ahead: float) -> Diagnosis:
+    return Diagnosis(
+        check,
+        "warning",
+        f"{whose} is {abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} ZooKeeper's. "
+        "Times of what is stored from there mislead, and so do ages of entries; nothing else "
+        "depends on it",
+        "set the clocks of both by a time server (NTP), that machine's or ZooKeeper's",
+    )
 
 
 def _autorecovery(

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
@@ -128,18 +129,7 @@ def health(agent: Watched) -> dict[str, Any]:
         "clock_ahead_seconds": status.clock_ahead_s,
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
-        "duties": [
-            {
-                "name": duty.name,
-                "interval_ms": duty.interval_ms,
-                "is_running": duty.is_running,
-                "runs": duty.runs,
-                "failures": duty.failures,
-                "last_run_ms": duty.last_run_ms,
-                "last_error": duty.last_error,
-            }
-            for duty in status.duties
-        ],
+        "duties": [asdict(duty) for duty in status.duties],
     }
 
 

@@ -9,6 +9,7 @@ such a method means that it MAY have happened (SLOT-LOG rule R14: re-read and co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
@@ -66,11 +67,8 @@ class Registration:
 
     def told(self, name: str) -> int | None:
         """A whole number among the properties; ``None``: its agent says none."""
-        try:
-            value = int(self.properties.get(name, ""))
-        except ValueError:
-            return None
-        return value if abs(value) < 1 << 63 else None  # anything may stand in a node
+        value = self.properties.get(name, "")
+        return int(value) if re.fullmatch(r"-?\d{1,18}", value) else None  # it may be anything
 
 
 @dataclass(frozen=True, slots=True)

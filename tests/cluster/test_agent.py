@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
 from spark_bookkeeper.cluster.duties import Duties
 from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.health import NO_COOKIE
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -93,6 +94,11 @@ class AgentWorld:
     def registration(self) -> Registration | None:
         held = self.metadata.registrations.get(BOOKIE)
         return held[0] if held else None
+
+    @property
+    def causes(self) -> Set[str]:
+        """Why it is read-only."""
+        return self.registration.readonly_causes if self.registration else set()
 
     @property
     def state(self) -> str:
@@ -183,7 +189,7 @@ def test_a_bookie_that_was_forgotten_just_after_it_registered_looks_again_at_onc
     fresh.store.expire()
 
     wait_for(fresh, "readonly")
-    assert fresh.agent.status.lacks_cookie
+    assert fresh.causes == {NO_COOKIE}
 
 
 def test_a_stopped_bookie_is_unregistered(world: AgentWorld) -> None:
@@ -489,7 +495,7 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     world.agent.step()
     world.agent.step()
 
-    assert (world.state, world.agent.status.lacks_cookie) == ("readonly", True)
+    assert (world.state, world.causes) == ("readonly", {NO_COOKIE})
     assert caplog.text.count("bookie cookie create --bookie-id 10.0.0.3:3181 --root") == 1
     world.store.expire()
     world.agent.step()
@@ -498,7 +504,7 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     restore_cookie(world.store, world.storage, BOOKIE)
     world.agent.step()
 
-    assert (world.state, world.agent.status.lacks_cookie) == ("writable", False)
+    assert (world.state, world.causes) == ("writable", set())
 
 
 @pytest.mark.parametrize(("free_bytes", "after"), [(150, "writable"), (50, "readonly")])
