@@ -89,13 +89,9 @@ def info(settings: Settings, access: Access) -> int:
         checks = {f"bookie {bookie}" for bookie in lost}
         looks = cluster_diagnoses(bk.context, metadata_only=True) if lost else ()
         unwell = [each for each in looks if each.check in checks]
-        roots = {row["bookie_id"]: row["root_uri"] for row in bookies if row["total_bytes"]}
-        places = places_of(bk.context, roots)
-    disks = {
-        places[row["bookie_id"]].disk or number: row
-        for number, row in enumerate(bookies)
-        if row["total_bytes"]
-    }.values()
+        sized = {row["bookie_id"]: row for row in bookies if row["total_bytes"]}
+        places = places_of(bk.context, {name: row["root_uri"] for name, row in sized.items()})
+    disks = {place.disk or name: sized[name] for name, place in places.items()}.values()
     states = Counter(row["state"] for row in bookies)
     kinds = Counter(row["state"] for row in ledgers)
     value: dict[str, Any] = {
@@ -106,8 +102,8 @@ def info(settings: Settings, access: Access) -> int:
         "ledgers_naming_lost_bookies": sum(bool(lost & set(row["bookies"])) for row in ledgers),
         "entries": sum((row["last_entry_id"] or 0) + 1 for row in ledgers if _is_closed(row)),
         "length_bytes": sum(row["length_bytes"] for row in ledgers if _is_closed(row)),
-        "free_bytes": sum(row["free_bytes"] or 0 for row in disks),
-        "total_bytes": sum(row["total_bytes"] for row in disks),
+        "free_bytes": (free := sum(row["free_bytes"] or 0 for row in disks)),
+        "total_bytes": (total := sum(row["total_bytes"] for row in disks)),
     }
 
     def show() -> None:
@@ -119,11 +115,7 @@ def info(settings: Settings, access: Access) -> int:
             ["ledgers naming lost bookies", value["ledgers_naming_lost_bookies"]],
             ["entries of closed ledgers", f"{value['entries']:,}"],
             ["bytes of closed ledgers", f"{value['length_bytes']:,} before replication"],
-            [
-                "free space",
-                f"{value['free_bytes'] / GIB:,.1f} of {value['total_bytes'] / GIB:,.1f} GiB; a "
-                "disk that bookies share is counted once",
-            ],
+            ["free space", f"{free / GIB:,.1f} of {total / GIB:,.1f} GiB, shared disks once"],
         ]
         settings.output.table(["what", "value"], [[row[0], str(row[1])] for row in rows])
         for each in unwell:

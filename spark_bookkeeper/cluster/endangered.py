@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from spark_bookkeeper.client.presence import (
     ledgers_with_writers,
     writer_of,
 )
-from spark_bookkeeper.client.read.newest import Newest, may_be_cut_off, newest_entry
+from spark_bookkeeper.client.read.newest import may_be_cut_off, newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata import consumers, logs
@@ -106,13 +106,13 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
     if not gone:
         return Diagnosis(check, "ok", counts if states else "every ledger is closed")
 
-    now_ms = context.runtime.wall_ms()
+    now_ms, fresh = context.earlier_ms(), set[LedgerId]()
 
-    def look(ledger_id: LedgerId) -> Newest:
-        return newest_entry(context, ledger_id, ledgers.readable[ledger_id])
-
-    def name(ledger_id: LedgerId, newest: Newest) -> str:
+    def name(ledger_id: LedgerId) -> str:
         metadata = ledgers.readable[ledger_id]
+        newest = newest_entry(context, ledger_id, metadata)
+        if may_be_cut_off(metadata, newest.last_add_confirmed, newest.stored_at_ms, now_ms):
+            fresh.add(ledger_id)
         facts = [str(writer_of(metadata) or "unknown")]
         if newest.last_add_confirmed is not None:
             facts.append(f"confirmed up to {newest.last_add_confirmed}")
@@ -123,31 +123,27 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
         return f"{ledger_id} ({', '.join(facts)})"
 
     asked = gone[:MOST_NAMED]
-    found = dict(zip(asked, context.runtime.map(look, asked), strict=True))
-    named = "; ".join(name(i, newest) for i, newest in found.items())
-    fresh = [i for i in found if may_be_cut_off(ledgers.readable[i], found[i], now_ms)]
-    more = "; ..." if len(gone) > MOST_NAMED else ""
+    named = "; ".join(context.runtime.map(name, asked))
+    more, again = ("; ...", "; then look again, for the others") if gone != asked else ("", "")
     return Diagnosis(
         check,
         "warning",
         f"{counts}: {named}{more}. Gone: {GONE}",
-        how_to_close(gone, fresh),
+        how_to_close(asked, fresh) + again,
     )
 
 
-def how_to_close(gone: Sequence[LedgerId], fresh: Sequence[LedgerId]) -> str:
-    """What to do about open ledgers whose writers are gone.
-
-    Args:
-        fresh: those of them whose writers may append all the same (``may_be_cut_off``): no command
-            that ends these is told, for it would be pasted.
+def how_to_close(gone: Sequence[LedgerId], fresh: Collection[LedgerId]) -> str:
+    """What to do about open ledgers whose writers are gone, of which ``fresh`` may be cut off: no
+    command that ends these is told, for it would be pasted.
     """
     remedies, quiet = [], [ledger_id for ledger_id in gone if ledger_id not in fresh]
     if fresh:
+        ids = " ".join(map(str, sorted(fresh)))
         remedies.append(
-            f"look at the process that writes {' '.join(map(str, fresh))} first: it may only be "
-            "cut off from ZooKeeper, and append all the time, and recovering its ledger would end "
-            "it. Once it has certainly ended, `ledger recover` closes the ledger"
+            f"look at the process that writes {ids} first: it may only be cut off from ZooKeeper "
+            "and append, and recovering its ledger would end it. Once it has certainly ended, "
+            "`ledger recover` closes the ledger"
         )
     if quiet:
         remedies.append(f"nobody closes these any more: {_recover_ledgers(quiet)}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster import sharing
+from spark_bookkeeper.client.read.newest import Newest
+from spark_bookkeeper.cluster import endangered, sharing
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.endangered import MOST_NAMED, endangered_ledgers
+from spark_bookkeeper.cluster.endangered import MOST_NAMED, LedgersSeen, endangered_ledgers
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import consumers
@@ -113,6 +115,30 @@ def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Pat
     assert "..." not in remedy
     remedy = exposed["open ledgers on lost bookies"].remedy or ""
     assert "recover" not in remedy, "their writers may live"
+
+
+def test_of_many_ledgers_only_those_are_named_in_a_command_whose_bookies_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young one among the first makes no room for one that nobody has looked at."""
+    ground = Ground(tmp_path, bookies=3)
+    writers = [written(ground, count=1, close=False) for _ in range(MOST_NAMED + 2)]
+    seen = LedgersSeen.of(ground.context)
+    ids = list(seen.readable)
+    gone = replace(seen, open=dict.fromkeys(ids, "gone"))
+    now_ms = ground.runtime.wall_ms()
+
+    def newest(_: object, ledger_id: LedgerId, __: object) -> Newest:
+        return Newest(EntryId(0), now_ms if ledger_id == ids[1] else 0)
+
+    monkeypatch.setattr(endangered, "newest_entry", newest)
+    remedy = endangered.open_ledgers(ground.context, gone).remedy or ""
+
+    assert len(writers) == len(ids)
+    assert f"look at the process that writes {ids[1]} first" in remedy
+    (command,) = re.findall(r"spark-bookkeeper ledger recover ([\d ]+)", remedy)
+    assert command.split() == [str(i) for i in ids[:MOST_NAMED] if i != ids[1]]
+    assert remedy.endswith("then look again, for the others")
 
 
 def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_path: Path) -> None:

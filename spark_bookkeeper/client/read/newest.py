@@ -58,13 +58,13 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
     return Newest(confirmed)
 
 
-def may_be_cut_off(metadata: LedgerMetadata, newest: Newest, now_ms: int) -> bool:
+def may_be_cut_off(
+    metadata: LedgerMetadata, confirmed: int | None, stored_at_ms: int | None, now_ms: int
+) -> bool:
     """Whether a writer that is gone, as far as ZooKeeper knows, may append all the same.
 
-    So it is while its bookies answer it. Where none answers here, nobody can tell.
+    So it is while bookies answer it. Where none answered here (``confirmed``), nobody can tell.
     """
-    if metadata.state is not LedgerState.OPEN:
-        return False
-    stored_at_ms = metadata.ctime_ms if newest.stored_at_ms is None else newest.stored_at_ms
-    is_fresh = stored_at_ms is not None and now_ms - stored_at_ms < FRESH_MS
-    return is_fresh or newest.last_add_confirmed is None
+    newest_ms = metadata.ctime_ms if stored_at_ms is None else stored_at_ms
+    is_young = newest_ms is not None and now_ms - newest_ms < FRESH_MS
+    return metadata.state is LedgerState.OPEN and (is_young or confirmed is None)
