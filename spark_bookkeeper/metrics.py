@@ -447,13 +447,11 @@ class BookieMetrics(Metrics):
     )
     _since_good_probe = _gauge(
         "bookie_seconds_since_good_probe",
-        "Seconds since the storage was last seen to be well; 0 between two looks that saw it, NaN "
-        "before the first time",
+        "Seconds since the storage was last seen to be well, 0 between good looks; NaN before any",
     )
     _since_zookeeper = _gauge(
         "bookie_seconds_since_zookeeper_answered",
-        "Seconds since ZooKeeper last answered the agent, which asks at every look; NaN before "
-        "the first time",
+        "Seconds since ZooKeeper last answered the agent; NaN before the first time",
     )
     deleted_ledgers = _counter(
         "bookie_DELETED_LEDGER", "Ledgers whose files were removed here, as nothing needs them"

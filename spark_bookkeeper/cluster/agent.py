@@ -139,9 +139,7 @@ class BookieAgent:
         self._good: tuple[float, Observation] | None = None
         """When the storage was seen to be well last, and what was seen."""
         self._is_well = False
-        """Whether the last look saw that."""
         self._answered: float | None = None
-        """When the metadata store answered last."""
         self._silence: str | None = None
         self._clock = ClusterClock()
         self._clock_ahead_s = 0
@@ -368,9 +366,8 @@ class BookieAgent:
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
     def _ask_cluster(self) -> None:
-        """Whether the bookie is to be read-only, and what time it is: also where the storage is
-        not well, so that it is known whether the metadata store answers. Without an answer the
-        last one holds.
+        """Whether the bookie is to be read-only, and what time it is; without an answer the last
+        one holds. Asked at each look, so that it is known whether the metadata store answers.
         """
         try:
             order = read_order(self._store, self.bookie_id)

@@ -75,8 +75,7 @@ def unreadable(ledgers: LedgersSeen, registers: Registers) -> Iterator[Diagnosis
             "log metadata",
             "problem",
             _first(junk, "log"),
-            "restore that node: the log can be neither read nor appended to, and its ledgers are "
-            "there. `spark-bookkeeper log list` names all of them",
+            "restore that node; the log's ledgers are there. `spark-bookkeeper log list` names all",
         )
     if names := consumers.unreadable_consumers(registers):
         yield Diagnosis(

@@ -279,7 +279,7 @@ def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[D
                 check,
                 "warning",
                 f"{found}: what loses one loses the others, and perhaps every copy of an entry",
-                f"place the next bookies each on a {found.what} of its own",
+                f"give each of them its own {found.what} when they are replaced; new ones now",
             )
 
 

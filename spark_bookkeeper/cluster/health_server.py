@@ -121,11 +121,8 @@ def health(agent: Watched) -> dict[str, Any]:
         "root_uri": status.root_uri,
         "incarnation": status.incarnation,
         "seconds_since_good_probe": status.seconds_since_good_probe,
-        "zookeeper": {
-            "answers": status.zookeeper_problem is None,
-            "seconds_since_answer": status.seconds_since_zookeeper_answered,
-            "problem": status.zookeeper_problem,
-        },
+        "zookeeper_problem": status.zookeeper_problem,
+        "seconds_since_zookeeper_answered": status.seconds_since_zookeeper_answered,
         "clock_ahead_seconds": status.clock_ahead_s,
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
@@ -135,7 +132,7 @@ def health(agent: Watched) -> dict[str, Any]:
 
 def _is_alive(told: Mapping[str, Any]) -> bool:
     """Whether to leave the agent alone: a restart brings no ZooKeeper back."""
-    return told["state"] in SERVED or not told["zookeeper"]["answers"]
+    return told["state"] in SERVED or told["zookeeper_problem"] is not None
 
 
 def health_of_all(agents: Sequence[Watched]) -> dict[str, Any]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import Final
 
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.health import BY_HAND, FULL, NOT_WRITTEN, SHORT_OF_SPACE
-from spark_bookkeeper.config import GIB
+from spark_bookkeeper.config import GIB, BookieConfig
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieFullError, BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.store import READONLY_BELOW, Cookie, Registration
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-
-LITTLE_SPACE: Final = 2 * GIB
-"""With less free space a bookie is about to become read-only, if its agent says no other limit."""
 
 
 def present_bookie(
@@ -116,8 +112,9 @@ def _storage(
         return Diagnosis(check, "ok", facts)
     facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
     readonly_below = live.told(READONLY_BELOW)
-    little = LITTLE_SPACE if readonly_below is None else 2 * readonly_below
-    if live.is_readonly or space[0] < little:
+    if readonly_below is None:  # an agent of an earlier version
+        readonly_below = BookieConfig.readonly_below_free_bytes
+    if live.is_readonly or space[0] < 2 * readonly_below:
         return Diagnosis(check, "warning", facts, _make_writable(live))
     return Diagnosis(check, "ok", facts)
 

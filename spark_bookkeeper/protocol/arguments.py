@@ -78,9 +78,8 @@ def check_name(name: str, value: Any) -> None:
     check_filled(name, value)
     if not value.isprintable() or len(value) > LABEL_CHARACTERS:
         raise InvalidArgumentError(
-            f"{name}={value[:40]!r}, of {len(value):,} characters: it is shown in lists, so it has "
-            f"to be of at most {LABEL_CHARACTERS} printable ones. Nothing was changed; a longer "
-            "text can be any other label, in custom_metadata"
+            f"{name}={value[:40]!r} has {len(value):,} characters; lists show it, so give at most "
+            f"{LABEL_CHARACTERS} printable ones, and other text as another label (custom_metadata)"
         )
 
 

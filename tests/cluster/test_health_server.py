@@ -121,9 +121,9 @@ def test_health_says_that_zookeeper_does_not_answer_and_asks_for_no_restart(
     world.agent.step()
 
     code, body = world.get("/health")
-    told = json.loads(body)["zookeeper"]
-    assert (code, told["answers"], told["problem"]) == (200, False, "ZooKeeper did not answer")
-    assert told["seconds_since_answer"] >= 0
+    told = json.loads(body)
+    assert (code, told["zookeeper_problem"]) == (200, "ZooKeeper did not answer")
+    assert told["seconds_since_zookeeper_answered"] >= 0
 
     world.store.expire()
     world.agent.step()
@@ -136,7 +136,7 @@ def test_health_says_that_zookeeper_does_not_answer_and_asks_for_no_restart(
     world.agent.step()
 
     told = json.loads(world.get("/health")[1])
-    assert (told["state"], told["zookeeper"]["answers"]) == ("writable", True)
+    assert (told["state"], told["zookeeper_problem"]) == ("writable", None)
 
 
 def test_health_says_why_a_bookie_is_readonly(world: ShownAgent) -> None:

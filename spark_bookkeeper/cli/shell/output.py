@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from spark_bookkeeper.cli.shell.remedies import pasteable
-from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS
 from spark_bookkeeper.runtime.progress import Progress, shown
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -156,6 +155,8 @@ _CONTROLS: Final = {
 
 def text_of(label: bytes | None) -> str | None:
     """A label as text, of which a line shows the beginning."""
+    from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS  # not for `--help`
+
     if label is None:
         return None
     text = label.decode("utf-8", "replace")

@@ -22,9 +22,7 @@ _NEEDS_CLUSTER: Final = re.compile(
 
 
 def pasteable(text: str, metadata_uri: str | None) -> str:
-    """Its commands with the URI that this command was given, quoted; ``None``: it was given none,
-    and the environment has it.
-    """
+    """Its commands with the URI that this one was given, quoted; ``None``: by the environment."""
     if metadata_uri is None:
         return text
     given = f"spark-bookkeeper --metadata-uri {shlex.quote(metadata_uri)} "
