@@ -267,6 +267,8 @@ class BookieAgent:
             self._carry_out(action)
         except BookKeeperError as error:
             seen = Observation(error.message)
+            if isinstance(error, MetadataUnavailableError):  # it fell silent since it was asked
+                self._silence = error.message
         if seen.problem != self._problem and seen.problem is not None:
             log.warning("bookie %s is not registered: %s", self.bookie_id, seen.problem)
         self._problem = seen.problem

@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -33,7 +33,8 @@ from tests.cluster.agents import free_port, half_full
 class ShownAgent:
     def __init__(self) -> None:
         self.metadata = MemoryCluster()
-        self.is_silent = False
+        self.silent: Set[str] | None = frozenset()
+        """To which requests the metadata store says nothing; ``None``: to any."""
         self.store = MemoryStore(self.metadata, self.lose)
         self.store.initialize_cluster()
         self.disk = half_full()
@@ -56,7 +57,7 @@ class ShownAgent:
             raise BookieUnavailableError("input/output error", bookie_id="a:1")
 
     def lose(self, moment: str, operation: str, subject: str) -> None:
-        if self.is_silent:
+        if self.silent is None or operation in self.silent:
             raise MetadataUnavailableError("ZooKeeper did not answer")
 
     def scrub(self, turn: Turn) -> None:
@@ -77,7 +78,7 @@ class ShownAgent:
 def fresh() -> Iterator[ShownAgent]:
     world = ShownAgent()
     yield world
-    world.fails = world.is_silent = False
+    world.fails, world.silent = False, frozenset()
     world.agent.stop()
     world.server.close()
     world.server.close()
@@ -117,7 +118,7 @@ def test_health_says_that_zookeeper_does_not_answer_and_asks_for_no_restart(
     world: ShownAgent,
 ) -> None:
     """A restarted agent would only wait for it, and its bookie be away for longer."""
-    world.is_silent = True
+    world.silent = None
     world.agent.step()
 
     code, body = world.get("/health")
@@ -132,11 +133,26 @@ def test_health_says_that_zookeeper_does_not_answer_and_asks_for_no_restart(
     assert (code, json.loads(body)["state"]) == (200, "unregistered")
     assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
 
-    world.is_silent = False
+    world.silent = frozenset()
     world.agent.step()
 
     told = json.loads(world.get("/health")[1])
     assert (told["state"], told["zookeeper_problem"]) == ("writable", None)
+
+
+def test_a_registration_that_gets_no_answer_asks_for_no_restart(world: ShownAgent) -> None:
+    """ZooKeeper froze just after it was asked for orders."""
+    world.store.expire()
+    world.silent = {"register"}
+    world.agent.step()
+
+    code, body = world.get("/health")
+    told = json.loads(body)
+    assert (told["state"], told["zookeeper_problem"]) == (
+        "unregistered",
+        "ZooKeeper did not answer",
+    )
+    assert code == 200
 
 
 def test_health_says_why_a_bookie_is_readonly(world: ShownAgent) -> None:
