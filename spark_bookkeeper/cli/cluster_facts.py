@@ -161,7 +161,7 @@ def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
     for bookie in sorted(bookies):
         yield (
             f"in limbo on {bookie}, which was formatted again: spark-bookkeeper bookie refill "
-            f"{bookie} copies its share back"
+            f"{bookie} --skip-open-ledgers copies its share back"
         )
 
 

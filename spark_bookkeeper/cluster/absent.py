@@ -94,7 +94,8 @@ class _Seen:
 def _copies(bookie: BookieId, attended: str | None) -> str:
     """What brings back what it held."""
     return attended or (
-        f"make its copies again: spark-bookkeeper bookie recover {bookie} --delete-cookie"
+        f"make its copies again: spark-bookkeeper bookie recover {bookie} --delete-cookie "
+        "--skip-open-ledgers"
     )
 
 

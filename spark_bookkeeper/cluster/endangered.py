@@ -245,12 +245,18 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
 
 
 def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
-    """What makes the copies of lost bookies again: a command, or who is at it (``attended``)."""
-    return attended or f"spark-bookkeeper bookie recover {' --bookie '.join(lost)}"
+    """What makes the copies of lost bookies again: a command, or who is at it (``attended``).
+
+    A writer that lives replaces them itself; without the option its ledger would be closed.
+    """
+    names = " --bookie ".join(lost)
+    return attended or f"spark-bookkeeper bookie recover {names} --skip-open-ledgers"
 
 
 def _refill(bookies: Sequence[BookieId]) -> str:
-    return ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in bookies)
+    return ", then ".join(
+        f"spark-bookkeeper bookie refill {bookie} --skip-open-ledgers" for bookie in bookies
+    )
 
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:

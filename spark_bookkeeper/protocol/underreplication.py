@@ -162,7 +162,9 @@ def needs_bookie(limbo: Collection[BookieId]) -> str:
     Args:
         limbo: members that came back without what they held: each can have it again in its place.
     """
-    refills = " or ".join(f"`spark-bookkeeper bookie refill {bookie}`" for bookie in sorted(limbo))
+    refills = " or ".join(
+        f"`spark-bookkeeper bookie refill {bookie} --skip-open-ledgers`" for bookie in sorted(limbo)
+    )
     return f"{NEEDS_BOOKIE}, or {refills}" if refills else NEEDS_BOOKIE
 
 

@@ -304,7 +304,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
             "bookies keep copies again, as far as any are left"
         )
     if status is Outcome.UNAVAILABLE:
-        recover = f"`spark-bookkeeper bookie recover {bookie}`"
+        recover = f"`spark-bookkeeper bookie recover {bookie} --skip-open-ledgers`"
         return (
             f"Bring the bookie back with its storage; if that is lost, {recover}. If the bookie is "
             f"there and a file of this ledger cannot be read, {recover[:-1]} --even-if-alive "
@@ -312,8 +312,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
         )
     repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
     if status is Outcome.PENDING:
-        recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
-        return f"Check again; if the process of its writer has ended, {recover}, and then {repair}"
+        return f"Check again; if its writer has ended, `ledger recover` it, and then {repair}"
     repair = f"{repair}, when it is closed" if is_open else repair
     return f"Check again; if it stays so, {repair}" if status is Outcome.UNREADABLE else repair
 

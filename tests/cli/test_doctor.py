@@ -69,8 +69,8 @@ def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
     assert done.code == 1
     uri = own_cluster.metadata_uri
     remedy = found["fragments on lost bookies"]["remedy"]
-    assert remedy == f"spark-bookkeeper bookie recover {lost}"
-    assert pasteable(f"spark-bookkeeper bookie recover {lost}", uri) in done.out
+    assert remedy == f"spark-bookkeeper bookie recover {lost} --skip-open-ledgers"
+    assert pasteable(remedy, uri) in done.out
     assert found[f"bookie {lost}"]["verdict"] == "problem"
     assert found["fragments on lost bookies"]["detail"].startswith("2 of 2 ledgers")
     assert str(opened["ledger_id"]) in found["open ledgers on lost bookies"]["detail"]
@@ -117,7 +117,7 @@ def test_a_ledger_that_autorecovery_is_at_work_on_is_not_shown_as_for_a_person_t
         after = call_own("ledger", "show", made["ledger_id"]).out
         remedy = findings(call_own)["fragments on lost bookies"]["remedy"]
 
-    assert f" bookie recover {lost}\n" in by_hand
+    assert f" bookie recover {lost} --skip-open-ledgers\n" in by_hand
     assert "autorecovery takes it up when its auditor looks next" in before
     assert "autorecovery is at work on it" in remedy
     assert pasteable(remedy, own_cluster.metadata_uri) in after

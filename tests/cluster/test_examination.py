@@ -117,6 +117,22 @@ def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Pat
     assert "recover" not in remedy, "their writers may live"
 
 
+def test_no_command_about_a_lost_or_replaced_bookie_closes_the_ledger_of_a_living_writer(
+    tmp_path: Path,
+) -> None:
+    """It has the bookie replaced with its next append."""
+    ground = Ground(tmp_path, bookies=5)
+    lost, replaced = written(ground, count=1, close=False).metadata.last_fragment.ensemble[:2]
+    ground.stop(lost, destroy=True)
+    ground.format(replaced)
+
+    remedies = [each.remedy or "" for each in cluster_diagnoses(ground.context)]
+
+    commands = re.findall(r"spark-bookkeeper bookie (?:recover|refill) [^;`]*", "; ".join(remedies))
+    assert {command.split()[2] for command in commands} == {"recover", "refill"}
+    assert [each for each in commands if "--skip-open-ledgers" not in each] == []
+
+
 def test_of_many_ledgers_only_those_are_named_in_a_command_whose_bookies_were_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,7 @@ def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
         settings.output.say(
             f"{row['bookie_id']} was formatted again and lacks its share of "
             f"{counted(row['limbo_ledgers'], 'ledger')}: spark-bookkeeper bookie refill "
-            f"{row['bookie_id']} copies it back"
+            f"{row['bookie_id']} --skip-open-ledgers copies it back"
         )
 
 
