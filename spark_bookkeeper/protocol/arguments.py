@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Final
+from unicodedata import bidirectional, category
 
 from spark_bookkeeper.errors import InvalidArgumentError
 
 LABEL_CHARACTERS: Final = 200
 """Of a name or an owner: lists show it on one line."""
+
+
+_BREAKS: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_TURNS: Final = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Kinds of characters, as Unicode has them, that end a line or turn it round. Not ``isprintable``:
+it refuses joiners and wide spaces, which names in many scripts need.
+"""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
@@ -76,9 +84,11 @@ def check_filled(name: str, value: Any) -> None:
 def check_name(name: str, value: Any) -> None:
     """Raises ``InvalidArgumentError`` unless ``value`` says something that fits on a line."""
     check_filled(name, value)
-    if not value.isprintable() or len(value) > LABEL_CHARACTERS:
+    hidden = [each for each in value if category(each) in _BREAKS or bidirectional(each) in _TURNS]
+    if hidden or len(value) > LABEL_CHARACTERS:
+        found = f"the character {hidden[0]!r}" if hidden else f"{len(value):,} characters"
         raise InvalidArgumentError(
-            f"{name}={value[:40]!r} has {len(value):,} characters; lists show it, so give at most "
+            f"{name}={value[:40]!r} has {found}; lists show it, so give at most "
             f"{LABEL_CHARACTERS} printable ones, and other text as another label (custom_metadata)"
         )
 

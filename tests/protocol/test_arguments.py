@@ -29,18 +29,37 @@ def test_the_least_there_can_be_is_named() -> None:
         whole_number("size", 0, 1)
 
 
-@pytest.mark.parametrize("name", ["flights", "Zürich 2026 ☃", "x" * LABEL_CHARACTERS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("flights", "Zürich 2026 ☃", "x" * LABEL_CHARACTERS),
+        *("東京\u3000支店", "کتاب\u200cها", "👨\u200d👩\u200d👧", "10\u00a0km"),
+    ],
+)
 def test_a_name_is_what_lists_can_show(name: str) -> None:
     check_name("name", name)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["x" * (LABEL_CHARACTERS + 1), "a\u202efdp", "a\nb", "a\x1b[2J", "\ud800", " ", "", 7],
+    [
+        "x" * (LABEL_CHARACTERS + 1),
+        "a\u202efdp",
+        "a\u2067b",
+        "a\nb",
+        "a\u2028b",
+        "a\x1b[2J",
+        "\ud800",
+        " ",
+        "",
+        7,
+    ],
     ids=[
         "long",
         "turned round",
+        "isolated",
         "two lines",
+        "a separator of lines",
         "an escape",
         "half a character",
         "blank",
