@@ -245,9 +245,8 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
 
 
 def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
-    """What makes the copies of lost bookies again: a command, or who is at it (``attended``).
-
-    A writer that lives replaces them itself; without the option its ledger would be closed.
+    """What makes the copies of lost bookies again: a command that closes no ledger, for a writer
+    that lives replaces them itself; or who is at it (``attended``).
     """
     names = " --bookie ".join(lost)
     return attended or f"spark-bookkeeper bookie recover {names} --skip-open-ledgers"

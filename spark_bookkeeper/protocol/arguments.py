@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Final
-from unicodedata import bidirectional, category
 
 from spark_bookkeeper.errors import InvalidArgumentError
 
 LABEL_CHARACTERS: Final = 200
 """Of a name or an owner: lists show it on one line."""
 
-
-_BREAKS: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_TURNS: Final = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
-"""Kinds of characters, as Unicode has them, that end a line or turn it round. Not ``isprintable``:
-it refuses joiners and wide spaces, which names in many scripts need.
-"""
+_HIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Ends a line or turns it round. Joiners and wide spaces do not, and many scripts need them."""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
@@ -84,7 +80,7 @@ def check_filled(name: str, value: Any) -> None:
 def check_name(name: str, value: Any) -> None:
     """Raises ``InvalidArgumentError`` unless ``value`` says something that fits on a line."""
     check_filled(name, value)
-    hidden = [each for each in value if category(each) in _BREAKS or bidirectional(each) in _TURNS]
+    hidden = _HIDDEN.search(value)
     if hidden or len(value) > LABEL_CHARACTERS:
         found = f"the character {hidden[0]!r}" if hidden else f"{len(value):,} characters"
         raise InvalidArgumentError(
