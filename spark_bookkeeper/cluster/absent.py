@@ -18,6 +18,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.underreplication import RECOVER
 
 
 def absent_bookie(
@@ -93,10 +94,7 @@ class _Seen:
 
 def _copies(bookie: BookieId, attended: str | None) -> str:
     """What brings back what it held."""
-    return attended or (
-        f"make its copies again: spark-bookkeeper bookie recover {bookie} --delete-cookie "
-        "--skip-open-ledgers"
-    )
+    return attended or f"make its copies again: {RECOVER.format(bookie)} --delete-cookie"
 
 
 def _seen_at(

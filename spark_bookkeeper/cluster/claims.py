@@ -43,6 +43,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.underreplication import RECOVER, REFILL
 
 
 class Judgement(enum.Enum):
@@ -97,9 +98,7 @@ def judge(claims: Claims) -> Judgement:
             f"{marker.bookie_id} --root {root}`",
         )
     new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
-    # No living writer is fenced: it replaces the bookie itself.
-    recover = f"spark-bookkeeper bookie recover {bookie_id} --skip-open-ledgers"
-    refill = f"spark-bookkeeper bookie refill {bookie_id} --skip-open-ledgers"
+    recover, refill = RECOVER.format(bookie_id), REFILL.format(bookie_id)
     if cookie is None:
         return _judge_without_cookie(claims, start, new)
     if not cookie.incarnation:

@@ -22,7 +22,13 @@ from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Registers, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.underreplication import OLD_DISK, live_copies, unreadable_without
+from spark_bookkeeper.protocol.underreplication import (
+    OLD_DISK,
+    RECOVER,
+    REFILL,
+    live_copies,
+    unreadable_without,
+)
 from spark_bookkeeper.replication.report import counted, some_of
 
 MOST_NAMED: Final = 10
@@ -245,17 +251,12 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
 
 
 def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
-    """What makes the copies of lost bookies again: a command that closes no ledger, for a writer
-    that lives replaces them itself; or who is at it (``attended``).
-    """
-    names = " --bookie ".join(lost)
-    return attended or f"spark-bookkeeper bookie recover {names} --skip-open-ledgers"
+    """What makes the copies of lost bookies again: a command, or who is at it (``attended``)."""
+    return attended or RECOVER.format(" --bookie ".join(lost))
 
 
 def _refill(bookies: Sequence[BookieId]) -> str:
-    return ", then ".join(
-        f"spark-bookkeeper bookie refill {bookie} --skip-open-ledgers" for bookie in bookies
-    )
+    return ", then ".join(map(REFILL.format, bookies))
 
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:

@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is_table
+from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
@@ -304,7 +305,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
             "bookies keep copies again, as far as any are left"
         )
     if status is Outcome.UNAVAILABLE:
-        recover = f"`spark-bookkeeper bookie recover {bookie} --skip-open-ledgers`"
+        recover = f"`{RECOVER.format(bookie)}`"
         return (
             f"Bring the bookie back with its storage; if that is lost, {recover}. If the bookie is "
             f"there and a file of this ledger cannot be read, {recover[:-1]} --even-if-alive "

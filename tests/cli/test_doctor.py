@@ -97,7 +97,7 @@ def test_what_is_advised_about_a_lost_bookie_is_the_same_wherever_one_looks(
     assert "bookie recover" not in before
     for bookie in (unused, named):
         assert pasteable(health[f"bookie {bookie}"]["remedy"], uri) in after
-    assert f"bookie recover {named} --delete-cookie" in after
+    assert f"bookie recover {named} --skip-open-ledgers --delete-cookie" in after
     assert call_own("bookie", "cookie", "delete", unused, "--yes").code == 0
     assert f"bookie {unused}" not in findings(call_own)
 
