@@ -28,6 +28,12 @@ REFILL: Final = "spark-bookkeeper bookie refill {} --skip-open-ledgers"
 """Proposed to whoever looks. A writer that lives replaces the bookie itself; without the option
 its ledger would be closed."""
 
+SKIPPED: Final = (
+    "skipped: its last fragment is still open. Its writer replaces the bookie with the next "
+    "append; if that has ended, `ledger recover` it and repeat"
+)
+"""Why a ledger that is not closed was left alone."""
+
 OLD_DISK: Final = (
     "where an old disk of {bookies} can be read: stop the agent, mount that disk at its root, do "
     "not start it, and copy from it (`spark-bookkeeper bookie recover`)"

@@ -298,14 +298,14 @@ def _check_share(
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
     """What to do about a finding; reads take the other replicas meanwhile."""
+    recover = f"`{RECOVER.format(bookie)}`"
     if is_table(bookie):
         return (
             "It stands for copies that were released: restore the table to a version that has "
-            f"them, or bring it back where it was. `spark-bookkeeper bookie recover {bookie}` has "
-            "bookies keep copies again, as far as any are left"
+            f"them, or bring it back where it was. {recover} has bookies "
+            "keep copies again, as far as any are left"
         )
     if status is Outcome.UNAVAILABLE:
-        recover = f"`{RECOVER.format(bookie)}`"
         return (
             f"Bring the bookie back with its storage; if that is lost, {recover}. If the bookie is "
             f"there and a file of this ledger cannot be read, {recover[:-1]} --even-if-alive "

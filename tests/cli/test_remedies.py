@@ -89,6 +89,12 @@ def test_every_command_that_a_text_names_is_one_and_has_the_options_that_it_name
     assert named > 60
 
 
+def test_no_text_proposes_for_a_bookie_what_would_close_ledgers_of_living_writers() -> None:
+    command = re.compile(r"bookie (recover|refill) 7\b(?! --skip-open-ledgers)")
+
+    assert [(file, text) for file, text in texts() if command.search(text)] == []
+
+
 def test_a_command_that_was_given_its_cluster_tells_of_commands_that_are(
     call_at: Callable[[str], Call],
     capsys: pytest.CaptureFixture[str],
