@@ -79,10 +79,7 @@ def _unreachable(error: MetadataError, uri: str) -> Diagnosis:
             "starts it again, with everything in it; else start ZooKeeper, or correct the URI"
         )
     if isinstance(error, NoClusterError):
-        remedy = (
-            "if the URI is right and the cluster is to be new: spark-bookkeeper --metadata-uri "
-            f"{uri} cluster init"
-        )
+        remedy = "if the URI is right and the cluster is to be new: spark-bookkeeper cluster init"
     elif isinstance(error, MetadataFormatError):
         remedy = "what is at this place is not a BookKeeper cluster that this version can read"
     elif type(error) is MetadataError:  # a refusal
