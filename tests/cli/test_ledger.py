@@ -386,3 +386,44 @@ def test_a_zookeeper_that_is_not_there_is_said_to_be_so(
     done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list", "--conf", conf)
 
     assert (done.code, done.err.lower().count("nothing was changed")) == (2, 1)
+
+
+def test_a_loss_is_shown_and_asked_for_before_it_is_accepted(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    ledger_id = open_ledger(call_own, numbers)
+    lost = call_own("ledger", "show", ledger_id, "--json").json["fragments"][0]["ensemble"][:2]
+    for bookie in lost:
+        own_cluster.stop_bookie(bookie, destroy=True)
+    accept = ("ledger", "recover", ledger_id, "--no-spark", "--accept-loss")
+
+    refused = call_own(*accept, "--json")
+    named = [word for bookie in lost for word in ("--gone", bookie)]
+    plan = call_own(*accept, *named, "--dry-run", "--json")
+    asked = call_own(*accept, *named)
+    done = call_own(*accept, *named, "--yes", "--json")
+    shown = call_own("ledger", "show", ledger_id).out
+    found = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
+
+    assert (refused.code, refused.json["rows"][0]["status"]) == (1, "left")
+    assert [row["status"] for row in plan.json["rows"]] == ["planned", "given up"]
+    assert (asked.code, "Give these entries up?" in asked.err) == (1, True)
+    assert (done.code, [row["status"] for row in done.json["rows"]]) == (0, ["closed", "given up"])
+    assert f"may be missing, lost with {', '.join(lost)}" in " ".join(shown.split())
+    assert found["accepted losses"]["verdict"] == "warning"
+    assert str(ledger_id) in found["accepted losses"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "accept_loss=True")],
+)
+def test_a_loss_is_accepted_of_ledgers_that_are_named(
+    call_own: Call, numbers: Path, options: list[str], said: str
+) -> None:
+    open_ledger(call_own, numbers)
+
+    done = call_own("ledger", "recover", "--no-spark", "--yes", *options)
+
+    assert done.code == 2
+    assert said in done.err

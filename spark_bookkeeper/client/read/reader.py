@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataError,
 )
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
 from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -134,6 +135,9 @@ class LedgerReader(PublicNames):
         self._is_done = False
         self._lost: Sequence[Unreadable] = ()
         """What the last ``read_arrow(skip_lost=True)`` passed over."""
+        if (loss := self.accepted_loss) is not None:
+            facts = about(ledger_id=ledger.ledger_id)
+            _log.warning("ledger %d: %s", ledger.ledger_id, loss, extra=facts)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -144,6 +148,11 @@ class LedgerReader(PublicNames):
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata when it was opened or refreshed."""
         return self._ledger.metadata
+
+    @property
+    def accepted_loss(self) -> AcceptedLoss | None:
+        """What may be missing, as somebody accepted; see ``BookKeeper.recover_ledgers``."""
+        return accepted_loss_of(self.metadata.custom_metadata)
 
     @property
     def ledger(self) -> Ledger:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
@@ -22,7 +23,7 @@ from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.ledger import Ledger, in_limbo, with_incarnations
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
@@ -38,7 +39,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS, AcceptedLoss, not_gone
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import replace_bookies
 from spark_bookkeeper.protocol.recovery import (
@@ -67,11 +69,13 @@ def recover_ledger(
     known: Versioned[LedgerMetadata] | None = None,
     *,
     on_silent: Callable[[BookieId, str], object] = _tell_nobody,
+    accepting: AcceptedLoss | None = None,
 ) -> Versioned[LedgerMetadata]:
     """Close a ledger that nobody closed; returns its metadata, CLOSED.
 
     Args:
         known: its metadata as it was read before.
+        accepting: who accepts that entries are lost with bookies that are gone for good.
         on_silent: called with each silent bookie that the ledger was closed without, and with
             what it was asked for, and for how long.
 
@@ -89,28 +93,17 @@ def recover_ledger(
     found = update_ledger(context.store, ledger_id, flag, known=found)
     if found.value.is_closed:
         return found
+    recovery = partial(LedgerRecovery, context, on_silent=on_silent, accepting=accepting)
     with context.metrics.recovering(context.runtime):
-        return _recover_flagged(context, ledger.with_metadata(found.value), found, on_silent)
-
-
-def _recover_flagged(
-    context: ClientContext,
-    ledger: Ledger,
-    found: Versioned[LedgerMetadata],
-    on_silent: Callable[[BookieId, str], object],
-) -> Versioned[LedgerMetadata]:
-    """Steps 2 to 4, a second time where bookies have moved meanwhile."""
-    ledger_id = ledger.ledger_id
-    try:
-        return LedgerRecovery(context, ledger, found, on_silent).run()
-    except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
-        now = read_again(context.store, ledger_id, found.value.nonce)
-        if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
-            return now
-        if context.bookies.have_moved():
-            moved = Ledger.of(ledger_id, now.value)
-            return LedgerRecovery(context, moved, now, on_silent).run()
-        raise
+        try:
+            return recovery(ledger.with_metadata(found.value), found).run()
+        except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
+            now = read_again(context.store, ledger_id, found.value.nonce)
+            if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
+                return now
+            if context.bookies.have_moved():
+                return recovery(Ledger.of(ledger_id, now.value), now).run()
+            raise
 
 
 def flag(old: LedgerMetadata) -> LedgerMetadata | None:
@@ -131,9 +124,14 @@ class LedgerRecovery:
         ledger: Ledger,
         found: Versioned[LedgerMetadata],
         on_silent: Callable[[BookieId, str], object] = _tell_nobody,
+        accepting: AcceptedLoss | None = None,
     ) -> None:
         self._context = context
         self._on_silent = on_silent
+        self._accepting = accepting
+        self._not_gone: Mapping[BookieId, str] | None = None
+        """Once others were given up (``_gone``): the bookies that were not, and why."""
+        self._gone: tuple[BookieId, ...] = ()
         self._silent: dict[BookieId, str] = {}
         """The bookies whose fence was not waited for, or no longer, each with what was asked and
         for how long."""
@@ -142,6 +140,7 @@ class LedgerRecovery:
         self._machine = Recovery(found.value)
         self.ensemble = found.value.last_fragment.ensemble
         """The last ensemble, as it is seen now: the bookies that the recovery asks."""
+        self._ask = Replica.fence
         self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
@@ -162,6 +161,12 @@ class LedgerRecovery:
             self._on_silent(bookie, said)
         return closed
 
+    def foresee(self) -> Decision:
+        """What ``run`` would decide, as bookies are now; nothing is fenced or changed."""
+        self._ask = Replica.tail
+        self._fence()
+        return self._decide()
+
     # Step 2: fence
 
     def _fence(self) -> None:
@@ -174,7 +179,7 @@ class LedgerRecovery:
                 self._machine.answered(position, UnknownAnswer(error.message))
                 continue
             purpose = f"fencing ledger {self._ledger.ledger_id}"
-            self._fences.ask(position, door, purpose, partial(_fenced, replica))
+            self._fences.ask(position, door, purpose, partial(_asked, replica, self._ask))
         covered_at: float | None = None
         while covered_at is None or self._fences.is_waited_for():
             if covered_at is None and self._machine.is_fenced:
@@ -222,7 +227,8 @@ class LedgerRecovery:
     def fenced(self, position: int, replica: Replica, tail: LedgerTail) -> None:
         """A bookie answered its fence."""
         self._replicas[position], self._tails[position] = replica, tail
-        self._context.metrics.fences.inc()
+        if self._ask is Replica.fence:
+            self._context.metrics.fences.inc()
         self._machine.answered(position, self._fenced_answer(position))
 
     def not_fenced(self, position: int, error: BookKeeperError) -> None:
@@ -251,8 +257,9 @@ class LedgerRecovery:
             decision = self.decide()
             if isinstance(decision, Decision):
                 return decision
-            if not self._rescue(decision) and not self._take_fence():
-                raise self._undecided(decision)
+            if self._rescue(decision) or self._take_fence() or self._give_up():
+                continue
+            raise self._undecided(decision)
 
     def unverified(self) -> list[tuple[int, tuple[EntryId, ...]]]:
         """Positions with entries there that must be verified before they count."""
@@ -302,6 +309,23 @@ class LedgerRecovery:
             )
         except BookieError as error:
             return error
+
+    def _give_up(self) -> bool:
+        """Whether a person says that bookies are gone without whom it cannot be decided."""
+        if self._accepting is None or self._not_gone is not None:
+            return False
+        registered = self._context.bookies.registrations()
+        known = {bookie: each.incarnation for bookie, each in registered.items()}
+        for cookie in self._context.store.cookies():
+            known.setdefault(cookie.value.bookie_id, cookie.value.incarnation)
+        replaced = in_limbo(self._ledger.metadata, {b: each for b, each in known.items() if each})
+        answered = {self.ensemble[position] for position in self._replicas}
+        self._not_gone = not_gone(
+            self.ensemble, replaced, self._accepting.gone, answered, registered
+        )
+        self._gone = tuple(bookie for bookie in self.ensemble if bookie not in self._not_gone)
+        self._machine.give_up(frozenset(map(self.ensemble.index, self._gone)))
+        return bool(self._gone)
 
     def _rescue(self, found: Undecided) -> bool:
         """Whether an entry whose every copy is damaged can be read by one bookie's record from
@@ -378,7 +402,8 @@ class LedgerRecovery:
                     _hold(holders, entries, position)
                     break
                 failures[bookie] = error.message
-        self._check_ack_quorum(holders, failures)
+        if not decision.given_up:  # else there may be no Qa bookies left; what exists is kept
+            self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
     def _copy(self, entries: tuple[EntryId, ...], target: Replica) -> BookKeeperError | None:
@@ -455,6 +480,11 @@ class LedgerRecovery:
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
+        mark: dict[str, bytes] = {}
+        if decision.given_up:
+            assert self._accepting is not None, "nothing is given up unless a person says so"
+            loss = replace(self._accepting, gone=self._gone, missing=decision.given_up)
+            mark[ACCEPTED_LOSS] = loss.encode()
 
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
@@ -464,7 +494,7 @@ class LedgerRecovery:
             if ensemble != self.ensemble:
                 renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
                 old = with_incarnations(renewed, self._joined)
-            return old.closed(last, length)
+            return old.with_custom(**mark).closed(last, length)
 
         return close
 
@@ -485,14 +515,18 @@ class LedgerRecovery:
         )
 
     def _length_at(self, last: EntryId) -> int:
-        if last == NO_ENTRY:
-            return 0
         for tail in self._tails.values():
             length = tail.entries.length_after(last)
             if length is not None:
                 return length
         fetcher = Fetcher(self._context, self._ledger)
-        return next(iter(fetcher.fetch(last, last))).length_after
+        for entry_id in map(EntryId, range(last, -1, -1)):
+            try:
+                return next(iter(fetcher.fetch(entry_id, entry_id))).length_after
+            except EntryUnreadableError:
+                if not self._gone:
+                    raise  # else nobody knows how long it was
+        return 0
 
     def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
         answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
@@ -501,11 +535,19 @@ class LedgerRecovery:
             why, blockers = self._unfenced(found)
         else:
             why = f"whether entry {found.entry_id} exists cannot be decided. Its write set answered"
+        rest = (
+            "If their disks are gone for good: `spark-bookkeeper ledger recover "
+            f"{self._ledger.ledger_id} --accept-loss` says what may be missing, and asks"
+        )
+        if self._not_gone is not None:
+            kept = (f"\n  {bookie}: {self._not_gone[bookie]}" for bookie in self._machine.awaited)
+            rest = f"Nothing was given up:{''.join(kept)}"
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
             f"{answers}\n"
             f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
-            "and nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            "and nothing is lost; do not delete it, and do not format a bookie to make it answer. "
+            f"{rest}",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             answers=dict(found.answers),
@@ -534,8 +576,8 @@ class LedgerRecovery:
         return why, f"enough of {', '.join(found.blockers)}"
 
 
-def _fenced(replica: Replica) -> tuple[Replica, LedgerTail]:
-    return replica, replica.fence()
+def _asked(replica: Replica, ask: Callable[[Replica], LedgerTail]) -> tuple[Replica, LedgerTail]:
+    return replica, ask(replica)
 
 
 def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:

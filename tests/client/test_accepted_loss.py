@@ -1,0 +1,232 @@
+"""Closing a ledger without bookies that are gone for good: what is certain first, what is kept."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    EntryUnreadableError,
+    LedgerFencedError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground
+from tests.client.test_recovery import half_written, left
+from tests.worlds import USUAL, first_of
+
+
+def accepting(*gone: str) -> AcceptedLoss:
+    return AcceptedLoss("ann@host", 7, tuple(map(BookieId, gone)))
+
+
+def recovered(ground: Ground, writer: LedgerWriter, *gone: str) -> LedgerMetadata:
+    return recover_ledger(ground.client(), writer.ledger_id, accepting=accepting(*gone)).value
+
+
+@pytest.mark.parametrize("bookies", first_of(3, 5))
+def test_what_a_bookie_that_is_left_has_is_kept_and_the_rest_is_named(
+    tmp_path: Path, bookies: int
+) -> None:
+    ground = Ground(tmp_path, bookies=bookies)
+    writer = left(ground, 3)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+
+    closed = recovered(ground, writer)
+
+    assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 2)
+    loss = accepted_loss_of(closed.custom_metadata)
+    assert loss is not None
+    assert (loss.missing, loss.gone) == (((3, None),), (a, b))
+    assert (loss.accepted_by, loss.accepted_at_ms) == ("ann@host", 7)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
+
+
+def test_without_that_the_error_names_the_way_out(ground: Ground) -> None:
+    writer = left(ground, 1)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+
+    assert f"ledger recover {writer.ledger_id} --accept-loss" in caught.value.message
+
+
+def test_what_can_be_decided_is_decided_and_no_loss_is_noted(ground: Ground) -> None:
+    writer = left(ground, 2)
+    ground.format(writer.metadata.last_fragment.ensemble[0])
+
+    closed = recovered(ground, writer)
+
+    assert closed.last_entry_id == 1
+    assert accepted_loss_of(closed.custom_metadata) is None
+
+
+def test_a_bookie_that_is_merely_away_has_to_be_named(ground: Ground) -> None:
+    writer = left(ground, 2)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.stop(a, destroy=True)
+    ground.stop(b, destroy=True)
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recovered(ground, writer, a)
+
+    assert f"{b}: it may be away only" in caught.value.message
+    assert f"--gone {b}" in caught.value.message
+    assert recovered(ground, writer, a, b).last_entry_id == 1
+
+
+def test_a_bookie_that_is_registered_is_not_given_up_even_if_it_is_named(ground: Ground) -> None:
+    writer = left(ground, 2)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+
+    def away(place: str, operation: str, path: str) -> None:
+        if place == b:
+            raise BookieUnavailableError("no answer", bookie_id=place)
+
+    ground.before.append(away)
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recovered(ground, writer, a, b)
+
+    assert f"{b}: it is registered and may answer yet" in caught.value.message
+
+
+def test_one_that_is_named_and_answers_is_asked_first(ground: Ground) -> None:
+    writer = left(ground, 2)
+    ensemble = writer.metadata.last_fragment.ensemble
+
+    closed = recovered(ground, writer, *ensemble)
+
+    assert closed.last_entry_id == 1
+    assert accepted_loss_of(closed.custom_metadata) is None
+
+
+def test_a_writer_that_comes_back_appends_nothing_to_what_was_closed(ground: Ground) -> None:
+    writer = left(ground, 1)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)
+    recovered(ground, writer)
+
+    with pytest.raises(BookKeeperError):
+        writer.append(b"late")
+
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    assert [entry.payload for entry in reader.entries()] == [b"0"]
+
+
+def test_a_bookie_given_up_that_turns_up_again_changes_nothing(ground: Ground) -> None:
+    writer = left(ground, 4)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.stop(a)
+    ground.stop(b)
+    closed = recovered(ground, writer, a, b)
+
+    ground.start(a)
+    ground.start(b)
+
+    assert recover_ledger(ground.client(), writer.ledger_id).value == closed
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    assert len(list(reader.entries())) == 4
+
+
+def test_a_hole_is_a_lost_entry_and_what_is_behind_it_is_kept(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=7)
+    writer = half_written(ground, Quorum(5, 3, 2), 0, [2, 3])
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)  # all that had entry 0
+
+    closed = recovered(ground, writer)
+
+    loss = accepted_loss_of(closed.custom_metadata)
+    assert loss is not None
+    assert (closed.last_entry_id, loss.missing) == (1, ((0, 0),))
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    assert [entry.payload for entry in reader.entries(1)] == [b"1"]
+    with pytest.raises(EntryUnreadableError):
+        list(reader.entries())
+
+
+def test_a_reader_says_that_a_loss_was_accepted(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = left(ground, 1)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)
+    recovered(ground, writer)
+
+    with caplog.at_level(logging.WARNING):
+        reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+
+    assert reader.accepted_loss is not None
+    assert reader.accepted_loss.missing == ((1, None),)
+    assert "entries 1.. may be missing" in caplog.text
+
+
+def test_a_cookie_tells_that_a_bookie_was_formatted_again(ground: Ground) -> None:
+    """Its agent need not run."""
+    writer = left(ground, 1)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)
+        ground.stop(bookie)
+
+    assert recovered(ground, writer).last_entry_id == 0
+
+
+def test_a_last_confirmed_entry_that_is_lost_ends_the_ledger_all_the_same(tmp_path: Path) -> None:
+    """Another bookie knows that it was acknowledged: it is a lost entry of a closed ledger."""
+    ground = Ground(tmp_path, bookies=4, config=ClientConfig(explicit_lac_ms=1))
+    writer = lifecycle.create_ledger(ground.context, Quorum(4, 2, 2))
+    writer.append(b"0")
+    *lost, third, _ = writer.metadata.last_fragment.ensemble
+    ledger, _ = ground.context.ledger(writer.ledger_id)
+    replica = ground.context.bookies.replica(third, ledger)
+    ground.until(lambda: replica.tail().last_add_confirmed == 0)
+    writer.abandon()
+    for bookie in lost:
+        ground.format(bookie)
+
+    closed = recovered(ground, writer)
+
+    assert (closed.last_entry_id, closed.length_bytes) == (0, 0)
+
+
+def test_a_writer_that_reaches_what_was_given_up_is_stopped_by_a_fence(tmp_path: Path) -> None:
+    """They were not gone, so what it has acknowledged until then is lost: that was vouched for."""
+    ground = Ground(tmp_path, bookies=3)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    a, b, _ = writer.metadata.last_fragment.ensemble
+
+    def cut_off(place: str, operation: str, path: str) -> None:
+        if place in (a, b):
+            raise BookieUnavailableError("no answer", bookie_id=place)
+
+    for bookie in (a, b):
+        ground.end_agent(bookie)
+    client = ground.client(None, cut_off)
+    closed = recover_ledger(client, writer.ledger_id, accepting=accepting(a, b)).value
+
+    def append_on() -> None:
+        for _ in range(1000):
+            writer.append(b"late")
+
+    with pytest.raises(LedgerFencedError):
+        append_on()
+
+    assert client.store.read_ledger(writer.ledger_id).value == closed
