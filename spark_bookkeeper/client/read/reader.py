@@ -17,7 +17,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
-from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed, read_tails
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.read.lost import lost_table
 from spark_bookkeeper.client.read.projection import present_in, projected, under
@@ -271,6 +271,22 @@ class LedgerReader(PublicNames):
         """
         start, end = self._range(first, last, start_time, end_time)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
+            yield self._entry(stored)
+            self._check_here()
+
+    def read_unconfirmed(self) -> Iterator[Entry]:
+        """The entries behind the last add confirmed that bookies can deliver, in order; none of a
+        ledger that is closed. Nothing is fenced.
+
+        Whether they were acknowledged is unknown, and a recovery may end the ledger before them.
+
+        Raises ``EntryUnreadableError``: no bookie of the last fragment answered.
+        """
+        self._check_in_use()
+        tails = [] if self.is_closed else read_tails(self._context, self._ledger)
+        last = max((int(e) for tail in tails for e in tail.entries.entry_ids[-1:]), default=-1)
+        fetcher = Fetcher(self._context, self._ledger, skip_lost=True)
+        for stored in fetcher.fetch(EntryId(self._confirmed + 1), EntryId(last)):
             yield self._entry(stored)
             self._check_here()
 

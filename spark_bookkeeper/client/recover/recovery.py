@@ -320,9 +320,8 @@ class LedgerRecovery:
             known.setdefault(cookie.value.bookie_id, cookie.value.incarnation)
         replaced = in_limbo(self._ledger.metadata, {b: each for b, each in known.items() if each})
         answered = {self.ensemble[position] for position in self._replicas}
-        self._not_gone = not_gone(
-            self.ensemble, replaced, self._accepting.gone, answered, registered
-        )
+        named = self._accepting.gone
+        self._not_gone = not_gone(self.ensemble, replaced, named, answered, registered)
         self._gone = tuple(bookie for bookie in self.ensemble if bookie not in self._not_gone)
         self._machine.give_up(frozenset(map(self.ensemble.index, self._gone)))
         return bool(self._gone)
