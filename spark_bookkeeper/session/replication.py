@@ -49,7 +49,7 @@ def recover_ledgers(
         accept_loss: where too many bookies are gone for good to tell how a ledger ends, close it
             at what is left. Rows that are ``given up`` name the entries that may be missing, and
             so does ``LedgerReader.accepted_loss`` from then on. This cannot be taken back.
-        gone: bookies that are gone for good, and were not formatted again, which is known.
+        gone: bookies that are gone for good. One that was formatted again need not be named.
         dry_run: only say which would be closed; with ``accept_loss`` also at which entry.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 

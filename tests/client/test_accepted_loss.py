@@ -22,8 +22,9 @@ from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from tests.client.test_recovery import half_written, left
+from tests.snapshots import Snapshot
 from tests.worlds import USUAL, first_of
 
 
@@ -230,3 +231,30 @@ def test_a_writer_that_reaches_what_was_given_up_is_stopped_by_a_fence(tmp_path:
         append_on()
 
     assert client.store.read_ledger(writer.ledger_id).value == closed
+
+
+@pytest.mark.parametrize("step", first_of(7, 1))
+def test_killed_between_any_two_operations_it_comes_to_the_same_end(
+    tmp_path: Path, step: int
+) -> None:
+    """At some operations, and in the full run at each."""
+    begun = Ground(tmp_path / "begun", bookies=6, runtime=InlineRuntime())
+    writer = half_written(begun, Quorum(5, 3, 2), 0, [2, 3])
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        begun.format(bookie)
+    before = Snapshot(begun)
+    kills = 0
+    for number in range(0, 10_000, step):
+        ground = before.copy(tmp_path / str(number))
+        loss, client = accepting(), ground.client(InlineRuntime(), KillAt(number))
+        try:
+            recover_ledger(client, writer.ledger_id, accepting=loss)
+        except Killed:
+            kills += 1
+        else:
+            break
+        closed = recover_ledger(ground.client(), writer.ledger_id, accepting=loss).value
+        told = accepted_loss_of(closed.custom_metadata)
+        assert told is not None
+        assert (closed.last_entry_id, told.missing) == (1, ((0, 0),))
+    assert kills > 20 // step

@@ -486,7 +486,7 @@ def test_giving_up_changes_no_decision_and_keeps_whatever_is_held(
     quorum: Quorum, count: int
 ) -> None:
     """What can be decided is decided as without it. Else each entry is kept, as a bookie has it, or
-    named, or was certainly never acknowledged.
+    named, or was certainly never acknowledged; and nothing is given up for damage where it lives.
     """
     for case in every_case(quorum, count):
         recovery = recovery_of(case)
@@ -496,10 +496,11 @@ def test_giving_up_changes_no_decision_and_keeps_whatever_is_held(
         if isinstance(before, Decision):
             assert after == before, case
             continue
+        damaged = {p for (p, _), said in case.said.items() if said == "damaged"}
         if isinstance(after, Undecided):
-            doubted = {p for (p, _), said in case.said.items() if said in ("unknown", "damaged")}
-            assert doubted - case.silent, case
+            assert damaged, case
             continue
+        assert not (after.given_up and damaged), case
         is_over = False  # an entry was certainly never acknowledged, nor any behind it
         for entry_id in map(EntryId, case.entries):
             said = [case.said[p, entry_id] for p in quorum.write_set(entry_id)]
