@@ -1,7 +1,6 @@
 """A loss that a person accepted, so that a ledger could be closed at what is left of it.
 
-Bookies that are gone for good may have held entries that were acknowledged. A mark in the ledger's
-metadata says from then on what may be missing (decision 0056).
+A mark in the ledger's metadata says from then on what may be missing (decision 0056).
 """
 
 from __future__ import annotations
@@ -76,9 +75,8 @@ def not_gone(
 ) -> dict[BookieId, str]:
     """The bookies of an ensemble of which nothing is given up, and why.
 
-    One that was formatted again has lost what it held. One that is merely away may have it, and
-    has to be named by a person; one that is registered may answer yet, and is waited for. One
-    that answered may be named as well: then what it cannot read is given up.
+    One that was formatted again has lost all. One that is away has to be named, and one that is
+    registered may answer yet. If one that answers is named, what it cannot read is given up.
     """
     kept: dict[BookieId, str] = {}
     for bookie in ensemble:

@@ -141,8 +141,8 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered
         return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
     reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in silent.items()) or None
     loss = accepted_loss_of(metadata.custom_metadata)
-    given_up = loss.missing if loss is not None else ()
-    return [_closed(ledger_id, metadata, reason), *_given_up(ledger_id, given_up)]
+    closed = _closed(ledger_id, metadata, reason)
+    return [closed, *_given_up(ledger_id, () if loss is None else loss.missing)]
 
 
 def _recover_some(

@@ -189,6 +189,23 @@ def test_a_cookie_tells_that_a_bookie_was_formatted_again(ground: Ground) -> Non
     assert recovered(ground, writer).last_entry_id == 0
 
 
+def test_a_registration_that_its_cookie_does_not_bear_out_proves_nothing(ground: Ground) -> None:
+    """An agent may serve another disk by mistake, and the right one be in a drawer."""
+    writer = left(ground, 1)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    store = ground.context.store
+    cookies = {bookie: store.read_cookie(bookie) for bookie in (a, b)}
+    for bookie, before in cookies.items():
+        ground.format(bookie)
+        now = store.read_cookie(bookie)
+        assert before is not None
+        assert now is not None
+        store.write_cookie(before.value, now.version)
+
+    with pytest.raises(RecoveryUndecidedError, match="away only"):
+        recovered(ground, writer)
+
+
 def test_a_last_confirmed_entry_that_is_lost_ends_the_ledger_all_the_same(tmp_path: Path) -> None:
     """Another bookie knows that it was acknowledged: it is a lost entry of a closed ledger."""
     ground = Ground(tmp_path, bookies=4, config=ClientConfig(explicit_lac_ms=1))

@@ -59,12 +59,11 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
 
 def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
     """What may be missing for good; where nothing is, nobody is asked."""
-    given_up = [row for row in plan.rows if row.status is Outcome.GIVEN_UP]
     for row in plan.rows:
         last = "" if row.last_entry_id is None else row.last_entry_id
         said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
         settings.output.note(f"ledger {row.ledger_id}, {said}")
-    if given_up:
+    if any(row.status is Outcome.GIVEN_UP for row in plan.rows):
         confirm("Give these entries up? It cannot be taken back, also where a bookie comes back.")
 
 

@@ -315,10 +315,13 @@ class LedgerRecovery:
         if self._accepting is None or self._not_gone is not None:
             return False
         registered = self._context.bookies.registrations()
-        known = {bookie: each.incarnation for bookie, each in registered.items()}
-        for cookie in self._context.store.cookies():
-            known.setdefault(cookie.value.bookie_id, cookie.value.incarnation)
-        replaced = in_limbo(self._ledger.metadata, {b: each for b, each in known.items() if each})
+        cookies = [each.value for each in self._context.store.cookies() if each.value.incarnation]
+        known = {  # where a registration and its cookie differ, nobody knows which disk it is
+            each.bookie_id: each.incarnation
+            for each in cookies
+            if registered.get(each.bookie_id, each).incarnation == each.incarnation
+        }
+        replaced = in_limbo(self._ledger.metadata, known)
         answered = {self.ensemble[position] for position in self._replicas}
         named = self._accepting.gone
         self._not_gone = not_gone(self.ensemble, replaced, named, answered, registered)
