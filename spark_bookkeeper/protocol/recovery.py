@@ -112,7 +112,7 @@ class Recovery:
         self._answers: dict[int, Answer] = {}
         self._refuted: dict[tuple[int, EntryId], str] = {}
         self._rescued: set[EntryId] = set()
-        self._gone: frozenset[int] = frozenset()
+        self._gone: frozenset[BookieId] = frozenset()
         self._decision: Decision | Undecided | None = None
         """What ``decide`` said last; ``None`` when something else is known since."""
 
@@ -127,8 +127,10 @@ class Recovery:
         self._decision = None
 
     def refuted_from(self, first: EntryId) -> list[EntryId]:
-        """The entries from ``first`` on that some bookie seemed to hold and does not."""
-        return sorted({entry_id for _, entry_id in self._refuted if entry_id >= first})
+        """The entries from ``first`` on that some bookie seemed to hold and does not, without those
+        that were rescued.
+        """
+        return sorted({e for _, e in self._refuted if e >= first} - self._rescued)
 
     def rescue(self, entries: Iterable[EntryId]) -> None:
         """Entries that no bookie holds whole were read and verified all the same: a record that
@@ -138,19 +140,18 @@ class Recovery:
         self._rescued.update(entries)
         self._decision = None
 
-    def give_up(self, positions: Set[int]) -> None:
-        """A person said that the bookies there are gone: nobody will tell what they do not."""
-        self._gone = frozenset(positions)
+    def give_up(self, bookies: Iterable[BookieId]) -> None:
+        """A person said that these are gone: nobody will tell what they do not."""
+        self._gone = frozenset(bookies)
         self._decision = None
 
     @property
-    def awaited(self) -> list[BookieId]:
-        """Those that are not given up, and have yet to say all that they have."""
+    def untold(self) -> list[BookieId]:
+        """Those that did not say all that they have."""
         told, first = self._fenced(), self.first_recovered
         damaged = {p for p, entry_id in self._refuted if entry_id not in self._rescued}
         damaged |= {p for p, each in told.items() if any(n >= first for _, n in each.doubtful)}
-        whole = (told.keys() - damaged) | self._gone
-        return [bookie for p, bookie in enumerate(self.ensemble) if p not in whole]
+        return [b for p, b in enumerate(self.ensemble) if p not in told or p in damaged]
 
     @property
     def is_fenced(self) -> bool:
@@ -191,7 +192,7 @@ class Recovery:
         return self._decision
 
     def _decided(self) -> Decision | Undecided:
-        may_give_up = bool(self._gone) and not self.awaited
+        may_give_up = bool(self._gone) and self._gone.issuperset(self.untold)
         if not self.is_fenced and not may_give_up:
             return self._unfenced()
         first = entry_id = self.first_recovered

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verdict
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -22,6 +26,7 @@ from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.recovery import Decision
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from tests.client.test_recovery import half_written, left
 from tests.snapshots import Snapshot
@@ -116,6 +121,83 @@ def test_one_that_is_named_and_answers_is_asked_first(ground: Ground) -> None:
 
     assert closed.last_entry_id == 1
     assert accepted_loss_of(closed.custom_metadata) is None
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_one_that_cannot_say_just_now_what_it_has_may_answer_yet(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, is_silent: bool
+) -> None:
+    """Damage there may be given up, silence and a file that cannot be read now may not."""
+    writer = half_written(ground, USUAL, 0, [1])
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.format(b)
+    verify = Replica.verify
+
+    def unable(replica: Replica, entries: Sequence[int], *arguments: Any) -> Verdict:
+        if replica.bookie_id == a and is_silent:
+            raise BookieUnavailableError("no answer", bookie_id=a)
+        if replica.bookie_id == a:
+            return Verdict({}, dict.fromkeys(entries, Refusal(RefusalKind.UNREADABLE, "EIO")))
+        return verify(replica, entries, *arguments)
+
+    with monkeypatch.context() as for_now:
+        for_now.setattr(Replica, "verify", unable)
+        with pytest.raises(RecoveryUndecidedError, match=f"{a}: it is registered and may answer"):
+            recovered(ground, writer, a)
+
+    assert recovered(ground, writer, a).last_entry_id == 0
+
+
+def test_a_bookie_that_registers_while_entries_are_copied_is_given_up_no_more(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = left(ground, 2)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.stop(a)
+    ground.stop(b)
+    write_back = LedgerRecovery.write_back
+
+    def long(recovery: LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
+        ground.start(a)
+        return write_back(recovery, decision)
+
+    monkeypatch.setattr(LedgerRecovery, "write_back", long)
+    with pytest.raises(RecoveryUndecidedError, match=f"{a}: it is registered and may answer"):
+        recovered(ground, writer, a, b)
+
+
+def test_the_mark_names_those_that_something_was_lost_with(ground: Ground) -> None:
+    writer = left(ground, 1)
+    a, b, c = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+
+    loss = accepted_loss_of(recovered(ground, writer, c).custom_metadata)
+
+    assert loss is not None
+    assert loss.gone == (a, b)
+
+
+def test_what_two_bookies_have_the_halves_of_is_kept_behind_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has its record, the other its bytes."""
+    ground = Ground(tmp_path, bookies=5)
+    writer = half_written(ground, Quorum(5, 3, 2), 0, [2, 3])
+    a, b, c, *_ = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+
+    def half(replica: Replica, entries: Sequence[int], *arguments: Any) -> Verdict:
+        damaged = Refusal(RefusalKind.DAMAGED, "its record" if replica.bookie_id == c else "file")
+        return Verdict({}, dict.fromkeys(entries, damaged))
+
+    monkeypatch.setattr(Replica, "verify", half)
+    closed = recovered(ground, writer)
+
+    loss = accepted_loss_of(closed.custom_metadata)
+    assert loss is not None
+    assert (closed.last_entry_id, loss.missing) == (1, ((0, 0),))
 
 
 def test_a_writer_that_comes_back_appends_nothing_to_what_was_closed(ground: Ground) -> None:

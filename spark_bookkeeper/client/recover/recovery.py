@@ -20,7 +20,7 @@ from typing import Final, cast
 from spark_bookkeeper.bookie.bookie import Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.verdict import Verdict
+from spark_bookkeeper.bookie.verdict import RefusalKind, Verdict
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, in_limbo, with_incarnations
@@ -130,8 +130,9 @@ class LedgerRecovery:
         self._on_silent = on_silent
         self._accepting = accepting
         self._not_gone: Mapping[BookieId, str] | None = None
-        """Once others were given up (``_gone``): the bookies that were not, and why."""
-        self._gone: tuple[BookieId, ...] = ()
+        """Once others were given up: the bookies that were not, and why."""
+        self._unheard: set[BookieId] = set()
+        """Bookies that were fenced, and then could not verify all that they have just now."""
         self._silent: dict[BookieId, str] = {}
         """The bookies whose fence was not waited for, or no longer, each with what was asked and
         for how long."""
@@ -156,6 +157,8 @@ class LedgerRecovery:
         self._fence()
         decision = self._decide()
         ensemble = self.write_back(decision)
+        if decision.given_up and self._give_up():
+            self._decide()  # a bookie came back while entries were copied
         closed = self._close(decision, ensemble)
         for bookie, said in self._silent.items():
             self._on_silent(bookie, said)
@@ -255,10 +258,12 @@ class LedgerRecovery:
             if not self.is_settled:
                 continue
             decision = self.decide()
-            if isinstance(decision, Decision):
+            if isinstance(decision, Decision) and not decision.given_up:
                 return decision
             if self._rescue(decision) or self._take_fence() or self._give_up():
                 continue
+            if isinstance(decision, Decision):
+                return decision
             raise self._undecided(decision)
 
     def unverified(self) -> list[tuple[int, tuple[EntryId, ...]]]:
@@ -287,9 +292,13 @@ class LedgerRecovery:
     ) -> None:
         """Take in what a bookie verified. Entries that it could not look at stay unknown there."""
         if isinstance(verdict, BookKeeperError):
-            bad = dict.fromkeys(entries, verdict.message)
+            bad, is_unheard = dict.fromkeys(entries, verdict.message), True
         else:
+            refused = verdict.refused.values()
+            is_unheard = any(why.kind is RefusalKind.UNREADABLE for why in refused)
             bad = {EntryId(e): why.reason for e, why in verdict.refused.items()}
+        if is_unheard:
+            self._unheard.add(self.ensemble[position])
         for entry_id, reason in bad.items():
             self._machine.refute(position, entry_id, reason)
             self.is_settled = False
@@ -311,8 +320,8 @@ class LedgerRecovery:
             return error
 
     def _give_up(self) -> bool:
-        """Whether a person says that bookies are gone without whom it cannot be decided."""
-        if self._accepting is None or self._not_gone is not None:
+        """Whether, as a person says, other bookies are gone than was known before."""
+        if self._accepting is None:
             return False
         registered = self._context.bookies.registrations()
         cookies = [each.value for each in self._context.store.cookies() if each.value.incarnation]
@@ -321,20 +330,23 @@ class LedgerRecovery:
             for each in cookies
             if registered.get(each.bookie_id, each).incarnation == each.incarnation
         }
-        replaced = in_limbo(self._ledger.metadata, known)
-        answered = {self.ensemble[position] for position in self._replicas}
+        answered = {self.ensemble[position] for position in self._replicas} - self._unheard
+        replaced = in_limbo(self._ledger.metadata, known) - answered
         named = self._accepting.gone
-        self._not_gone = not_gone(self.ensemble, replaced, named, answered, registered)
-        self._gone = tuple(bookie for bookie in self.ensemble if bookie not in self._not_gone)
-        self._machine.give_up(frozenset(map(self.ensemble.index, self._gone)))
-        return bool(self._gone)
+        kept = not_gone(self.ensemble, replaced, named, answered, registered)
+        is_new = kept != self._not_gone
+        self._not_gone = kept
+        self._machine.give_up(bookie for bookie in self.ensemble if bookie not in kept)
+        return is_new
 
-    def _rescue(self, found: Undecided) -> bool:
-        """Whether an entry whose every copy is damaged can be read by one bookie's record from
-        another's files; the damaged ones behind it are tried as well.
+    def _rescue(self, found: Undecided | Decision) -> bool:
+        """Whether entries of which copies are damaged can be read by one bookie's record from
+        another's files. They are tried from the undecided entry on, if that is damaged; and
+        before anything is given up, wherever they are.
         """
-        damaged = self._machine.refuted_from(found.entry_id)
-        if found.entry_id not in damaged:
+        first = found.entry_id if isinstance(found, Undecided) else found.first_recovered
+        damaged = self._machine.refuted_from(first)
+        if not damaged or (self._not_gone is None and first not in damaged):
             return False
         rescued: set[EntryId] = set()
         for replica, told, known in crosswise(list(self._replicas.values()), damaged):
@@ -343,7 +355,7 @@ class LedgerRecovery:
                 read = replica.read(wanted, told).found
                 rescued.update(EntryId(entry.entry_id) for entry in read)
         self._machine.rescue(rescued)
-        return found.entry_id in rescued
+        return bool(rescued)
 
     # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
 
@@ -485,7 +497,8 @@ class LedgerRecovery:
         mark: dict[str, bytes] = {}
         if decision.given_up:
             assert self._accepting is not None, "nothing is given up unless a person says so"
-            loss = replace(self._accepting, gone=self._gone, missing=decision.given_up)
+            untold = tuple(self._machine.untold)
+            loss = replace(self._accepting, gone=untold, missing=decision.given_up)
             mark[ACCEPTED_LOSS] = loss.encode()
 
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
@@ -526,7 +539,7 @@ class LedgerRecovery:
             try:
                 return next(iter(fetcher.fetch(entry_id, entry_id))).length_after
             except EntryUnreadableError:
-                if not self._gone:
+                if self._not_gone is None:
                     raise  # else nobody knows how long it was
         return 0
 
@@ -542,7 +555,8 @@ class LedgerRecovery:
             f"{self._ledger.ledger_id} --accept-loss` says what may be missing, and asks"
         )
         if self._not_gone is not None:
-            kept = (f"\n  {bookie}: {self._not_gone[bookie]}" for bookie in self._machine.awaited)
+            untold = [bookie for bookie in self._machine.untold if bookie in self._not_gone]
+            kept = (f"\n  {bookie}: {self._not_gone[bookie]}" for bookie in untold)
             rest = f"Nothing was given up:{''.join(kept)}"
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
