@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_bookkeeper.cli.ledger import work
 from spark_bookkeeper.cli.ledger.data import rows_of
+from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.replication.report import RecoveryReport
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
@@ -427,3 +430,24 @@ def test_a_loss_is_accepted_of_ledgers_that_are_named(
 
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger could be closed whole when it was looked at, and no more when it was recovered."""
+    ledger_id = open_ledger(call_own, numbers)
+    lost = call_own("ledger", "show", ledger_id, "--json").json["fragments"][0]["ensemble"][:2]
+    look = work._ask_about_losses
+
+    def looked_at(settings: Settings, plan: RecoveryReport) -> bool:
+        is_missing = look(settings, plan)
+        for bookie in lost:
+            own_cluster.stop_bookie(bookie, destroy=True)
+        return is_missing
+
+    monkeypatch.setattr(work, "_ask_about_losses", looked_at)
+    named = [word for bookie in lost for word in ("--gone", bookie)]
+    done = call_own("ledger", "recover", ledger_id, "--no-spark", "--accept-loss", *named, "--json")
+
+    assert (done.code, [row["status"] for row in done.json["rows"]]) == (1, ["left"])

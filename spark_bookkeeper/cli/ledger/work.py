@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -40,6 +39,11 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
     is not asked, unless entries may be lost.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
+    accepted: dict[str, Any] = {"accept_loss": accept_loss, "gone": gone}
+
+    def ask(plan: RecoveryReport) -> None:
+        if not _ask_about_losses(work.settings, plan):
+            accepted.clear()  # if something is lost meanwhile, it was shown to nobody
 
     def before(bk: BookKeeper) -> None:
         refuse_unknown(bk, wanted)
@@ -49,22 +53,24 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.recover_ledgers(
-            wanted, accept_loss=accept_loss, gone=gone, dry_run=dry_run, progress=progress
+            wanted, **accepted, dry_run=dry_run, progress=progress
         ),
-        ask=partial(_ask_about_losses, work.settings) if accept_loss else None,
+        ask=ask if accept_loss else None,
         before=before,
     )
     return work.show(report)
 
 
-def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
-    """What may be missing for good; where nothing is, nobody is asked."""
+def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> bool:
+    """Whether something may be missing for good; where nothing is, nobody is asked."""
     for row in plan.rows:
         last = "" if row.last_entry_id is None else row.last_entry_id
         said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
         settings.output.note(f"ledger {row.ledger_id}, {said}")
-    if any(row.status is Outcome.GIVEN_UP for row in plan.rows):
+    is_missing = any(row.status is Outcome.GIVEN_UP for row in plan.rows)
+    if is_missing:
         confirm("Give these entries up? It cannot be taken back, also where a bookie comes back.")
+    return is_missing
 
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
