@@ -306,6 +306,31 @@ def test_a_last_confirmed_entry_that_is_lost_ends_the_ledger_all_the_same(tmp_pa
     assert (closed.last_entry_id, closed.length_bytes) == (0, 0)
 
 
+def test_of_a_thousand_lost_entries_not_each_is_asked_for_the_length(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    for _ in range(1000):
+        writer.append(b"lost")
+    a, *_ = writer.metadata.last_fragment.ensemble
+    ground.stop(a)
+    writer.append(b"of another fragment")
+    writer.abandon()
+    assert len(writer.metadata.fragments) == 2
+    ground.start(a)
+    for bookie in writer.metadata.bookies():
+        ground.format(bookie)
+    asked = 0
+
+    def count(place: str, operation: str, path: str) -> None:
+        nonlocal asked
+        asked += 1
+
+    ground.before.append(count)
+    closed = recovered(ground, writer)
+
+    assert (closed.last_entry_id, closed.length_bytes) == (999, 0)
+    assert asked < 1000
+
+
 def test_a_writer_that_reaches_what_was_given_up_is_stopped_by_a_fence(tmp_path: Path) -> None:
     """They were not gone, so what it has acknowledged until then is lost: that was vouched for."""
     ground = Ground(tmp_path, bookies=3)

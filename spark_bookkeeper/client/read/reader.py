@@ -19,7 +19,7 @@ from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed, read_tails
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
-from spark_bookkeeper.client.read.lost import lost_table
+from spark_bookkeeper.client.read.lost import lost_table, tell_of_accepted_loss
 from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import Frames
@@ -135,9 +135,7 @@ class LedgerReader(PublicNames):
         self._is_done = False
         self._lost: Sequence[Unreadable] = ()
         """What the last ``read_arrow(skip_lost=True)`` passed over."""
-        if (loss := self.accepted_loss) is not None:
-            facts = about(ledger_id=ledger.ledger_id)
-            _log.warning("ledger %d: %s", ledger.ledger_id, loss, extra=facts)
+        tell_of_accepted_loss(ledger)
 
     @property
     def ledger_id(self) -> LedgerId:

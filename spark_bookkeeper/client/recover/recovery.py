@@ -40,7 +40,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
 from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS, AcceptedLoss, not_gone
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import replace_bookies
 from spark_bookkeeper.protocol.recovery import (
@@ -534,14 +534,12 @@ class LedgerRecovery:
             length = tail.entries.length_after(last)
             if length is not None:
                 return length
-        fetcher = Fetcher(self._context, self._ledger)
-        for entry_id in map(EntryId, range(last, -1, -1)):
-            try:
-                return next(iter(fetcher.fetch(entry_id, entry_id))).length_after
-            except EntryUnreadableError:
-                if self._not_gone is None:
-                    raise  # else nobody knows how long it was
-        return 0
+        if last == NO_ENTRY:
+            return 0
+        may_be_lost = self._not_gone is not None  # then one of the entries before it says about
+        first = EntryId(max(0, last - 99)) if may_be_lost else last
+        found = Fetcher(self._context, self._ledger, skip_lost=may_be_lost).fetch(first, last)
+        return max((stored.length_after for stored in found), default=0)
 
     def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
         answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
