@@ -6,8 +6,10 @@ A mark in the ledger's metadata says from then on what may be missing (decision 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -27,7 +29,8 @@ class AcceptedLoss:
     accepted_by: str
     accepted_at_ms: int
     gone: tuple[BookieId, ...]
-    """Bookies that are gone for good. Before a ledger is closed: those that the person names."""
+    """Before a ledger is closed, bookies that the person names as gone for good; afterwards those
+    that something was lost with."""
     missing: tuple[EntrySpan, ...] = ()
     """Entries that they alone can have had, ascending. Only the last range may have no end."""
 
@@ -38,7 +41,9 @@ class AcceptedLoss:
 
     def has_hole(self, entry_id: EntryId) -> bool:
         """Whether nobody is to look for an entry before the ledger's end any more."""
-        return any(last is not None and first <= entry_id <= last for first, last in self.missing)
+        at = bisect_right(self.missing, entry_id, key=itemgetter(0))  # there may be thousands
+        last = self.missing[at - 1][1] if at else None
+        return last is not None and entry_id <= last
 
     def encode(self) -> bytes:
         """One JSON object, for people too."""
