@@ -149,7 +149,7 @@ class Recovery:
     def untold(self) -> list[BookieId]:
         """Those that did not say all that they have."""
         told, first = self._fenced(), self.first_recovered
-        damaged = {p for p, entry_id in self._refuted if entry_id not in self._rescued}
+        damaged = {p for p, e in self._refuted if e not in self._rescued and not self._ask(e)[0]}
         damaged |= {p for p, each in told.items() if any(n >= first for _, n in each.doubtful)}
         return [b for p, b in enumerate(self.ensemble) if p not in told or p in damaged]
 
