@@ -18,6 +18,9 @@ from spark_bookkeeper.protocol.stored_json import decoded, number, text
 ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
 """The key of custom metadata that holds an ``AcceptedLoss``."""
 
+SHOWN: Final = 10
+"""Ranges that a text has; of a DataFrame that is striped, each fourth entry may be one."""
+
 EntrySpan = tuple[EntryId, "EntryId | None"]
 """The first and the last entry of a range; ``None``: nobody knows how far it goes."""
 
@@ -35,7 +38,9 @@ class AcceptedLoss:
     """Entries that they alone can have had, ascending. Only the last range may have no end."""
 
     def __str__(self) -> str:
-        spans = (f"{first}..{'' if last is None else last}" for first, last in self.missing)
+        spans = [f"{first}..{'' if last is None else last}" for first, last in self.missing]
+        if len(spans) > SHOWN:
+            spans[SHOWN - 2 : -1] = [f"{len(spans) - SHOWN + 1:,} ranges more"]
         lost = f"entries {', '.join(spans)} may be missing, lost with {', '.join(self.gone)}"
         return f"{lost}; accepted by {self.accepted_by}"
 

@@ -16,11 +16,12 @@ import pytest
 
 from spark_bookkeeper.cli.ledger import work
 from spark_bookkeeper.cli.ledger.data import rows_of
+from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
@@ -451,3 +452,13 @@ def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
     done = call_own("ledger", "recover", ledger_id, "--no-spark", "--accept-loss", *named, "--json")
 
     assert (done.code, [row["status"] for row in done.json["rows"]]) == (1, ["left"])
+
+
+def test_of_very_many_losses_a_person_is_shown_some(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = Settings(None, Output())
+    rows = (Row(7, "recover", Outcome.PLANNED, "would be kept", 0, n) for n in range(1000))
+
+    assert not work._ask_about_losses(settings, RecoveryReport("recover", tuple(rows), True, 1))
+    assert capsys.readouterr().err.count("would be kept") == 40

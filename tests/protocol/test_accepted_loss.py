@@ -33,6 +33,16 @@ def test_it_says_what_may_be_missing_with_whom_and_who_accepted_that() -> None:
     assert told == ("entries 3..3, 5..7, 9.. may be missing, lost with a, b; accepted by ann@host")
 
 
+def test_of_very_many_ranges_the_text_has_the_first_and_the_last() -> None:
+    holes = [(4 * number, 4 * number) for number in range(1000)]
+
+    told = str(loss(*holes, (4000, None)))
+
+    assert "28..28, 992 ranges more, 4000.. may be missing" in told
+    assert told.startswith("entries 0..0, 4..4, 8..8")
+    assert "ranges more" not in str(loss(*holes[:9], (4000, None)))
+
+
 def test_a_hole_lies_before_the_end() -> None:
     found = loss((3, 3), (5, 7), (9, None))
 

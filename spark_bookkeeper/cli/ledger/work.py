@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
+from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.views import ledger_rows
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
@@ -63,10 +64,13 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
 
 def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> bool:
     """Whether something may be missing for good; where nothing is, nobody is asked."""
-    for row in plan.rows:
+    for row in islice(plan.rows, MOST_ROWS):
         last = "" if row.last_entry_id is None else row.last_entry_id
         said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
         settings.output.note(f"ledger {row.ledger_id}, {said}")
+    if len(plan.rows) > MOST_ROWS:
+        more = f"{len(plan.rows) - MOST_ROWS:,} more"
+        settings.output.note(f"... {more}; --dry-run with --report-file or --json has all")
     is_missing = any(row.status is Outcome.GIVEN_UP for row in plan.rows)
     if is_missing:
         confirm("Give these entries up? It cannot be taken back, also where a bookie comes back.")
