@@ -16,9 +16,13 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
@@ -64,6 +68,18 @@ def payloads(world: Ground | ClientContext, ledger: LedgerWriter | int) -> list[
     context = world.client() if isinstance(world, Ground) else world
     ledger_id = LedgerId(ledger) if isinstance(ledger, int) else ledger.ledger_id
     return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
+
+
+def bereft_log(ground: Ground) -> LedgerId:
+    """The one ledger of a log ``orders``, closed at the entry that one bookie of three had left."""
+    writer = create_log(ground.context, "orders", LogOptions(USUAL)).become_writer()
+    ledger_id = writer.append(b"0").ledger_id
+    ensemble = ground.context.store.read_ledger(ledger_id).value.last_fragment.ensemble
+    for bookie in ensemble[:2]:
+        ground.format(bookie)
+    accepting = AcceptedLoss("ann@host", 7, ())
+    recover_ledger(ground.client(InlineRuntime()), ledger_id, accepting=accepting)
+    return ledger_id
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, writer_of, writer_state
+from spark_bookkeeper.client.recover.recovery import flag
 from spark_bookkeeper.errors import (
     BookieError,
     InvalidArgumentError,
@@ -28,7 +29,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId, parse_ledger_id
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
     """
     try:
         found = context.store.read_ledger(ledger_id)
-        flagged = update.update_ledger(context.store, ledger_id, _stop, known=found)
+        flagged = update.update_ledger(context.store, ledger_id, flag, known=found)
     except NoSuchLedgerError:
         return True
     if flagged.value.is_closed:
@@ -153,7 +154,7 @@ def _stop_and_delete(
         is_certain: go on to the deletion only when no writer can acknowledge anything any more.
     """
     state = found.value.state.name
-    flagged = update.update_ledger(context.store, ledger_id, _stop, known=found)
+    flagged = update.update_ledger(context.store, ledger_id, flag, known=found)
     not_fenced: dict[BookieId, str] = {}
     if not flagged.value.is_closed:
         not_fenced = _fence(context, ledger_id, flagged.value)
@@ -163,11 +164,6 @@ def _stop_and_delete(
             raise _not_stopped(ledger_id, not_fenced)
     update.delete_ledger(context.store, ledger_id, known=flagged)
     return Deletion(ledger_id, state, not_fenced)
-
-
-def _stop(old: LedgerMetadata) -> LedgerMetadata | None:
-    """From now on the writer can change nothing in the metadata."""
-    return old.in_recovery() if old.state is LedgerState.OPEN else None
 
 
 def _fence(

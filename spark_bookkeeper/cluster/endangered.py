@@ -20,6 +20,7 @@ from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Registers, Registration
+from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import (
@@ -170,6 +171,14 @@ def endangered_ledgers(
     """
     yield from _unfinished(ledgers, lost)
     total = f"{len(ledgers):,} ledgers"
+    yield _on_ledgers(
+        "accepted losses",
+        total,
+        [i for i, m in ledgers.items() if ACCEPTED_LOSS in m.custom_metadata],
+        "were closed though entries may be missing, as somebody accepted",
+        "`spark-bookkeeper ledger show` says which, who and when; said until they are deleted",
+        "warning",
+    )
     lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
     named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
     yield _on_ledgers(

@@ -5,7 +5,8 @@ so its answer is a value: the highest LAC it knows and which later entries it ho
 these values the machine decides entry by entry, and says what to copy before the close.
 
 Source: The BookKeeper protocol, "Closing a ledger" and "Fencing"; Fencing internals, steps 1
-to 3; BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, R6b, R8.
+to 3; BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, R6b, R8; for what a
+person gives up, decision 0056.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from spark_bookkeeper.errors import VersionConflictError
+from spark_bookkeeper.protocol.accepted_loss import EntrySpan
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -82,6 +84,8 @@ class Decision:
     where it was rescued."""
     unknown: frozenset[int]
     """Positions whose bookie did not answer; another one takes the copies instead."""
+    given_up: tuple[EntrySpan, ...] = ()
+    """Entries that may have been acknowledged, and that only bookies that are gone can have had."""
 
 
 class Recovery:
@@ -108,6 +112,7 @@ class Recovery:
         self._answers: dict[int, Answer] = {}
         self._refuted: dict[tuple[int, EntryId], str] = {}
         self._rescued: set[EntryId] = set()
+        self._gone: frozenset[BookieId] = frozenset()
         self._decision: Decision | Undecided | None = None
         """What ``decide`` said last; ``None`` when something else is known since."""
 
@@ -122,8 +127,10 @@ class Recovery:
         self._decision = None
 
     def refuted_from(self, first: EntryId) -> list[EntryId]:
-        """The entries from ``first`` on that some bookie seemed to hold and does not."""
-        return sorted({entry_id for _, entry_id in self._refuted if entry_id >= first})
+        """The entries from ``first`` on that some bookie seemed to hold and does not, without those
+        that were rescued.
+        """
+        return sorted({e for _, e in self._refuted if e >= first} - self._rescued)
 
     def rescue(self, entries: Iterable[EntryId]) -> None:
         """Entries that no bookie holds whole were read and verified all the same: a record that
@@ -132,6 +139,19 @@ class Recovery:
         """
         self._rescued.update(entries)
         self._decision = None
+
+    def give_up(self, bookies: Iterable[BookieId]) -> None:
+        """A person said that these are gone: nobody will tell what they do not."""
+        self._gone = frozenset(bookies)
+        self._decision = None
+
+    @property
+    def untold(self) -> list[BookieId]:
+        """Those that did not say all that they have."""
+        told, first = self._fenced(), self.first_recovered
+        damaged = {p for p, e in self._refuted if e not in self._rescued and not self._ask(e)[0]}
+        damaged |= {p for p, each in told.items() if any(n >= first for _, n in each.doubtful)}
+        return [b for p, b in enumerate(self.ensemble) if p not in told or p in damaged]
 
     @property
     def is_fenced(self) -> bool:
@@ -164,26 +184,38 @@ class Recovery:
         """The end of the ledger, or the entry that cannot be decided.
 
         One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end
-        the ledger before it (R5); anything else is no answer at all.
+        the ledger before it (R5); anything else is no answer at all. Once all bookies that are not
+        given up have told all, what is undecided is passed over up to the last verified hit.
         """
         if self._decision is None:
             self._decision = self._decided()
         return self._decision
 
     def _decided(self) -> Decision | Undecided:
-        if not self.is_fenced:
+        may_give_up = bool(self._gone) and self._gone.issuperset(self.untold)
+        if not self.is_fenced and not may_give_up:
             return self._unfenced()
         first = entry_id = self.first_recovered
+        fenced = self._fenced().values() if may_give_up else ()
+        newest = max((entry for answer in fenced for entry in answer.held), default=-1)
         sources: dict[EntryId, tuple[int, ...]] = {}
+        given_up: list[EntrySpan] = []
         while True:
             hits, misses = self._ask(entry_id)
             if hits or entry_id in self._rescued:
                 sources[entry_id] = hits
             elif len(misses) >= self.quorum.misses_needed:
                 break
-            else:
+            elif not may_give_up:
                 return self._undecided(entry_id)
+            else:
+                is_in_run = bool(given_up) and given_up[-1][1] == entry_id - 1
+                start = given_up.pop()[0] if is_in_run else entry_id
+                given_up.append((start, entry_id if entry_id <= newest else None))
+                if entry_id > newest:
+                    break
             entry_id = EntryId(entry_id + 1)
+        last = max(sources, default=EntryId(first - 1)) if given_up else EntryId(entry_id - 1)
         whole = self.quorum.write_quorum_size
         short = [e for e, positions in sources.items() if len(positions) < whole]
         missing = {
@@ -198,7 +230,7 @@ class Recovery:
             )
         }
         unknown = frozenset(range(self.quorum.ensemble_size)) - self._fenced().keys()
-        return Decision(EntryId(entry_id - 1), first, missing, sources, unknown)
+        return Decision(last, first, missing, sources, unknown, tuple(given_up))
 
     def _fenced(self) -> dict[int, FencedAnswer]:
         return {p: a for p, a in self._answers.items() if isinstance(a, FencedAnswer)}

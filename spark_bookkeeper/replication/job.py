@@ -7,7 +7,7 @@ and its result with the row that shows it. ``README.md`` beside this file has th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -154,15 +154,3 @@ def wanted_ids(context: ClientContext, ledger_ids: Sequence[LedgerId] | None) ->
     if ledger_ids is not None:
         return ledger_ids
     return cast(Sequence[LedgerId], array("q", context.store.ledger_ids()))
-
-
-def nothing_done(
-    plan: Iterable[ItemT | Known[ResultT]], planned: Callable[[ItemT], ResultT]
-) -> Iterator[ResultT]:
-    """What a dry run shows of a plan: nothing is changed.
-
-    Args:
-        planned: what is said of an item.
-    """
-    for each in plan:
-        yield each.result if isinstance(each, Known) else planned(each)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.many import recover_many
-from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import LedgerRecovery, flag, recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, EntrySpan, accepted_loss_of
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.replication.job import Job, Known, nothing_done, wanted_ids
+from spark_bookkeeper.replication.job import Job, Known, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Bounds, Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.under_way import name_of
@@ -28,6 +30,8 @@ class RecoverWork:
     ledger_id: LedgerId
     known: Versioned[LedgerMetadata]
     """As it was when the work was planned; the compare-and-swap notices what changed since."""
+    accepting: AcceptedLoss | None = None
+    """Who accepts that entries are lost with bookies that are gone for good."""
 
     def name(self) -> str:
         """For people."""
@@ -47,23 +51,23 @@ class Recovered:
     status: Outcome
     reason: str | None = None
     first_entry_id: EntryId | None = None
-    """0, unless its metadata could not be read."""
+    """0, unless its metadata could not be read; of what was given up, the first."""
     last_entry_id: EntryId | None = None
-    """Of a ledger that is closed; ``None``: not known."""
+    """Of a ledger that is closed, or of what was given up; ``None``: not known."""
     bytes: int = 0
     """Of all of its entries, once it is closed."""
 
     def row(self) -> Row:
         """As reports show it."""
-        last = self.last_entry_id if self.status is Outcome.CLOSED else None
+        last = None if self.status is Outcome.NO_LONGER_NEEDED else self.last_entry_id
         return Row(
             self.ledger_id,
             "recover",
             self.status,
             self.reason,
             self.first_entry_id,
-            self.last_entry_id,
-            entries=0 if last is None else last + 1,
+            last,
+            entries=0 if last is None or self.status is Outcome.GIVEN_UP else last + 1,
             bytes=self.bytes,
         )
 
@@ -74,18 +78,26 @@ def recover_ledgers(
     ledger_ids: Sequence[LedgerId] | None,
     *,
     dry_run: bool = False,
+    accepting: AcceptedLoss | None = None,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
     """Recover the given ledgers, or every ledger that is not closed; one row for each.
 
     A ledger that must wait is ``left``, and its reason names the entry, what each bookie
     answered and the bookie that would unblock it. The others are not held up by it. A ledger
-    that was closed without waiting for a silent bookie says in its reason which.
+    that was closed without waiting for a silent bookie says in its reason which. Each range of
+    entries that was given up has its row.
     """
     job = Job("recover_ledgers", context, runner, progress)
-    plan = _plan(context, ledger_ids, progress)
-    results = nothing_done(plan, _planned) if dry_run else job.run(recovering("ledgers"), plan)
-    return job.report(RecoveryReport, results, dry_run=dry_run)
+    plan = _plan(context, ledger_ids, accepting, progress)
+    if not dry_run:
+        return job.report(RecoveryReport, job.run(recovering("ledgers"), plan))
+    planned = (
+        result
+        for each in plan
+        for result in ([each.result] if isinstance(each, Known) else _foreseen(context, each))
+    )
+    return job.report(RecoveryReport, planned, dry_run=True)
 
 
 def recovering(what: str) -> Step[RecoverWork, Recovered]:
@@ -94,7 +106,10 @@ def recovering(what: str) -> Step[RecoverWork, Recovered]:
 
 
 def _plan(
-    context: ClientContext, ledger_ids: Sequence[LedgerId] | None, progress: Progress
+    context: ClientContext,
+    ledger_ids: Sequence[LedgerId] | None,
+    accepting: AcceptedLoss | None,
+    progress: Progress,
 ) -> Iterator[RecoverWork | Known[Recovered]]:
     wanted = wanted_ids(context, ledger_ids)
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
@@ -103,7 +118,7 @@ def _plan(
         elif isinstance(found, MetadataFormatError):
             yield Known(Recovered(ledger_id, Outcome.LEFT, found.message))
         elif not found.value.is_closed:
-            yield RecoverWork(ledger_id, found)
+            yield RecoverWork(ledger_id, found, accepting)
         elif ledger_ids is not None:
             last = found.value.last_entry_id
             yield Known(
@@ -118,14 +133,16 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered
     silent: dict[BookieId, str] = {}
     try:
         metadata = recover_ledger(
-            context, ledger_id, work.known, on_silent=silent.__setitem__
+            context, ledger_id, work.known, on_silent=silent.__setitem__, accepting=work.accepting
         ).value
     except NoSuchLedgerError as error:
         return [Recovered(ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
         return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
     reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in silent.items()) or None
-    return [_closed(ledger_id, metadata, reason)]
+    loss = accepted_loss_of(metadata.custom_metadata)
+    closed = _closed(ledger_id, metadata, reason)
+    return [closed, *_given_up(ledger_id, () if loss is None else loss.missing)]
 
 
 def _recover_some(
@@ -146,8 +163,24 @@ def _closed(ledger_id: LedgerId, metadata: LedgerMetadata, reason: str | None = 
     return Recovered(ledger_id, Outcome.CLOSED, reason, FIRST, metadata.last_entry_id, size)
 
 
-def _planned(work: RecoverWork) -> Recovered:
-    return Recovered(work.ledger_id, Outcome.PLANNED, None, FIRST)
+def _given_up(ledger_id: LedgerId, spans: Iterable[EntrySpan]) -> Iterator[Recovered]:
+    for first, last in spans:
+        yield Recovered(ledger_id, Outcome.GIVEN_UP, "may be missing", first, last)
+
+
+def _foreseen(context: ClientContext, work: RecoverWork) -> Sequence[Recovered]:
+    """What a run would do; where a loss would be accepted, which one, as bookies are now."""
+    ledger_id = work.ledger_id
+    if work.accepting is None:
+        return [Recovered(ledger_id, Outcome.PLANNED, None, FIRST)]
+    try:
+        known = replace(work.known, value=flag(work.known.value) or work.known.value)
+        ledger = Ledger.of(ledger_id, known.value)
+        found = LedgerRecovery(context, ledger, known, accepting=work.accepting).foresee()
+    except BookKeeperError as error:
+        return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
+    kept = Recovered(ledger_id, Outcome.PLANNED, "would be kept", FIRST, found.last_entry_id)
+    return [kept, *_given_up(ledger_id, found.given_up)]
 
 
 def _failed(work: RecoverWork, failure: Failure) -> Recovered:

@@ -23,6 +23,8 @@ class Outcome(str, Enum):
     REPLICATED = "replicated"
     CLOSED = "closed"
     """The ledger was recovered."""
+    GIVEN_UP = "given up"
+    """Entries that may be missing, as somebody accepted; in a dry run, as somebody would."""
     ARCHIVED = "archived"
     """Its rows are in a table."""
     DELETED = "deleted"
@@ -74,6 +76,7 @@ _DONE: Final = frozenset(
     {
         Outcome.REPLICATED,
         Outcome.CLOSED,
+        Outcome.GIVEN_UP,
         Outcome.ARCHIVED,
         Outcome.DELETED,
         Outcome.COMPACTED,

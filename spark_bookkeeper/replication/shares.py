@@ -11,14 +11,17 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.copying import Throttle, copy_entries
 from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
 
 
 def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
-    """The entries ``first .. last`` that are striped to a position, ascending."""
+    """The entries ``first .. last`` that are striped to a position and not given up, ascending."""
     runs = entries_at(ledger.metadata.quorum, position, first, last)
+    if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
+        return [EntryId(e) for run in runs for e in run if not loss.has_hole(EntryId(e))]
     if len(runs) == 1:
         return cast(Sequence[EntryId], runs[0])
     return [EntryId(entry_id) for run in runs for entry_id in run]

@@ -14,6 +14,7 @@ from typing import Final
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
+from spark_bookkeeper.client.read.lost import tell_of_accepted_loss
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.errors import MetadataError, NoSuchLedgerError
@@ -225,6 +226,7 @@ class FollowedLog:
             if not isinstance(metadata, Versioned):
                 raise metadata
             found.append(Ledger.of(ledger_id, metadata.value))
+            tell_of_accepted_loss(found[-1])
         return found
 
     def _gone(self, ledger_id: LedgerId) -> None:

@@ -14,10 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_bookkeeper.cli.ledger import work
 from spark_bookkeeper.cli.ledger.data import rows_of
+from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
@@ -386,3 +390,75 @@ def test_a_zookeeper_that_is_not_there_is_said_to_be_so(
     done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list", "--conf", conf)
 
     assert (done.code, done.err.lower().count("nothing was changed")) == (2, 1)
+
+
+def test_a_loss_is_shown_and_asked_for_before_it_is_accepted(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    ledger_id = open_ledger(call_own, numbers)
+    lost = call_own("ledger", "show", ledger_id, "--json").json["fragments"][0]["ensemble"][:2]
+    for bookie in lost:
+        own_cluster.stop_bookie(bookie, destroy=True)
+    accept = ("ledger", "recover", ledger_id, "--no-spark", "--accept-loss")
+
+    refused = call_own(*accept, "--json")
+    named = [word for bookie in lost for word in ("--gone", bookie)]
+    plan = call_own(*accept, *named, "--dry-run", "--json")
+    asked = call_own(*accept, *named)
+    done = call_own(*accept, *named, "--yes", "--json")
+    shown = call_own("ledger", "show", ledger_id).out
+    found = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
+
+    assert (refused.code, refused.json["rows"][0]["status"]) == (1, "left")
+    assert [row["status"] for row in plan.json["rows"]] == ["planned", "given up"]
+    assert (asked.code, "Give these entries up?" in asked.err) == (1, True)
+    assert (done.code, [row["status"] for row in done.json["rows"]]) == (0, ["closed", "given up"])
+    assert f"may be missing, lost with {', '.join(lost)}" in " ".join(shown.split())
+    assert found["accepted losses"]["verdict"] == "warning"
+    assert str(ledger_id) in found["accepted losses"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "accept_loss=True")],
+)
+def test_a_loss_is_accepted_of_ledgers_that_are_named(
+    call_own: Call, numbers: Path, options: list[str], said: str
+) -> None:
+    open_ledger(call_own, numbers)
+
+    done = call_own("ledger", "recover", "--no-spark", "--yes", *options)
+
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger could be closed whole when it was looked at, and no more when it was recovered."""
+    ledger_id = open_ledger(call_own, numbers)
+    lost = call_own("ledger", "show", ledger_id, "--json").json["fragments"][0]["ensemble"][:2]
+    look = work._ask_about_losses
+
+    def looked_at(settings: Settings, plan: RecoveryReport) -> bool:
+        is_missing = look(settings, plan)
+        for bookie in lost:
+            own_cluster.stop_bookie(bookie, destroy=True)
+        return is_missing
+
+    monkeypatch.setattr(work, "_ask_about_losses", looked_at)
+    named = [word for bookie in lost for word in ("--gone", bookie)]
+    done = call_own("ledger", "recover", ledger_id, "--no-spark", "--accept-loss", *named, "--json")
+
+    assert (done.code, [row["status"] for row in done.json["rows"]]) == (1, ["left"])
+
+
+def test_of_very_many_losses_a_person_is_shown_some(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = Settings(None, Output())
+    rows = (Row(7, "recover", Outcome.PLANNED, "would be kept", 0, n) for n in range(1000))
+
+    assert not work._ask_about_losses(settings, RecoveryReport("recover", tuple(rows), True, 1))
+    assert capsys.readouterr().err.count("would be kept") == 40

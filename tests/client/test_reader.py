@@ -35,6 +35,7 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
 )
 from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.testing.ground import Ground
@@ -658,3 +659,22 @@ def point_elsewhere(slot: Path, ledger: Ledger) -> None:
     lac = record.last_add_confirmed
     slot.unlink()
     slot.write_bytes(encode_add(ledger.key, ledger.encoding, record.token, 0, lac, entries))
+
+
+def test_what_is_unconfirmed_can_be_looked_at_and_nothing_is_fenced(ground: Ground) -> None:
+    writer = written(ground, 3, close=False)  # nobody was told yet that the last one is confirmed
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+
+    reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+
+    assert [entry.payload for entry in reader.entries()] == [b"0", b"1"]
+    assert [(e.entry_id, e.payload) for e in reader.read_unconfirmed()] == [(2, b"2")]
+    assert reader.metadata.state is LedgerState.OPEN
+
+
+def test_a_closed_ledger_has_nothing_that_is_unconfirmed(ground: Ground) -> None:
+    reader = lifecycle.open_ledger(ground.client(), written(ground, 3).ledger_id)
+
+    assert list(reader.read_unconfirmed()) == []

@@ -391,3 +391,139 @@ def test_blockers_that_answer_move_the_decision(quorum: Quorum, count: int) -> N
             if isinstance(moved, Undecided):
                 before = (found.entry_id, found.lacks_fences)
                 assert (moved.entry_id, moved.lacks_fences) != before, case
+
+
+# What a person gives up
+
+
+def given_up(quorum: Quorum, gone: str, *answers: FencedAnswer | UnknownAnswer) -> Recovery:
+    recovery = answered(quorum, *answers)
+    recovery.give_up(map(BookieId, gone))
+    return recovery
+
+
+@pytest.mark.parametrize(
+    ("quorum", "gone", "answers", "last", "missing"),
+    [
+        pytest.param((3, 3, 2), "ab", (DOWN, DOWN, fenced(0)), 0, ((1, None),), id="tail"),
+        pytest.param((3, 3, 2), "ab", (DOWN, DOWN, fenced()), -1, ((0, None),), id="nothing-left"),
+        pytest.param((3, 3, 2), "abc", (DOWN, DOWN, DOWN), -1, ((0, None),), id="nobody-left"),
+        pytest.param(
+            (3, 3, 2), "ab", (DOWN, DOWN, fenced(5, 6, lac=4)), 6, ((7, None),), id="behind-the-lac"
+        ),
+        pytest.param(
+            (3, 3, 2), "b", (fenced(0), DOWN, fenced()), 0, (), id="what-can-be-decided-is-decided"
+        ),
+        pytest.param(
+            (5, 3, 2), "ab", (DOWN, DOWN, fenced(1), fenced(1), fenced(4)), 1, ((0, 0),), id="hole"
+        ),
+        pytest.param(
+            (4, 2, 2),
+            "ab",
+            (DOWN, DOWN, fenced(2), fenced(2)),
+            -1,
+            ((0, 0),),
+            id="an-entry-that-was-certainly-never-acknowledged-ends-the-loss",
+        ),
+        pytest.param(
+            (3, 3, 2), "abc", (DOWN, DOWN, fenced(0, doubt=(1, 4))), 0, ((1, None),), id="damaged"
+        ),
+    ],
+)
+def test_with_bookies_given_up_the_ledger_ends_at_the_last_entry_that_exists(
+    quorum: tuple[int, int, int],
+    gone: str,
+    answers: tuple[FencedAnswer | UnknownAnswer, ...],
+    last: int,
+    missing: tuple[tuple[int, int | None], ...],
+) -> None:
+    decision = decided(given_up(Quorum(*quorum), gone, *answers).decide())
+
+    assert decision.last_entry_id == last
+    assert decision.given_up == missing
+
+
+@pytest.mark.parametrize(
+    ("quorum", "gone", "answers", "awaited"),
+    [
+        pytest.param((3, 3, 2), "a", (DOWN, DOWN, fenced(0)), "b", id="b-was-not-given-up"),
+        pytest.param(
+            (3, 3, 2),
+            "ab",
+            (DOWN, DOWN, fenced(0, doubt=(1, 1))),
+            "c",
+            id="in-doubt-where-it-lives",
+        ),
+        pytest.param(
+            (3, 3, 2), "ab", (DOWN, DOWN, fenced(0, doubt=(9, 9))), "c", id="in-doubt-far-behind"
+        ),
+        pytest.param(
+            (5, 2, 1), "ab", (DOWN, DOWN, fenced(), DOWN, fenced()), "d", id="another-is-silent"
+        ),
+        pytest.param(
+            (4, 2, 2),
+            "a",
+            (DOWN, fenced(), fenced(), DOWN),
+            "d",
+            id="fenced-enough-but-one-is-silent",
+        ),
+    ],
+)
+def test_nothing_is_given_up_while_a_bookie_could_still_tell(
+    quorum: tuple[int, int, int],
+    gone: str,
+    answers: tuple[FencedAnswer | UnknownAnswer, ...],
+    awaited: str,
+) -> None:
+    recovery = given_up(Quorum(*quorum), gone, *answers)
+
+    undecided(recovery.decide())
+    assert [bookie for bookie in recovery.untold if bookie not in gone] == list(awaited)
+
+
+def test_damage_to_an_entry_that_another_bookie_has_stands_in_nobodys_way() -> None:
+    """Else whoever accepts the loss would have to name a bookie that is whole but for that."""
+    answers = (DOWN, DOWN, fenced(1, 2), fenced(2), fenced(2))
+    recovery = given_up(Quorum(5, 3, 2), "ab", *answers)
+    recovery.refute(3, EntryId(2), "damaged")
+
+    decision = decided(recovery.decide())
+
+    assert (decision.last_entry_id, decision.given_up) == (2, ((0, 0),))
+    recovery.refute(2, EntryId(2), "damaged")
+    recovery.refute(4, EntryId(2), "damaged")
+    undecided(recovery.decide())
+
+
+@pytest.mark.parametrize(("quorum", "count"), cases_of([Quorum(3, 3, 2), Quorum(3, 2, 2)]))
+def test_giving_up_changes_no_decision_and_keeps_whatever_is_held(
+    quorum: Quorum, count: int
+) -> None:
+    """What can be decided is decided as without it. Else each entry is kept, as a bookie has it, or
+    named, or was certainly never acknowledged; and nothing is given up for damage where it lives.
+    """
+    for case in every_case(quorum, count):
+        recovery = recovery_of(case)
+        before = recovery.decide()
+        recovery.give_up(recovery.ensemble[position] for position in case.silent)
+        after = recovery.decide()
+        if isinstance(before, Decision):
+            assert after == before, case
+            continue
+        held = {entry_id for (_, entry_id), said in case.said.items() if said == "held"}
+        damaged = {entry_id for (_, entry_id), said in case.said.items() if said == "damaged"}
+        if isinstance(after, Undecided):
+            assert damaged, case
+            continue
+        assert not (after.given_up and damaged - held), case
+        is_over = False  # an entry was certainly never acknowledged, nor any behind it
+        for entry_id in map(EntryId, case.entries):
+            said = [case.said[p, entry_id] for p in quorum.write_set(entry_id)]
+            if "held" not in said and said.count("miss") >= quorum.misses_needed:
+                is_over = True
+            is_kept = entry_id <= after.last_entry_id and "held" in said
+            is_named = any(
+                first <= entry_id and (last is None or entry_id <= last)
+                for first, last in after.given_up
+            )
+            assert is_kept != (is_over or is_named), case

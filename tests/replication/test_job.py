@@ -17,7 +17,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import job as frame
-from spark_bookkeeper.replication.job import Job, Known, nothing_done
+from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -159,17 +159,3 @@ def test_a_limit_is_shared_out_among_those_that_are_under_way(
     limits.clear()
     list(Job("a_job", ground.context, runner).run(heeding, pieces))
     assert limits == []
-
-
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(ground: Ground) -> None:
-    plan: list[Piece | Known[Done]] = [Piece(1), Known(Done(2, Outcome.GONE))]
-
-    def planned(piece: Piece) -> Done:
-        return Done(piece.number, Outcome.PLANNED)
-
-    job = Job("a_job", ground.context, LocalRunner(ground.context))
-    report = job.report(Report, nothing_done(plan, planned), dry_run=True)
-
-    assert report.counts == {"gone": 1, "planned": 1}
-    assert not report.is_complete
-    assert report.unfinished == []

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.decommission import decommission_bookie
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_ledgers, recover_one
+from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.worlds import USUAL
+from tests.client.test_recovery import half_written
+from tests.worlds import USUAL, payloads, written
 
 
 def test_every_ledger_that_is_not_closed_is_recovered(ground: Ground) -> None:
@@ -98,3 +109,96 @@ def test_what_changed_since_it_was_planned_is_noticed(ground: Ground) -> None:
 
     assert [(r.status, r.last_entry_id) for r in rows] == [("closed", 1), ("gone", None)]
     assert client.store.read_ledger(left.ledger_id).value.last_entry_id == 1
+
+
+def bereft(ground: Ground, count: int = 3) -> tuple[LedgerWriter, list[BookieId]]:
+    """An open ledger of whose three bookies two have lost their disks, and have new ones."""
+    writer = written(ground, count, close=False)
+    lost = list(writer.metadata.last_fragment.ensemble[:2])
+    for bookie in lost:
+        ground.format(bookie)
+    return writer, lost
+
+
+def accepted(ground: Ground, writer: LedgerWriter, *, dry_run: bool = False) -> RecoveryReport:
+    client = ground.client()
+    return recover_ledgers(
+        client,
+        LocalRunner(client),
+        [writer.ledger_id],
+        dry_run=dry_run,
+        accepting=AcceptedLoss("ann@host", 7, ()),
+    )
+
+
+def test_an_accepted_loss_has_a_row_for_what_may_be_missing(ground: Ground) -> None:
+    writer, _ = bereft(ground)
+    third = writer.metadata.last_fragment.ensemble[2]
+
+    before = ground.client().store.read_ledger(writer.ledger_id), ground.files(third)
+    plan = accepted(ground, writer, dry_run=True)
+    after = ground.client().store.read_ledger(writer.ledger_id), ground.files(third)
+    report = accepted(ground, writer)
+    again = accepted(ground, writer)
+
+    shown = [
+        [(r.status, r.first_entry_id, r.last_entry_id) for r in x.rows] for x in (plan, report)
+    ]
+    assert shown == [
+        [("planned", 0, 2), ("given up", 3, None)],
+        [("closed", 0, 2), ("given up", 3, None)],
+    ]
+    assert after == before, "a dry run changes nothing"
+    assert report.is_complete
+    assert [r.status for r in again.rows] == ["no longer needed"]
+
+
+def test_a_dry_run_says_why_a_loss_would_not_be_accepted(ground: Ground) -> None:
+    writer = written(ground, 3, close=False)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.stop(bookie)
+
+    (row,) = accepted(ground, writer, dry_run=True).rows
+
+    assert row.status == "left"
+    assert "--gone" in str(row.reason)
+
+
+@pytest.mark.parametrize("bookies", [3, 6])
+def test_after_an_accepted_loss_bookies_are_refilled_and_drained_as_ever(
+    tmp_path: Path, bookies: int
+) -> None:
+    """Of three bookies, none could take copies in place of those that were lost."""
+    ground = Ground(tmp_path, bookies=bookies)
+    writer, lost = bereft(ground)
+    client = ground.client(InlineRuntime())
+    runner = LocalRunner(client)
+    assert accepted(ground, writer).is_complete
+
+    for bookie in lost:
+        assert refill_bookie(client, runner, Refill(bookie)).is_complete
+    assert check_ledgers(client, runner, None, 100).is_complete
+    ground.add_bookie()
+    third = writer.metadata.last_fragment.ensemble[2]
+    ground.stop(third)
+    ended = decommission_bookie(client, runner, third)
+
+    assert ended.is_complete, ended.blocked_by
+    assert payloads(ground, writer) == [b"0", b"1", b"2"]
+
+
+def test_a_hole_that_was_given_up_keeps_no_bookie_in_limbo(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = half_written(ground, Quorum(5, 3, 2), 0, [2, 3])
+    lost = list(writer.metadata.last_fragment.ensemble[:2])
+    for bookie in lost:
+        ground.format(bookie)
+    client = ground.client(InlineRuntime())
+    runner = LocalRunner(client)
+    assert [row.last_entry_id for row in accepted(ground, writer).rows] == [1, 0]
+
+    for bookie in lost:
+        report = refill_bookie(client, runner, Refill(bookie))
+        assert report.is_complete, report.unfinished
+
+    assert check_ledgers(client, runner, None, 100).is_complete

@@ -37,6 +37,7 @@ from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 from spark_bookkeeper.source.selection import open_selection
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from tests.worlds import bereft_log
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 
@@ -718,3 +719,15 @@ def test_a_named_stream_publishes_what_it_is_done_with(context: ClientContext, l
     stream.publish("etl", stream.ahead(middle, Limits()), is_last=True)  # however soon
     (told,) = consumers_table(context, "orders").to_pylist()
     assert told["entries_behind"] == 0
+
+
+def test_it_is_told_what_may_be_missing_of_what_is_followed(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger_id = bereft_log(ground)
+    log = follow(ground.context)
+    begin, front = log.begin(EARLIEST), log.front()
+    caplog.clear()
+
+    assert [each.last for each in log.ranges(begin, front)] == [0]
+    assert f"ledger {ledger_id}: entries 1.. may be missing" in caplog.text

@@ -22,6 +22,7 @@ from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import named_ledgers, open_selection, viewed_ledgers
 from spark_bookkeeper.testing.ground import Ground
+from tests.worlds import bereft_log
 
 HUGE = "0-9999999999"
 
@@ -219,3 +220,14 @@ def test_a_schema_that_was_given_and_does_not_fit_is_refused(
 
     with pytest.raises(InvalidArgumentError, match=said):
         wanted_columns(pa.schema([("id", pa.int64())]), told, options)
+
+
+@pytest.mark.parametrize("option", ["ledger", "log"])
+def test_it_is_told_what_may_be_missing_of_what_is_read(
+    inline_ground: Ground, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    ledger_id = bereft_log(inline_ground)
+    name = "orders" if option == "log" else str(ledger_id)
+
+    assert chosen(inline_ground.context, **{option: name}) == [(ledger_id, 0, 0)]
+    assert f"ledger {ledger_id}: entries 1.. may be missing" in caplog.text

@@ -27,6 +27,7 @@ from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
 from spark_bookkeeper.client.read.newest import may_be_cut_off
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
+from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.session.arguments import known_bookies
@@ -295,6 +296,8 @@ def _show_ledger(
             ("last confirmed", _or_unknown(info.last_add_confirmed)),
             ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
         ]
+    if (loss := accepted_loss_of(info.custom_metadata)) is not None:
+        facts.append(("accepted loss", f"{loss}, {moment_text(loss.accepted_at_ms)}"))
     labels = info.custom_metadata.items()
     facts += [(k, text_of(v)) for k, v in sorted(labels) if not k.startswith(RESERVED_PREFIX)]
     for field in _schema_of(info):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -11,9 +12,10 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
+from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.views import ledger_rows
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -24,18 +26,25 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 
 @click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
 @_ledger_ids
+@click.option("--accept-loss", is_flag=True, help="Where bookies are gone, keep what is left.")
+@click.option("--gone", metavar="BOOKIE", multiple=True, help="It is gone for good; repeatable.")
 @work_options(
-    dry_run="Only say which ledgers it would recover.",
-    yes="Do not ask before recovering every open ledger.",
+    dry_run="Only say which ledgers it would recover; with --accept-loss also what may be missing.",
+    yes="Do not ask, neither before every open ledger is recovered nor before a loss is accepted.",
     engine="either",
 )
-def recover(work: Work, ledger_ids: Sequence[int]) -> int:
+def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequence[str]) -> int:
     """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
 
     Their writers, if they live, are stopped: what they acknowledged is kept. Who names a LEDGER
-    is not asked.
+    is not asked, unless entries may be lost.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
+    accepted: dict[str, Any] = {"accept_loss": accept_loss, "gone": gone}
+
+    def ask(plan: RecoveryReport) -> None:
+        if not _ask_about_losses(work.settings, plan):
+            accepted.clear()  # if something is lost meanwhile, it was shown to nobody
 
     def before(bk: BookKeeper) -> None:
         refuse_unknown(bk, wanted)
@@ -45,11 +54,27 @@ def recover(work: Work, ledger_ids: Sequence[int]) -> int:
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.recover_ledgers(
-            wanted, dry_run=dry_run, progress=progress
+            wanted, **accepted, dry_run=dry_run, progress=progress
         ),
+        ask=ask if accept_loss else None,
         before=before,
     )
     return work.show(report)
+
+
+def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> bool:
+    """Whether something may be missing for good; where nothing is, nobody is asked."""
+    for row in islice(plan.rows, MOST_ROWS):
+        last = "" if row.last_entry_id is None else row.last_entry_id
+        said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
+        settings.output.note(f"ledger {row.ledger_id}, {said}")
+    if len(plan.rows) > MOST_ROWS:
+        more = f"{len(plan.rows) - MOST_ROWS:,} more"
+        settings.output.note(f"... {more}; --dry-run with --report-file or --json has all")
+    is_missing = any(row.status is Outcome.GIVEN_UP for row in plan.rows)
+    if is_missing:
+        confirm("Give these entries up? It cannot be taken back, also where a bookie comes back.")
+    return is_missing
 
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:

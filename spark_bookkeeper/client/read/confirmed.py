@@ -34,27 +34,29 @@ def read_last_add_confirmed(
     Raises:
         EntryUnreadableError: no bookie of the last fragment answered.
     """
-    fragment = ledger.metadata.last_fragment
-    confirmed = EntryId(fragment.first_entry_id - 1)
+    told = [tail.last_add_confirmed for tail in read_tails(context, ledger, replicas)]
+    return EntryId(max(ledger.metadata.last_fragment.first_entry_id - 1, *told))
+
+
+def read_tails(
+    context: ClientContext, ledger: Ledger, replicas: Replicas | None = None
+) -> list[LedgerTail]:
+    """What the bookies say, one at the least; see ``read_last_add_confirmed``."""
     causes: dict[str, str] = {}
-    count = 0
-    silent = [b for b in fragment.ensemble if context.bookies.is_silent(b)]
-    for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
-        if count > 0:
-            break
-        for tail in _tails(context, ledger, bookies, causes, {} if replicas is None else replicas):
-            confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
-            count += 1
-    if count == 0:
-        said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
-        raise EntryUnreadableError(
-            f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
-            f"last fragment answered\n{said}",
-            ledger_id=ledger.ledger_id,
-            entry_id=NO_ENTRY,
-            causes=causes,
-        )
-    return confirmed
+    ensemble = ledger.metadata.last_fragment.ensemble
+    silent = [b for b in ensemble if context.bookies.is_silent(b)]
+    for bookies in ([b for b in ensemble if b not in silent], silent):
+        tails = list(_tails(context, ledger, bookies, causes, {} if replicas is None else replicas))
+        if tails:
+            return tails
+    said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
+    raise EntryUnreadableError(
+        f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
+        f"last fragment answered\n{said}",
+        ledger_id=ledger.ledger_id,
+        entry_id=NO_ENTRY,
+        causes=causes,
+    )
 
 
 def _tails(

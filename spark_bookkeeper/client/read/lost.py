@@ -10,8 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import EntryRange
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.reader import Unreadable
 from spark_bookkeeper.runtime.log_facts import about
@@ -55,6 +56,13 @@ class LostRun:
                 "bookie_id": bookie,
                 "reason": reason,
             }
+
+
+def tell_of_accepted_loss(ledger: Ledger) -> None:
+    """Warn whoever reads a ledger of which something may be missing, as somebody accepted."""
+    if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
+        facts = about(ledger_id=ledger.ledger_id)
+        _log.warning("ledger %d: %s", ledger.ledger_id, loss, extra=facts)
 
 
 def lost_runs(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> list[LostRun]:

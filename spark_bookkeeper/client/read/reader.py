@@ -17,9 +17,9 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
-from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed, read_tails
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
-from spark_bookkeeper.client.read.lost import lost_table
+from spark_bookkeeper.client.read.lost import lost_table, tell_of_accepted_loss
 from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import Frames
@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataError,
 )
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
 from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -134,6 +135,7 @@ class LedgerReader(PublicNames):
         self._is_done = False
         self._lost: Sequence[Unreadable] = ()
         """What the last ``read_arrow(skip_lost=True)`` passed over."""
+        tell_of_accepted_loss(ledger)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -144,6 +146,11 @@ class LedgerReader(PublicNames):
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata when it was opened or refreshed."""
         return self._ledger.metadata
+
+    @property
+    def accepted_loss(self) -> AcceptedLoss | None:
+        """What may be missing, as somebody accepted; see ``BookKeeper.recover_ledgers``."""
+        return accepted_loss_of(self.metadata.custom_metadata)
 
     @property
     def ledger(self) -> Ledger:
@@ -262,6 +269,22 @@ class LedgerReader(PublicNames):
         """
         start, end = self._range(first, last, start_time, end_time)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
+            yield self._entry(stored)
+            self._check_here()
+
+    def read_unconfirmed(self) -> Iterator[Entry]:
+        """The entries behind the last add confirmed that bookies can deliver, in order; none of a
+        ledger that is closed. Nothing is fenced.
+
+        Whether they were acknowledged is unknown, and a recovery may end the ledger before them.
+
+        Raises ``EntryUnreadableError``: no bookie of the last fragment answered.
+        """
+        self._check_in_use()
+        tails = [] if self.is_closed else read_tails(self._context, self._ledger)
+        last = max((int(e) for tail in tails for e in tail.entries.entry_ids[-1:]), default=-1)
+        fetcher = Fetcher(self._context, self._ledger, skip_lost=True)
+        for stored in fetcher.fetch(EntryId(self._confirmed + 1), EntryId(last)):
             yield self._entry(stored)
             self._check_here()
 

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
 from spark_bookkeeper.bookie.bookie import Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.verdict import Verdict
+from spark_bookkeeper.bookie.verdict import RefusalKind, Verdict
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.ledger import Ledger, in_limbo, with_incarnations
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
@@ -38,6 +39,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
+from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS, AcceptedLoss, not_gone
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import replace_bookies
@@ -67,11 +69,13 @@ def recover_ledger(
     known: Versioned[LedgerMetadata] | None = None,
     *,
     on_silent: Callable[[BookieId, str], object] = _tell_nobody,
+    accepting: AcceptedLoss | None = None,
 ) -> Versioned[LedgerMetadata]:
     """Close a ledger that nobody closed; returns its metadata, CLOSED.
 
     Args:
         known: its metadata as it was read before.
+        accepting: who accepts that entries are lost with bookies that are gone for good.
         on_silent: called with each silent bookie that the ledger was closed without, and with
             what it was asked for, and for how long.
 
@@ -89,28 +93,17 @@ def recover_ledger(
     found = update_ledger(context.store, ledger_id, flag, known=found)
     if found.value.is_closed:
         return found
+    recovery = partial(LedgerRecovery, context, on_silent=on_silent, accepting=accepting)
     with context.metrics.recovering(context.runtime):
-        return _recover_flagged(context, ledger.with_metadata(found.value), found, on_silent)
-
-
-def _recover_flagged(
-    context: ClientContext,
-    ledger: Ledger,
-    found: Versioned[LedgerMetadata],
-    on_silent: Callable[[BookieId, str], object],
-) -> Versioned[LedgerMetadata]:
-    """Steps 2 to 4, a second time where bookies have moved meanwhile."""
-    ledger_id = ledger.ledger_id
-    try:
-        return LedgerRecovery(context, ledger, found, on_silent).run()
-    except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
-        now = read_again(context.store, ledger_id, found.value.nonce)
-        if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
-            return now
-        if context.bookies.have_moved():
-            moved = Ledger.of(ledger_id, now.value)
-            return LedgerRecovery(context, moved, now, on_silent).run()
-        raise
+        try:
+            return recovery(ledger.with_metadata(found.value), found).run()
+        except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
+            now = read_again(context.store, ledger_id, found.value.nonce)
+            if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
+                return now
+            if context.bookies.have_moved():
+                return recovery(Ledger.of(ledger_id, now.value), now).run()
+            raise
 
 
 def flag(old: LedgerMetadata) -> LedgerMetadata | None:
@@ -131,9 +124,15 @@ class LedgerRecovery:
         ledger: Ledger,
         found: Versioned[LedgerMetadata],
         on_silent: Callable[[BookieId, str], object] = _tell_nobody,
+        accepting: AcceptedLoss | None = None,
     ) -> None:
         self._context = context
         self._on_silent = on_silent
+        self._accepting = accepting
+        self._not_gone: Mapping[BookieId, str] | None = None
+        """Once others were given up: the bookies that were not, and why."""
+        self._unheard: set[BookieId] = set()
+        """Bookies that were fenced, and then could not verify all that they have just now."""
         self._silent: dict[BookieId, str] = {}
         """The bookies whose fence was not waited for, or no longer, each with what was asked and
         for how long."""
@@ -142,6 +141,7 @@ class LedgerRecovery:
         self._machine = Recovery(found.value)
         self.ensemble = found.value.last_fragment.ensemble
         """The last ensemble, as it is seen now: the bookies that the recovery asks."""
+        self._ask = Replica.fence
         self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
@@ -157,10 +157,18 @@ class LedgerRecovery:
         self._fence()
         decision = self._decide()
         ensemble = self.write_back(decision)
+        if decision.given_up and self._give_up():
+            self._decide()  # a bookie came back while entries were copied
         closed = self._close(decision, ensemble)
         for bookie, said in self._silent.items():
             self._on_silent(bookie, said)
         return closed
+
+    def foresee(self) -> Decision:
+        """What ``run`` would decide, as bookies are now; nothing is fenced or changed."""
+        self._ask = Replica.tail
+        self._fence()
+        return self._decide()
 
     # Step 2: fence
 
@@ -174,7 +182,7 @@ class LedgerRecovery:
                 self._machine.answered(position, UnknownAnswer(error.message))
                 continue
             purpose = f"fencing ledger {self._ledger.ledger_id}"
-            self._fences.ask(position, door, purpose, partial(_fenced, replica))
+            self._fences.ask(position, door, purpose, partial(_asked, replica, self._ask))
         covered_at: float | None = None
         while covered_at is None or self._fences.is_waited_for():
             if covered_at is None and self._machine.is_fenced:
@@ -222,7 +230,8 @@ class LedgerRecovery:
     def fenced(self, position: int, replica: Replica, tail: LedgerTail) -> None:
         """A bookie answered its fence."""
         self._replicas[position], self._tails[position] = replica, tail
-        self._context.metrics.fences.inc()
+        if self._ask is Replica.fence:
+            self._context.metrics.fences.inc()
         self._machine.answered(position, self._fenced_answer(position))
 
     def not_fenced(self, position: int, error: BookKeeperError) -> None:
@@ -249,10 +258,13 @@ class LedgerRecovery:
             if not self.is_settled:
                 continue
             decision = self.decide()
+            if isinstance(decision, Decision) and not decision.given_up:
+                return decision
+            if self._rescue(decision) or self._take_fence() or self._give_up():
+                continue
             if isinstance(decision, Decision):
                 return decision
-            if not self._rescue(decision) and not self._take_fence():
-                raise self._undecided(decision)
+            raise self._undecided(decision)
 
     def unverified(self) -> list[tuple[int, tuple[EntryId, ...]]]:
         """Positions with entries there that must be verified before they count."""
@@ -280,9 +292,13 @@ class LedgerRecovery:
     ) -> None:
         """Take in what a bookie verified. Entries that it could not look at stay unknown there."""
         if isinstance(verdict, BookKeeperError):
-            bad = dict.fromkeys(entries, verdict.message)
+            bad, is_unheard = dict.fromkeys(entries, verdict.message), True
         else:
+            refused = verdict.refused.values()
+            is_unheard = any(why.kind is RefusalKind.UNREADABLE for why in refused)
             bad = {EntryId(e): why.reason for e, why in verdict.refused.items()}
+        if is_unheard:
+            self._unheard.add(self.ensemble[position])
         for entry_id, reason in bad.items():
             self._machine.refute(position, entry_id, reason)
             self.is_settled = False
@@ -303,12 +319,34 @@ class LedgerRecovery:
         except BookieError as error:
             return error
 
-    def _rescue(self, found: Undecided) -> bool:
-        """Whether an entry whose every copy is damaged can be read by one bookie's record from
-        another's files; the damaged ones behind it are tried as well.
+    def _give_up(self) -> bool:
+        """Whether, as a person says, other bookies are gone than was known before."""
+        if self._accepting is None:
+            return False
+        registered = self._context.bookies.registrations()
+        cookies = [each.value for each in self._context.store.cookies() if each.value.incarnation]
+        known = {  # where a registration and its cookie differ, nobody knows which disk it is
+            each.bookie_id: each.incarnation
+            for each in cookies
+            if registered.get(each.bookie_id, each).incarnation == each.incarnation
+        }
+        answered = {self.ensemble[position] for position in self._replicas} - self._unheard
+        replaced = in_limbo(self._ledger.metadata, known) - answered
+        named = self._accepting.gone
+        kept = not_gone(self.ensemble, replaced, named, answered, registered)
+        is_new = kept != self._not_gone
+        self._not_gone = kept
+        self._machine.give_up(bookie for bookie in self.ensemble if bookie not in kept)
+        return is_new
+
+    def _rescue(self, found: Undecided | Decision) -> bool:
+        """Whether entries of which copies are damaged can be read by one bookie's record from
+        another's files. They are tried from the undecided entry on, if that is damaged; and
+        before anything is given up, wherever they are.
         """
-        damaged = self._machine.refuted_from(found.entry_id)
-        if found.entry_id not in damaged:
+        first = found.entry_id if isinstance(found, Undecided) else found.first_recovered
+        damaged = self._machine.refuted_from(first)
+        if not damaged or (self._not_gone is None and first not in damaged):
             return False
         rescued: set[EntryId] = set()
         for replica, told, known in crosswise(list(self._replicas.values()), damaged):
@@ -317,7 +355,7 @@ class LedgerRecovery:
                 read = replica.read(wanted, told).found
                 rescued.update(EntryId(entry.entry_id) for entry in read)
         self._machine.rescue(rescued)
-        return found.entry_id in rescued
+        return bool(rescued)
 
     # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
 
@@ -378,7 +416,8 @@ class LedgerRecovery:
                     _hold(holders, entries, position)
                     break
                 failures[bookie] = error.message
-        self._check_ack_quorum(holders, failures)
+        if not decision.given_up:  # else there may be no Qa bookies left; what exists is kept
+            self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
     def _copy(self, entries: tuple[EntryId, ...], target: Replica) -> BookKeeperError | None:
@@ -455,6 +494,12 @@ class LedgerRecovery:
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
+        mark: dict[str, bytes] = {}
+        if decision.given_up:
+            assert self._accepting is not None, "nothing is given up unless a person says so"
+            untold = tuple(self._machine.untold)
+            loss = replace(self._accepting, gone=untold, missing=decision.given_up)
+            mark[ACCEPTED_LOSS] = loss.encode()
 
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
@@ -464,7 +509,7 @@ class LedgerRecovery:
             if ensemble != self.ensemble:
                 renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
                 old = with_incarnations(renewed, self._joined)
-            return old.closed(last, length)
+            return old.with_custom(**mark).closed(last, length)
 
         return close
 
@@ -485,14 +530,16 @@ class LedgerRecovery:
         )
 
     def _length_at(self, last: EntryId) -> int:
-        if last == NO_ENTRY:
-            return 0
         for tail in self._tails.values():
             length = tail.entries.length_after(last)
             if length is not None:
                 return length
-        fetcher = Fetcher(self._context, self._ledger)
-        return next(iter(fetcher.fetch(last, last))).length_after
+        if last == NO_ENTRY:
+            return 0
+        may_be_lost = self._not_gone is not None  # then one of the entries before it says about
+        first = EntryId(max(0, last - 99)) if may_be_lost else last
+        found = Fetcher(self._context, self._ledger, skip_lost=may_be_lost).fetch(first, last)
+        return max((stored.length_after for stored in found), default=0)
 
     def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
         answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
@@ -501,11 +548,20 @@ class LedgerRecovery:
             why, blockers = self._unfenced(found)
         else:
             why = f"whether entry {found.entry_id} exists cannot be decided. Its write set answered"
+        rest = (
+            "If their disks are gone for good: `spark-bookkeeper ledger recover "
+            f"{self._ledger.ledger_id} --accept-loss` says what may be missing, and asks"
+        )
+        if self._not_gone is not None:
+            untold = [bookie for bookie in self._machine.untold if bookie in self._not_gone]
+            kept = (f"\n  {bookie}: {self._not_gone[bookie]}" for bookie in untold)
+            rest = f"Nothing was given up:{''.join(kept)}"
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
             f"{answers}\n"
             f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
-            "and nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            "and nothing is lost; do not delete it, and do not format a bookie to make it answer. "
+            f"{rest}",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             answers=dict(found.answers),
@@ -534,8 +590,8 @@ class LedgerRecovery:
         return why, f"enough of {', '.join(found.blockers)}"
 
 
-def _fenced(replica: Replica) -> tuple[Replica, LedgerTail]:
-    return replica, replica.fence()
+def _asked(replica: Replica, ask: Callable[[Replica], LedgerTail]) -> tuple[Replica, LedgerTail]:
+    return replica, ask(replica)
 
 
 def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:

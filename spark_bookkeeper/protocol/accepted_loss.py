@@ -1,0 +1,98 @@
+"""A loss that a person accepted, so that a ledger could be closed at what is left of it.
+
+A mark in the ledger's metadata says from then on what may be missing (decision 0056).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.stored_json import decoded, number, text
+
+ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
+"""The key of custom metadata that holds an ``AcceptedLoss``."""
+
+SHOWN: Final = 10
+"""Ranges that a text has; of a DataFrame that is striped, each fourth entry may be one."""
+
+EntrySpan = tuple[EntryId, "EntryId | None"]
+"""The first and the last entry of a range; ``None``: nobody knows how far it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """Who accepts that entries are lost, with which bookies, and in the end which."""
+
+    accepted_by: str
+    accepted_at_ms: int
+    gone: tuple[BookieId, ...]
+    """Before a ledger is closed, bookies that the person names as gone for good; afterwards those
+    that something was lost with."""
+    missing: tuple[EntrySpan, ...] = ()
+    """Entries that they alone can have had, ascending. Only the last range may have no end."""
+
+    def __str__(self) -> str:
+        spans = [f"{first}..{'' if last is None else last}" for first, last in self.missing]
+        if len(spans) > SHOWN:
+            spans[SHOWN - 2 : -1] = [f"{len(spans) - SHOWN + 1:,} ranges more"]
+        lost = f"entries {', '.join(spans)} may be missing, lost with {', '.join(self.gone)}"
+        return f"{lost}; accepted by {self.accepted_by}"
+
+    def has_hole(self, entry_id: EntryId) -> bool:
+        """Whether nobody is to look for an entry before the ledger's end any more."""
+        at = bisect_right(self.missing, entry_id, key=itemgetter(0))  # there may be thousands
+        last = self.missing[at - 1][1] if at else None
+        return last is not None and entry_id <= last
+
+    def encode(self) -> bytes:
+        """One JSON object, for people too."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+
+def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
+    """What was given up of a ledger; ``None``: nothing. A mark that was damaged says: anything."""
+    if ACCEPTED_LOSS not in custom_metadata:
+        return None
+    try:
+        return decoded(custom_metadata[ACCEPTED_LOSS], _accepted_loss)
+    except ValueError:
+        unknown = f"nobody knows whom: {ACCEPTED_LOSS} in its metadata cannot be decoded"
+        return AcceptedLoss(unknown, 0, (), ((EntryId(0), None),))
+
+
+def _accepted_loss(values: Any) -> AcceptedLoss:
+    missing = tuple(
+        (EntryId(number(first)), None if last is None else EntryId(number(last)))
+        for first, last in values["missing"]
+    )
+    gone = tuple(BookieId(text(bookie)) for bookie in values["gone"])
+    at_ms = number(values["accepted_at_ms"])
+    return AcceptedLoss(text(values["accepted_by"]), at_ms, gone, missing)
+
+
+def not_gone(
+    ensemble: Iterable[BookieId],
+    replaced: Collection[BookieId],
+    named: Collection[BookieId],
+    answered: Collection[BookieId],
+    registered: Collection[BookieId],
+) -> dict[BookieId, str]:
+    """The bookies of an ensemble of which nothing is given up, and why.
+
+    One that was formatted again has lost all. One that is away has to be named, and one that is
+    registered may answer yet. If one that answers is named, what it cannot read is given up.
+    """
+    kept: dict[BookieId, str] = {}
+    for bookie in ensemble:
+        if bookie not in (*replaced, *named):
+            why = "it answers" if bookie in answered else "it may be away only"
+            kept[bookie] = f"{why}. If what it had is gone for good, name it: --gone {bookie}"
+        elif bookie not in (*replaced, *answered) and bookie in registered:
+            kept[bookie] = "it is registered and may answer yet. Stop its agent for good before"
+    return kept
