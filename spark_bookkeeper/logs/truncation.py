@@ -29,8 +29,8 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
-from spark_bookkeeper.protocol.log import LogHead
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.log import NOWHERE, LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 _log = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
     gone = _going(context, head, listed, before)
     if gone:
         # Right behind the last one that goes, so that whoever has read it knows that he lost none.
-        begins_at = LedgerId(gone[-1] + 1)
+        begins_at, end = LedgerId(gone[-1] + 1), _end_of(context, gone)
         head = logs.change_log(
-            context.store.registers, name, nonce, lambda old: old.truncated(begins_at)
+            context.store.registers, name, nonce, lambda old: old.truncated(begins_at, end)
         )
     return finish(context, name, head)
 
@@ -78,6 +78,18 @@ def _going(
     if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
         gone.pop()  # those before it are closed: one-open-ledger-per-log
     return gone
+
+
+def _end_of(context: ClientContext, ledgers: Sequence[LedgerId]) -> Position | None:
+    """Behind the last entry of closed ledgers; see ``LogHead.truncated``."""
+    for ledger_id in reversed(ledgers):
+        try:
+            last = context.store.read_ledger(ledger_id).value.last_entry_id
+        except (NoSuchLedgerError, MetadataFormatError):
+            return None
+        if last != NO_ENTRY:
+            return None if last is None else Position(ledger_id, EntryId(last + 1))
+    return NOWHERE
 
 
 def _left(context: ClientContext, name: str, head: LogHead) -> tuple[LogHead, list[LedgerId]]:

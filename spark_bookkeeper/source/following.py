@@ -220,30 +220,32 @@ class FollowedLog:
         found = []
         for ledger_id, metadata in self._context.store.read_ledgers(wanted):
             if metadata is None:
-                self._gone(ledger_id)
+                self._gone(max(start, Position(ledger_id, EntryId(0))))
                 continue
             if not isinstance(metadata, Versioned):
                 raise metadata
             found.append(Ledger.of(ledger_id, metadata.value))
         return found
 
-    def _gone(self, ledger_id: LedgerId) -> None:
+    def _gone(self, place: Position) -> None:
         """A ledger that is to be read is not there: truncated meanwhile, or somebody deleted it."""
-        place = Position(ledger_id, EntryId(0))
         head = self._head()
-        if ledger_id < head.begins_at:
+        if place.ledger_id < head.begins_at:
             self._passed_over(place, head)
             return
         text = (
-            f"ledger {ledger_id} of log {self.name!r}, which is to be read next, was deleted by "
-            "somebody. With failOnDataLoss=false the stream goes on behind it"
+            f"ledger {place.ledger_id} of log {self.name!r}, which is to be read next, was deleted "
+            "by somebody. With failOnDataLoss=false the stream goes on behind it"
         )
         if self._options.fail_on_data_loss:
             raise data_loss(text, place)
         _log.warning("passed over: %s", text)
 
     def _passed_over(self, start: Position, head: LogHead) -> Position:
-        """Where a stream goes on whose next entry was truncated. Raises ``DataLossError``."""
+        """Where a stream goes on whose ledger was truncated. Raises ``DataLossError``."""
+        found = head.resumed(start)
+        if found is not None:
+            return found
         text = (
             f"log {self.name!r} was truncated: it begins at ledger {head.begins_at} now, and "
             f"{start.ledger_id}:{start.entry_id} was to be read next. What was between is lost, if "

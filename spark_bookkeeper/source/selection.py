@@ -97,7 +97,7 @@ class Selection:
         if start == LATEST or end == EARLIEST:
             return []
         may_miss = not self.options.fail_on_data_loss
-        if isinstance(start, Position) and start.ledger_id < head.begins_at and not may_miss:
+        if isinstance(start, Position) and head.resumed(start) is None and not may_miss:
             raise truncated(name, start.ledger_id, head.begins_at)
         is_suspect = is_reversed(self.options.starting_offsets, self.options.ending_offsets)
         if is_suspect and self._between(name, head, end, start):
