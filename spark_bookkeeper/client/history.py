@@ -93,12 +93,12 @@ def _fences(
         return  # another client's ledger, which is fenced otherwise
     fenced: dict[str, list[BookieId]] = {}
     for bookie in metadata.last_fragment.ensemble:
-        kinds = {slot["kind"] for slot in slot_rows(context, ledger, bookie)}
-        if "FENCE" not in kinds:
+        kinds = {slot["slot"]: slot["kind"] for slot in slot_rows(context, ledger, bookie)}
+        if "FENCE" not in kinds.values():
             continue
         if metadata.is_closed and found.version == 1:  # its creation and its end, with none between
             by = "by compaction, after its writer had closed it"
-        elif metadata.is_closed and kinds == {"FENCE"}:
+        elif 0 not in kinds:  # compaction removed what was below
             by = "by a recovery, or by compaction after its end: nobody keeps which"
         else:
             by = "by a recovery or a deletion; from then on its writer could add nothing"

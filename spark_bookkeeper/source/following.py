@@ -234,8 +234,9 @@ class FollowedLog:
             self._passed_over(place, head)
             return
         text = (
-            f"ledger {place.ledger_id} of log {self.name!r}, which is to be read next, was deleted "
-            "by somebody. With failOnDataLoss=false the stream goes on behind it"
+            f"ledger {place.ledger_id} of log {self.name!r}, which is to be read from entry "
+            f"{place.entry_id} on, was deleted by somebody. With failOnDataLoss=false the stream "
+            "goes on behind it"
         )
         if self._options.fail_on_data_loss:
             raise data_loss(text, place)

@@ -98,7 +98,7 @@ class Selection:
             return []
         may_miss = not self.options.fail_on_data_loss
         if isinstance(start, Position) and head.resumed(start) is None and not may_miss:
-            raise truncated(name, start.ledger_id, head.begins_at)
+            raise truncated(name, start, head.begins_at)
         is_suspect = is_reversed(self.options.starting_offsets, self.options.ending_offsets)
         if is_suspect and self._between(name, head, end, start):
             raise begins_behind_its_end()
@@ -253,9 +253,10 @@ def open_ledgers(
     for ledger_id, metadata in context.store.read_ledgers(list(ids)):
         if metadata is None:
             if options.fail_on_data_loss:
+                of_log = "" if options.log is None else f" of log {options.log!r}"
                 raise NoSuchLedgerError(
-                    f"there is no ledger {ledger_id}: it was deleted, or never existed. With "
-                    "failOnDataLoss=false the others are read without it",
+                    f"there is no ledger {ledger_id}{of_log}: it was deleted, or never existed. "
+                    "With failOnDataLoss=false the others are read without it",
                     ledger_id=ledger_id,
                 )
             continue
@@ -296,14 +297,14 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return made
 
 
-def truncated(log: str, asked: LedgerId, begins_at: LedgerId) -> DataLossError:
+def truncated(log: str, start: Position, begins_at: LedgerId) -> DataLossError:
     """What was to be read of a log is no longer in it."""
     return DataLossError(
-        f"log {log!r} was truncated: ledger {asked}, where the read was to begin, is no longer in "
-        f"it, and it begins at ledger {begins_at} now. With failOnDataLoss=false the read goes on "
-        "from there",
-        ledger_id=asked,
-        entry_id=NO_ENTRY,
+        f"log {log!r} was truncated: what it had from {start.ledger_id}:{start.entry_id} on, where "
+        f"the read was to begin, up to ledger {begins_at}, where it begins now, is deleted. With "
+        "failOnDataLoss=false the read goes on from there",
+        ledger_id=start.ledger_id,
+        entry_id=start.entry_id,
     )
 
 
