@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.errors import (
@@ -199,7 +200,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     return deleted
 
 
-def delete(context: ClientContext, name: str) -> None:
+def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = None) -> None:
     """Delete a log with all its ledgers; one that is not there counts as deleted.
 
     Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
@@ -214,11 +215,16 @@ def delete(context: ClientContext, name: str) -> None:
     head = logs.find_log(context.store.registers, name)
     if head is not None:
         _mark_deleted(context, name, head)
-    finish_deletion(context, name)
+    finish_deletion(context, name, deleted)
 
 
-def finish_deletion(context: ClientContext, name: str) -> None:
+def finish_deletion(
+    context: ClientContext, name: str, deleted: list[Deletion] | None = None
+) -> None:
     """Delete the ledgers that a log has still, if it was deleted; nothing else.
+
+    Args:
+        deleted: takes those that went, also where it fails.
 
     Raises what ``delete`` does, after all that can be deleted is.
     """
@@ -236,7 +242,9 @@ def finish_deletion(context: ClientContext, name: str) -> None:
         nonlocal stays
         for ledger_id in found:
             try:
-                lifecycle.delete_ledger(context, ledger_id)
+                gone = lifecycle.delete_ledger(context, ledger_id)
+                if deleted is not None and gone.state is not None:
+                    deleted.append(gone)
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 

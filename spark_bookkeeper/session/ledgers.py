@@ -19,6 +19,7 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entries_table
+from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.replication.runner import LocalRunner, Progress
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import digest_type_of, ids_of
@@ -150,13 +151,17 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
             of its bookies could be fenced to be certain that it is stopped.
 
     Returns:
-        the state it was found in, and which bookies could not be fenced.
+        the state it was found in, its size, and which bookies could not be fenced. ``jobs()`` keeps
+        by whom and when it was deleted.
 
     Raises:
         InvalidArgumentError: its writer lives, or may live; the message says who that is.
         RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
     """
-    return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+    gone = lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+    if gone.state is not None:
+        note_deletion(self.context, "delete_ledger", f"ledger {gone.ledger_id}", [gone])
+    return gone
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:

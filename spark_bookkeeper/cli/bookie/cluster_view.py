@@ -35,7 +35,7 @@ GIB = 1 << 30
 @click.pass_obj
 def list_(settings: Settings, access: Access, state: str | None) -> int:
     """List every bookie that is known: alive, or named by a cookie or a ledger."""
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         rows = [r for r in bookie_rows(bk.context) if state is None or r["state"] == state]
 
     def show() -> None:

@@ -132,7 +132,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 
     Exit code 1 when any replica is missing, damaged, or unlike another.
     """
-    with looking(settings, access) as bk, settings.output.progress("reading every replica"):
+    with looking(settings, access, "reading every replica") as bk:
         rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
     entries: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in rows:

@@ -123,7 +123,7 @@ class Output:
         )
 
     def progress(
-        self, what: str, total: float | None = None, unit: str = ""
+        self, what: str = "reading ledger metadata", total: float | None = None, unit: str = ""
     ) -> AbstractContextManager[Progress]:
         """Show how far ``what`` has come while the block runs (``runtime/progress.py``).
 

@@ -1,0 +1,84 @@
+"""What is destroyed by a command: shown before with its size, noted afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.cli.conftest import Call
+
+
+def jobs(cluster: LocalCluster) -> dict[str, dict[str, Any]]:
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        return {row["job"]: row for row in bk.jobs_arrow().to_pylist()}
+
+
+def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    made = call_own("ledger", "append", numbers, "--json").json["ledger_id"]
+    call_own("log", "create", "orders")
+    listed = call_own("log", "append", "orders", numbers, "--json").json["ledger_id"]
+    size = call_own("ledger", "show", made, "--json").json["length_bytes"]
+    name = call_own("cluster", "info", "--json").json["instance_id"]
+    bookie = own_cluster.add_bookie()
+    own_cluster.stop_bookie(bookie)
+    root = own_cluster.root_of(bookie)
+
+    one = call_own("ledger", "delete", made, "--dry-run", "--json").json
+    assert f"1 ledger with {size} bytes" in call_own("ledger", "delete", made, "--dry-run").out
+    log = call_own("log", "delete", "orders", "--dry-run", "--json").json
+    of_bookie = call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--dry-run")
+    whole = call_own("cluster", "nuke", "--instance-id", name, "--force", "--dry-run", "--json")
+
+    assert [(each["ledger_id"], each["length_bytes"]) for each in one["planned"]] == [(made, size)]
+    assert [each["ledger_id"] for each in log["planned"]] == [listed]
+    assert "0 ledger directories of 0 bytes" in of_bookie.err
+    assert (whole.json["ledgers"], whole.json["length_bytes"]) == (2, 2 * size)
+    assert (one["deleted"], log["deleted"], whole.json["instance_id"]) == ([], [], None)
+    assert call_own("log", "delete", "nothing", "--dry-run").code == 2
+    assert call_own("ledger", "show", made).code == call_own("log", "show", "orders").code == 0
+    assert jobs(own_cluster) == {}
+
+    call_own("ledger", "delete", made, "--yes")
+    call_own("log", "delete", "orders", "--yes")
+    call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--yes")
+    noted = jobs(own_cluster)
+
+    assert noted["delete_ledger"]["about"] == f"ledger {made}"
+    assert noted["delete_log"]["about"] == "log orders"
+    assert [noted[job]["bytes"] for job in ("delete_ledger", "delete_log")] == [size, size]
+    assert f"bookie {bookie}: " in noted["format_bookie"]["about"]
+    call_own("cluster", "format", "--instance-id", name, "--force", "--yes")
+    assert jobs(own_cluster)["format_cluster"]["about"] == f"cluster {name}: 0 ledgers"
+
+
+def test_whatever_reads_all_metadata_shows_that_it_is_at_work(
+    own_cluster: LocalCluster, call_own: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    show = Output.progress
+
+    def progress(self: Output, *args: Any, **named: Any) -> Any:
+        shown.append("shown")
+        return show(self, *args, **named)
+
+    monkeypatch.setattr(Output, "progress", progress)
+    bookie = own_cluster.add_bookie()
+    place = ("--bookie-id", bookie, "--root", own_cluster.root_of(bookie))
+    own_cluster.stop_bookie(bookie)
+    commands: list[tuple[object, ...]] = [
+        ("bookie", "show", bookie),
+        ("bookie", "format", *place, "--dry-run"),
+        ("bookie", "format", *place, "--yes"),
+        ("bookie", "cookie", "delete", bookie, "--yes"),
+    ]
+    for command in commands:
+        shown.clear()
+        assert call_own(*command).code == 0
+        assert shown, command
