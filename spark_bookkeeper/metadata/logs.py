@@ -21,7 +21,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Unchanged, Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, Position, parse_log_name
 from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
@@ -291,7 +291,7 @@ def _encoded(head: LogHead | None) -> bytes:
         "is_deleted": head.is_deleted,
     }
     if head.truncated_end is not None:
-        value["truncated_end"] = [head.truncated_end.ledger_id, head.truncated_end.entry_id]
+        value["truncated_end"] = str(head.truncated_end)
     if head.transactions.last:
         value["transactions"] = [[t.app_id, t.version, t.ledger_id] for t in head.transactions.last]
         value["rows"] = [t.rows for t in head.transactions.last]  # earlier versions leave it out
@@ -312,7 +312,9 @@ def _decoded(data: bytes, path: str) -> LogHead:
             recent=tuple(parse_ledger_id(ledger) for ledger in value["recent"]),
             begins_at=parse_ledger_id(value["begins_at"]),
             deleted_below=parse_ledger_id(value["deleted_below"]),
-            truncated_end=_position(*value.get("truncated_end", ())),
+            truncated_end=Position.parse(value["truncated_end"])
+            if "truncated_end" in value
+            else None,
             is_deleted=bool(value["is_deleted"]),
             transactions=Transactions(
                 tuple(
@@ -329,13 +331,6 @@ def _chunk(name: object, first: object, last: object, count: object) -> Chunk:
     if not isinstance(name, str) or not _CHUNK_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a chunk")  # it becomes a path
     return Chunk(name, parse_ledger_id(first), parse_ledger_id(last), whole_number("count", count))
-
-
-def _position(ledger_id: object = None, entry_id: object = None) -> Position | None:
-    if ledger_id is None:
-        return None
-    entry = EntryId(whole_number("truncated_end", entry_id, 0))
-    return Position(parse_ledger_id(ledger_id), entry)
 
 
 def _committed(app_id: object, version: object, ledger_id: object, rows: object) -> Committed:

@@ -113,7 +113,7 @@ JUNK = [
 
 JUNK += [
     json.dumps(json.loads(JUNK[-1]) | {"recent": [], "truncated_end": end}).encode()
-    for end in (7, [1], [-1, 0], [1, "x"], [1, 2, 3])
+    for end in (7, None, [1], "", "x:1", "-1:0", f"{2**63}:0")
 ]
 
 

@@ -75,13 +75,18 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
     show_default=True,
     help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
 )
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
 @work_options(engine="either")
-def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
+def check(
+    work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None
+) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
     report = work.run(
         "checking ledgers",
-        lambda bk, _, progress: bk.check_ledgers(wanted, percentage=percentage, progress=progress),
+        lambda bk, _, progress: bk.check_ledgers(
+            wanted, percentage=percentage, bytes_per_second=bytes_per_second, progress=progress
+        ),
         before=lambda bk: refuse_unknown(bk, wanted),
         unit="ledgers",
     )
