@@ -134,7 +134,7 @@ class Auditor:
         Raises:
             BookKeeperError: something could not be done, and is to be tried again.
         """
-        self._show()
+        self._show()  # not beside the checks, which may take hours
         tree = self._context.store.underreplication
         if not tree.is_enabled(changed):
             self._bookies = (
@@ -378,10 +378,7 @@ class Auditor:
             self._switch_seen_at = now  # not when it raises: whoever asks next is to hear it too
 
     def _show(self) -> None:
-        """What is known, as gauges: also what was found by the auditor before this one.
-
-        Not beside the checks, which may take hours.
-        """
+        """What is known, as gauges: also what was found by the auditor before this one."""
         store, metrics = self._context.store, self._context.metrics
         now = self._context.runtime.now()
         try:

@@ -15,7 +15,6 @@ from spark_bookkeeper.cluster.clearing import (
     contents_of,
 )
 from spark_bookkeeper.replication.recent_jobs import note_deletion
-from spark_bookkeeper.replication.report import counted
 
 _instance = click.option(
     "--instance-id", required=True, metavar="ID", help="Of this cluster; `cluster info` shows it."
@@ -73,8 +72,8 @@ def _clear(work: Work, instance_id: str, *, begins_again: bool, is_forced: bool)
                     store, instance_id, begins_again=begins_again, is_forced=is_forced
                 )
         if made is not None:  # of one that is gone there is no place for it
-            what = f"cluster {contents.instance_id}: {counted(contents.ledgers, 'ledger')}"
-            note_deletion(bk.context, "format_cluster", what)
+            about = f"cluster {contents.instance_id}: {contents.ledgers:,} ledgers"
+            note_deletion(bk.context, "format_cluster", about)
     settings.output.result(
         {
             "metadata_uri": uri,
@@ -109,8 +108,7 @@ def _show(settings: Settings, uri: str, contents: ClusterContents) -> None:
     note(
         f"cluster {contents.instance_id or '(without a name)'} at {uri}: {contents.ledgers:,} "
         f"ledgers of {contents.length_bytes:,} bytes, {contents.tasks:,} of them published as "
-        "under-replicated, "
-        f"{contents.writers:,} being written, {len(contents.cookies)} cookies, "
+        f"under-replicated, {contents.writers:,} being written, {len(contents.cookies)} cookies, "
         f"{len(contents.alive)} bookies alive"
     )
     for cookie in contents.cookies:

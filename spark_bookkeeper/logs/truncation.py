@@ -221,10 +221,8 @@ def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = N
 def finish_deletion(
     context: ClientContext, name: str, deleted: list[Deletion] | None = None
 ) -> None:
-    """Delete the ledgers that a log has still, if it was deleted; nothing else.
-
-    Args:
-        deleted: takes those that went, also where it fails.
+    """Delete the ledgers that a log has still, if it was deleted; nothing else. ``deleted`` takes
+    those that went, also where it fails.
 
     Raises what ``delete`` does, after all that can be deleted is.
     """

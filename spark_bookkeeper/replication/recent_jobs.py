@@ -174,9 +174,8 @@ def note_deletion(
     """Note what this process deleted just now."""
     tally = Tally()
     for each in ledgers:
-        size = each.length_bytes or 0
-        tally.add(Row(each.ledger_id, "delete", Outcome.DELETED, bytes=size))
-    add_note(context, job, str(WriterInfo.of_this_process()), 0.0, tally, about)
+        tally.add(Row(each.ledger_id, "delete", Outcome.DELETED, bytes=each.length_bytes or 0))
+    add_note(context, job, str(WriterInfo.of_this_process()), 0.0, tally, without_passwords(about))
 
 
 def add_note(
@@ -187,9 +186,7 @@ def add_note(
         now_ms = context.cluster_ms()
         started_ms = now_ms - round(took_seconds * 1000)
         token = context.runtime.token()
-        new = tally.on(
-            JobNote(token, job, by, started_ms, now_ms, without_passwords(about) or None, now_ms)
-        )
+        new = tally.on(JobNote(token, job, by, started_ms, now_ms, about or None, now_ms))
         _change(context.store.registers, _joining(new))
 
 

@@ -30,7 +30,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
 from spark_bookkeeper.cluster.sharing import place_of
 from spark_bookkeeper.errors import UnsuitableStorageError
@@ -147,11 +147,10 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
 def _what_goes(store: MetadataStore, storage: Storage, name: BookieId) -> str:
     found, directories = marker_of(storage), ledger_directories(storage)
     size = sum(map(FileBookie(storage).space_of, filter(None, map(ledger_of, directories))))
+    holds = f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie"
     return (
-        f"{storage.uri} holds "
-        + (f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie")
-        + f", {len(directories)} ledger directories of {size:,} bytes; "
-        f"{len(ledgers_that_name(store, name))} ledgers of the cluster count on bookie {name}"
+        f"{storage.uri} holds {holds}, {len(directories)} ledger directories of {size:,} bytes; "
+        f"{len(dependents_of(store, name).ledger_ids)} ledgers of the cluster count on it"
     )
 
 

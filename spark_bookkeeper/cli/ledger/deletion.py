@@ -57,19 +57,16 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
             left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
         todo = [ledger_id for ledger_id in there if ledger_id not in left]
         planned = planned_deletions(bk.context, todo) if dry_run else []
-        if todo and not work.yes and not dry_run:
+        todo = [] if dry_run else todo
+        if todo and not work.yes:
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
-        deleted, failed = _delete(
-            settings, bk, [] if dry_run else todo, even_if_alive=even_if_alive
-        )
+        deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
     def show() -> None:
-        if dry_run:
-            settings.output.say(would_go(planned))
-        else:
-            settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}")
+        done = f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"
+        settings.output.say(would_go(planned) if dry_run else done)
         for ledger_id, bookies in not_fenced.items():
             settings.output.say(f"not fenced before ledger {ledger_id} was deleted:")
             for bookie, why in bookies.items():
