@@ -247,10 +247,13 @@ class FollowedLog:
         found = head.resumed(start)
         if found is not None:
             return found
+        end, lost = head.truncated_end, "What was between is lost, if there was anything"
+        if end is not None and start < end:
+            lost = f"What it had from there to {end.ledger_id}:{end.entry_id - 1} is lost"
         text = (
             f"log {self.name!r} was truncated: it begins at ledger {head.begins_at} now, and "
-            f"{start.ledger_id}:{start.entry_id} was to be read next. What was between is lost, if "
-            "there was anything. With failOnDataLoss=false the stream goes on from there"
+            f"{start.ledger_id}:{start.entry_id} was to be read next. {lost}. With "
+            "failOnDataLoss=false the stream goes on from the beginning"
         )
         if self._options.fail_on_data_loss:
             raise data_loss(text, start)

@@ -250,6 +250,8 @@ def test_what_was_not_read_and_is_truncated_is_told_by_name(
     with pytest.raises(DataLossError, match="failOnDataLoss=false") as told:
         list(batches(context, follow(context), start))
     assert "'orders' was truncated" in str(told.value)
+    lost = start.position
+    assert f"from there to {lost.ledger_id}:1 is lost" in str(told.value)
 
     lenient = follow(context, log="orders", failOnDataLoss="false")
     assert [p for batch in batches(context, lenient, start) for p in batch] == [b"c"]
