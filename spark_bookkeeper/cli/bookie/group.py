@@ -109,10 +109,8 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
                     "found again"
                 )
             if work.dry_run:
-                settings.output.result(
-                    {"bookie_id": name, "dry_run": True, "would_go": what_goes},
-                    lambda: settings.output.say("all of it would go; nothing was changed"),
-                )
+                value = {"bookie_id": name, "dry_run": True, "would_go": what_goes}
+                settings.output.result(value, lambda: settings.output.say("nothing was changed"))
                 return EXIT_DONE
             if not work.yes:
                 confirm(f"Remove all of it and format bookie {name}?")
