@@ -19,7 +19,6 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entries_table
-from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.replication.runner import LocalRunner, Progress
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import digest_type_of, ids_of
@@ -160,7 +159,7 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     """
     gone = lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
     if gone.state is not None:
-        note_deletion(self.context, "delete_ledger", f"ledger {gone.ledger_id}", [gone])
+        self.note_deleted(gone)
     return gone
 
 

@@ -58,6 +58,20 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     assert jobs(own_cluster)["format_cluster"]["about"] == f"cluster {name}: 0 ledgers"
 
 
+def test_deletions_of_many_threads_are_one_row(own_cluster: LocalCluster) -> None:
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        made = [bk.create_ledger() for _ in range(8)]
+        for writer in made:
+            writer.close()
+        for begun in [bk.delete_ledger_async(writer.ledger_id) for writer in made]:
+            begun.result()
+
+        (row,) = bk.jobs_arrow().to_pylist()
+
+    assert (row["ledgers"], dict(row["outcomes"])) == (8, {"deleted": 8})
+    assert {f"ledger {writer.ledger_id}" for writer in made} == set(row["about"].split(", "))
+
+
 def test_whatever_reads_all_metadata_shows_that_it_is_at_work(
     own_cluster: LocalCluster, call_own: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,19 +157,8 @@ def show(settings: Settings, access: Access, name: str) -> int:
     type=TimeType(),
     help="Those that had ended by then: 2026-11-22T06:30, or 90m (minutes), 12h, 7d, 2w ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def truncate(
-    settings: Settings,
-    access: Access,
-    name: str,
-    before: str | None,
-    times: Sequence[Time],
-    dry_run: bool,
-    yes: bool,
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -> int:
     """Delete the ledgers of a log that lie before a position, or had ended by a time.
 
     Of a time: a ledger goes when its last entry is that old, by the clock of its writer. The
@@ -181,7 +170,7 @@ def truncate(
             "2026-11-22T06:30, or by --older-than 7d"
         )
     position = None if before is None else Position.parse(before)
-    with connected(settings, access) as bk:
+    with connected(work.settings, work.access) as bk:
         opened = bk.open_log(name)
         time = time_of(times[0] if times else None, bk.context.earlier_ms())
         place = position or time
@@ -191,17 +180,17 @@ def truncate(
             where = f"before {before}"
         else:
             where = f"that had ended by {shown_time(time)}"
-        settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
+        work.settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
         deleted: list[LedgerId] = []
-        if doomed and not dry_run:
-            if not yes:
+        if doomed and not work.dry_run:
+            if not work.yes:
                 confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
             deleted = opened.truncate(doomed[-1] + 1)  # what was shown, and no more
-    settings.output.result(
-        {"log": name, "dry_run": dry_run, "planned": doomed, "deleted": deleted},
-        lambda: settings.output.say(
+    work.settings.output.result(
+        {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
+        lambda: work.settings.output.say(
             f"to be deleted: {_listed(doomed)}; nothing was changed"
-            if dry_run
+            if work.dry_run
             else f"deleted: {_listed(deleted)}"
         ),
     )
