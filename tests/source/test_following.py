@@ -208,6 +208,25 @@ def test_a_stream_that_has_read_all_outlives_a_roll_and_a_truncation_between_two
     assert stream.begin(start.position).position == Position(writer.ledger_id, EntryId(0))
 
 
+def test_entries_of_a_ledger_that_somebody_deleted_are_told_as_lost_after_a_truncation(
+    context: ClientContext, log: Log
+) -> None:
+    """Nobody knows any more where it ended."""
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        start = replace(follow(context).front(), position=Position(writer.ledger_id, EntryId(1)))
+        writer.roll()
+        lost = writer.ledger_id
+        writer.append(b"not read")
+        writer.roll()
+        writer.roll()  # the ledger between is empty
+        lifecycle.delete_ledger(context, lost)
+        log.truncate(writer.ledger_id)
+
+    with pytest.raises(DataLossError, match="if there was anything"):
+        list(batches(context, follow(context), start))
+
+
 def test_a_stream_that_has_read_all_of_a_ledger_outlives_its_truncation_while_it_plans(
     ground: Ground, log: Log
 ) -> None:
