@@ -48,7 +48,7 @@ JOINED_SECONDS: Final = 600
 """What a replication worker did within so long is one note, however often it looked for work."""
 
 _ABOUT_MOST: Final = 400
-"""Characters of what joined notes are about: the newest."""
+"""Characters of what notes that may be joined are about: the newest."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -175,7 +175,8 @@ def note_deletion(
     tally = Tally()
     for each in ledgers:
         tally.add(Row(each.ledger_id, "delete", Outcome.DELETED, bytes=each.length_bytes or 0))
-    add_note(context, job, str(WriterInfo.of_this_process()), 0.0, tally, without_passwords(about))
+    about = without_passwords(about)[-_ABOUT_MOST:]
+    add_note(context, job, str(WriterInfo.of_this_process()), 0.0, tally, about)
 
 
 def add_note(
@@ -323,7 +324,7 @@ def _change(
 
 
 def _encode(notes: Sequence[JobNote]) -> bytes:
-    return json.dumps([asdict(note) for note in notes], ensure_ascii=False).encode()
+    return json.dumps([asdict(note) for note in notes], ensure_ascii=False).encode(errors="replace")
 
 
 def _decode(found: Versioned[bytes] | None) -> tuple[JobNote, ...]:

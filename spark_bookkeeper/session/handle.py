@@ -169,14 +169,14 @@ class ClusterHandle(PublicNames):
                 report = noted(self.context, job, about, tell, lambda heard: run(runner, heard))
         return replace(report, frame=self.frames.from_arrow)
 
-    def note_deleted(self, gone: Deletion) -> None:
+    def note_deleted(self, context: ClientContext, gone: Deletion) -> None:
         """Note a ledger among the last jobs, together with those of threads that wait meanwhile."""
         self._deleted.append(gone)
         with self._noting:
             ledgers = [self._deleted.pop(0) for _ in range(len(self._deleted))]
             if ledgers:
                 about = ", ".join(f"ledger {each.ledger_id}" for each in ledgers)
-                note_deletion(self.context, "delete_ledger", about, ledgers)
+                note_deletion(context, "delete_ledger", about, ledgers)
 
     def runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless jobs run here, or there is nothing to run."""

@@ -157,9 +157,10 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
         InvalidArgumentError: its writer lives, or may live; the message says who that is.
         RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
     """
-    gone = lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+    context = self.context  # its note is no error where another thread closes this
+    gone = lifecycle.delete_ledger(context, ledger_id, even_if_alive=even_if_alive)
     if gone.state is not None:
-        self.note_deleted(gone)
+        self.note_deleted(context, gone)
     return gone
 
 

@@ -88,14 +88,15 @@ def delete_log(self: ClusterHandle, name: str, *, dry_run: bool = False) -> list
             as before.
         MetadataFormatError, MetadataUnavailableError: some of its ledgers stay; repeat it.
     """
+    context = self.context  # as of delete_ledger
     if dry_run:
-        return planned_deletions(self.context, self.calls.open_log(name).ledgers())
+        return planned_deletions(context, self.calls.open_log(name).ledgers())
     deleted: list[Deletion] = []
     try:
-        truncation.delete(self.context, name, deleted)
+        truncation.delete(context, name, deleted)
     finally:
         if deleted:
-            note_deletion(self.context, "delete_log", f"log {name}", deleted)
+            note_deletion(context, "delete_log", f"log {name}", deleted)
     return deleted
 
 

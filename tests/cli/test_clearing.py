@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
@@ -70,6 +73,26 @@ def test_deletions_of_many_threads_are_one_row(own_cluster: LocalCluster) -> Non
 
     assert (row["ledgers"], dict(row["outcomes"])) == (8, {"deleted": 8})
     assert {f"ledger {writer.ledger_id}" for writer in made} == set(row["about"].split(", "))
+
+
+def test_who_closes_the_connection_meanwhile_makes_a_deletion_no_error(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = lifecycle.delete_ledger
+
+    def delete_and_close(*args: Any, **named: Any) -> Deletion:
+        gone = delete(*args, **named)
+        bk.close()
+        return gone
+
+    bk = connect_without_spark(own_cluster.metadata_uri)
+    with bk.create_ledger() as writer:
+        pass
+    monkeypatch.setattr(lifecycle, "delete_ledger", delete_and_close)
+
+    assert bk.delete_ledger(writer.ledger_id).state == "CLOSED"
+    with pytest.raises(InvalidArgumentError, match="was closed"):
+        bk.jobs_arrow()
 
 
 def test_whatever_reads_all_metadata_shows_that_it_is_at_work(

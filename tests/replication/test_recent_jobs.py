@@ -210,6 +210,26 @@ def test_deletions_are_noted_together_with_what_was_deleted(ground: Ground) -> N
     assert len(row["about"]) <= 400
 
 
+def test_what_many_threads_deleted_at_once_is_told_in_a_few_words(ground: Ground) -> None:
+    about = ", ".join(f"ledger {number}" for number in range(1000))
+    note_deletion(ground.context, "delete_ledger", about)
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert row["about"].endswith("ledger 998, ledger 999")
+    assert len(row["about"]) <= 400
+
+
+def test_a_program_whose_name_is_no_text_leaves_notes_too(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/jobs/gel\udcf6scht.py"])  # as Python reads Latin-1
+
+    note_deletion(ground.context, "delete_log", "log orders")
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert row["by"].endswith("gel?scht.py")
+
+
 def test_what_a_worker_does_shortly_after_joins_what_it_did(ground: Ground) -> None:
     for _ in range(3):
         tally = Tally()
