@@ -96,22 +96,30 @@ class Selection:
         start, end = self._in_log(name, "starting_offsets"), self._in_log(name, "ending_offsets")
         if start == LATEST or end == EARLIEST:
             return []
+        first = None
+        if isinstance(start, Position):
+            first = min(p.ledger_id for p in (start, end) if isinstance(p, Position))
+        head, listed = list_ledgers(self.context, name, head.nonce, first)
         may_miss = not self.options.fail_on_data_loss
         if isinstance(start, Position) and head.resumed(start) is None and not may_miss:
             raise truncated(name, start, head.begins_at)
+        listed = [ledger for ledger in listed if ledger >= head.begins_at]
         is_suspect = is_reversed(self.options.starting_offsets, self.options.ending_offsets)
-        if is_suspect and self._between(name, head, end, start):
+        if is_suspect and self._between(name, head, listed, end, start):
             raise begins_behind_its_end()
-        return self._between(name, head, start, end)
+        return self._between(name, head, listed, start, end)
 
     def _between(
-        self, name: str, head: LogHead, start: Place | None, end: Place | None
+        self,
+        name: str,
+        head: LogHead,
+        listed: Sequence[LedgerId],
+        start: Place | None,
+        end: Place | None,
     ) -> list[EntryRange]:
-        """What a log has from one place to another, without what was truncated."""
-        first = start.ledger_id if isinstance(start, Position) else None
-        if first is not None and first < head.begins_at:
-            first = None
-        head, listed = list_ledgers(self.context, name, head.nonce, first)
+        """What these ledgers of a log have from one place to another."""
+        if isinstance(start, Position):
+            listed = [ledger for ledger in listed if ledger >= start.ledger_id]
         if isinstance(end, Position):
             listed = [ledger for ledger in listed if ledger <= end.ledger_id]
         password = LogOptions.from_json(name, head.options).password
