@@ -61,6 +61,26 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     assert jobs(own_cluster)["format_cluster"]["about"] == f"cluster {name}: 0 ledgers"
 
 
+def test_a_partition_is_formatted_also_where_its_size_cannot_be_told(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    bookie = own_cluster.add_bookie()
+    own_cluster.stop_bookie(bookie)
+    root = own_cluster.root_of(bookie)
+    command = ("bookie", "format", "--bookie-id", bookie, "--root", root)
+    slots = Path(root, "ledgers", "7-a", "slots")
+    slots.mkdir(parents=True)
+    (slots / "0").write_bytes(b"12345")
+    assert "1 ledger directories of 5 bytes" in call_own(*command, "--dry-run").err
+
+    Path(root, "ledgers", "8-b").touch()
+
+    assert "2 ledger directories of unknown size" in call_own(*command, "--dry-run").err
+    assert slots.exists()
+    assert call_own(*command, "--yes").code == 0
+    assert list(Path(root, "ledgers").iterdir()) == []
+
+
 def test_deletions_of_many_threads_are_one_row(own_cluster: LocalCluster) -> None:
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         made = [bk.create_ledger() for _ in range(8)]

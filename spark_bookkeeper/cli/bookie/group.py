@@ -33,7 +33,7 @@ from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
 from spark_bookkeeper.cluster.sharing import place_of
-from spark_bookkeeper.errors import UnsuitableStorageError
+from spark_bookkeeper.errors import BookieUnavailableError, UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.recent_jobs import note_deletion
@@ -144,10 +144,14 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
 
 def _what_goes(store: MetadataStore, storage: Storage, name: BookieId) -> str:
     found, directories = marker_of(storage), ledger_directories(storage)
-    size = sum(map(FileBookie(storage).space_of, filter(None, map(ledger_of, directories))))
+    keys = filter(None, map(ledger_of, directories))
+    try:
+        size = f"{sum(map(FileBookie(storage).space_of, keys)):,} bytes"
+    except BookieUnavailableError:  # a damaged disk is formatted too
+        size = "unknown size"
     holds = f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie"
     return (
-        f"{storage.uri} holds {holds}, {len(directories)} ledger directories of {size:,} bytes; "
+        f"{storage.uri} holds {holds}, {len(directories)} ledger directories of {size}; "
         f"{len(dependents_of(store, name).ledger_ids)} ledgers of the cluster count on it"
     )
 
