@@ -342,7 +342,8 @@ class ClientMetrics(Metrics):
         buckets=SECONDS,
     )
     published_ledgers = _counter(
-        "auditor_ledgers_published", "Ledgers that audits published as under-replicated"
+        "auditor_ledgers_published",
+        "Ledgers that audits published as under-replicated: each when it lacks one bookie more",
     )
     underreplicated_ledgers = _gauge(
         "auditor_NUM_UNDER_REPLICATED_LEDGERS",

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from spark_bookkeeper.autorecovery.check_results import (
     ABSENT_BOOKIE,
     Found,
-    show_nothing,
     show_results,
     write_result,
 )
@@ -135,6 +134,7 @@ class Auditor:
         Raises:
             BookKeeperError: something could not be done, and is to be tried again.
         """
+        self._show()  # not beside the checks, which may take hours
         tree = self._context.store.underreplication
         if not tree.is_enabled(changed):
             self._bookies = (
@@ -158,9 +158,8 @@ class Auditor:
         """Do the checks of ledgers that are due, if ``can_check``; otherwise as ``step``."""
         if not self._context.store.underreplication.is_enabled(changed) or not self.can_check:
             return _WAIT_MOST_SECONDS
-        self._show()
         try:
-            self._check_ledgers()
+            self._check_ledgers(changed)
         except (DisabledError, EndedError):
             return _WAIT_MOST_SECONDS
         self._tidy()
@@ -248,9 +247,7 @@ class Auditor:
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> AuditReport:
         report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
         self._context.metrics.auditing.observe(report.duration_ms)
-        published = report.marked_ledgers
-        self._context.metrics.published_ledgers.inc(published)
-        _log.info("%s: %d ledgers published", why, published)
+        _log.info("%s: %d ledgers published", why, report.marked_ledgers)
         if report.is_cut_short:  # those that are left are not forgotten
             raise DisabledError(DISABLED)
         _check_whole(report)
@@ -274,7 +271,7 @@ class Auditor:
 
     # The checks
 
-    def _check_ledgers(self) -> None:
+    def _check_ledgers(self, changed: Callable[[], None]) -> None:
         config, context = self._config, self._context
         limit = config.check_bytes_per_second or None
         checks: dict[Check, Callable[[], AuditorCheck]] = {
@@ -298,7 +295,7 @@ class Auditor:
         failure: Exception | None = None
         for check, run in checks.items():
             interval_ms, now_ms = self._interval_ms(check), context.cluster_ms()
-            last = self._checked_at(check)
+            last = self._checked_at(check, changed)
             due = next_check_at(None if last is None else last.value, interval_ms, now_ms)
             if due is None:
                 continue
@@ -331,11 +328,11 @@ class Auditor:
         if failure is not None:
             raise failure
 
-    def _checked_at(self, check: Check) -> Versioned[int] | None:
+    def _checked_at(self, check: Check, changed: Callable[[], None]) -> Versioned[int] | None:
         """When a check was done last; a time that cannot be read is forgotten, so it is due now."""
         tree = self._context.store.underreplication
         try:
-            return tree.checked_at_ms(check)
+            return tree.checked_at_ms(check, changed)
         except MetadataFormatError as error:
             _log.warning("%s is done now: %s", check.name.lower(), error.message)
             tree.forget_checked(check)
@@ -357,7 +354,6 @@ class Auditor:
             write_result(context.store.registers, report.result)
         tree.set_checked_at_ms(check, context.cluster_ms(), last)
         context.metrics.checking[check.name.lower()].observe(report.duration_ms)
-        self._show()
         _log.info("%s: %s", report.job, report.counts or "nothing was found")
 
     def _wait_for(self, check: Check, error: Exception) -> None:
@@ -383,8 +379,6 @@ class Auditor:
 
     def _show(self) -> None:
         """What is known, as gauges: also what was found by the auditor before this one."""
-        if self._is_over():
-            return
         store, metrics = self._context.store, self._context.metrics
         now = self._context.runtime.now()
         try:
@@ -395,8 +389,6 @@ class Auditor:
             show_results(metrics, store.registers)
         except Exception as error:  # noqa: BLE001  (what cannot be shown stops no check)
             _log.warning("gauges are not set: %s", reason_of(error, "showing what checks found"))
-        if self._is_over():  # it ended meanwhile, and whoever ended it has cleared them already
-            show_nothing(metrics)
 
     def _interval_ms(self, check: Check) -> int:
         config = self._config

@@ -169,7 +169,7 @@ class AutorecoveryControl:
         """Have the auditor do its checks of all ledgers now, those whose interval is not 0.
 
         As BookKeeper's ``forceauditchecks`` does it: when they were done last is forgotten, and the
-        auditor looks within a minute.
+        auditor, which watches that, begins at once, or when no bookie is away any more.
 
         Raises:
             InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.

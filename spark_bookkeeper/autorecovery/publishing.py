@@ -238,13 +238,14 @@ def _absent_by(
 
 
 def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
-    """Publish tasks, many at once."""
+    """Publish tasks, many at once. Those that are there already are not counted again."""
     tree, now_ms = context.store.underreplication, context.cluster_ms()
 
-    def mark(each: _Mark) -> None:
-        tree.mark(each.ledger_id, each.missing, now_ms)
+    def mark(each: _Mark) -> bool:
+        return tree.mark(each.ledger_id, each.missing, now_ms)
 
-    context.runtime.map(mark, list(marks), MARKS_AT_ONCE)
+    published = sum(context.runtime.map(mark, list(marks), MARKS_AT_ONCE))
+    context.metrics.published_ledgers.inc(published)
 
 
 def check_enabled(context: ClientContext) -> None:

@@ -19,6 +19,7 @@ from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
+    connected,
     looking,
     opened_store,
 )
@@ -77,7 +78,7 @@ cluster.add_command(nuke)
 @click.pass_obj
 def info(settings: Settings, access: Access) -> int:
     """What the cluster has: bookies by state, ledgers by state, entries, bytes, space."""
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         try:
             instance_id: str | None = bk.context.store.instance_id()
         except MetadataFormatError as error:
@@ -142,7 +143,7 @@ def health(settings: Settings, access: Access) -> int:
     nothing is a problem; 1: something is; 2: the cluster cannot be reached. `doctor` looks at the
     storage of the bookies as well.
     """
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
     settings.output.result(
         found.to_dict(),
@@ -176,27 +177,24 @@ def report(settings: Settings, access: Access, path: Path | None, serve: bool, p
     """
     if (path is None) != serve:
         raise InvalidArgumentError("give either --html FILE or --serve")
-    with looking(settings, access) as bk:
-        if path is not None:
-            with settings.output.progress("looking at the cluster"):
-                text = render(look(bk))
-            try:
-                path.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise InvalidArgumentError(
-                    f"--html {path} cannot be written: {error.strerror or error}; name a file in a "
-                    "directory that is there and may be written. Nothing was changed"
-                ) from error
-            settings.output.result(
-                {"file": str(path)}, lambda: settings.output.say(f"{path} is written")
-            )
-            return EXIT_DONE
-        with served(bk, port) as url:
+    if path is None:
+        with connected(settings, access) as bk, served(bk, port) as url:
             settings.output.result(
                 {"url": url}, lambda: settings.output.say(f"{url}  (Ctrl-C ends)")
             )
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
+        return EXIT_DONE
+    with looking(settings, access, "looking at the cluster") as bk:
+        text = render(look(bk))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"--html {path} cannot be written: {error.strerror or error}; name a file in a "
+            "directory that is there and may be written. Nothing was changed"
+        ) from error
+    settings.output.result({"file": str(path)}, lambda: settings.output.say(f"{path} is written"))
     return EXIT_DONE
 
 
@@ -211,7 +209,7 @@ def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) 
 
     Asks the metadata only. Exit code 1 when there are any.
     """
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         found = bk.safe_to_lose(list(bookie_ids))
 
     def show() -> None:

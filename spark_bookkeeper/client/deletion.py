@@ -11,7 +11,7 @@ after; at the latest where it changes its ensemble or closes (``LedgerStore.watc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
@@ -42,6 +42,8 @@ class Deletion:
     decoded; ``None`` when there was no such ledger."""
     not_fenced: Mapping[BookieId, str] = field(default_factory=dict)
     """Bookies that were not told, with the reason: a writer that lives may still store there."""
+    length_bytes: int | None = None
+    """Of its entries; ``None`` where it was not closed, or not there."""
 
     def _repr_html_(self) -> str:
         told = ", ".join(f"{b}: {why}" for b, why in self.not_fenced.items()) or "none"
@@ -76,7 +78,7 @@ def _delete(context: ClientContext, wanted: LedgerId, *, even_if_alive: bool) ->
         found = store.read_ledger(wanted)
         if found.value.is_closed:
             update.delete_ledger(store, wanted, known=found)
-            return Deletion(wanted, found.value.state.name)
+            return Deletion(wanted, found.value.state.name, length_bytes=found.value.length_bytes)
         if not even_if_alive:
             check_nobody_writes(context, wanted, found.value)
         return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
@@ -87,6 +89,16 @@ def _delete(context: ClientContext, wanted: LedgerId, *, even_if_alive: bool) ->
             raise unreadable(error) from error
         store.delete_ledger(wanted, None)
         return Deletion(wanted, "UNREADABLE")
+
+
+def planned_deletions(context: ClientContext, ledger_ids: Sequence[LedgerId]) -> list[Deletion]:
+    """What deletions of these ledgers would find now; nothing is changed."""
+    return [
+        Deletion(ledger_id, found.value.state.name, length_bytes=found.value.length_bytes)
+        if isinstance(found, Versioned)
+        else Deletion(ledger_id, None if found is None else "UNREADABLE")
+        for ledger_id, found in context.store.read_ledgers(ledger_ids)
+    ]
 
 
 def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:

@@ -18,7 +18,7 @@ from spark_bookkeeper.client.presence import writer_of
 from spark_bookkeeper.client.views import moment, slot_rows
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
 
 HISTORY: Final = pa.schema(
@@ -47,7 +47,7 @@ def history_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
         MetadataFormatError: its metadata cannot be decoded.
     """
     found = context.store.read_ledger(ledger_id)
-    events = [*_of_metadata(found.value), *_fences(context, ledger_id, found.value)]
+    events = [*_of_metadata(found.value), *_fences(context, ledger_id, found)]
     events += _end(found)
     rows = [{"ledger_id": ledger_id, "step": step, **event} for step, event in enumerate(events)]
     return pa.Table.from_pylist(rows, schema=HISTORY)
@@ -83,24 +83,28 @@ def _changed(before: Fragment, after: Fragment) -> str:
 
 
 def _fences(
-    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata
+    context: ClientContext, ledger_id: LedgerId, found: Versioned[LedgerMetadata]
 ) -> Iterator[dict[str, Any]]:
-    """The bookies that are fenced now; nobody keeps who did it."""
+    """The bookies that are fenced now. Nobody keeps who did it: it is told by what is around it."""
+    metadata = found.value
     try:
         ledger = Ledger.of(ledger_id, metadata)
     except MetadataFormatError:
         return  # another client's ledger, which is fenced otherwise
-    fenced = [
-        bookie
-        for bookie in metadata.last_fragment.ensemble
-        if any(slot["kind"] == "FENCE" for slot in slot_rows(context, ledger, bookie))
-    ]
-    if fenced:
-        yield {
-            "event": "fenced",
-            "bookies": fenced,
-            "detail": "by a recovery or a deletion; from then on its writer could add nothing",
-        }
+    fenced: dict[str, list[BookieId]] = {}
+    for bookie in metadata.last_fragment.ensemble:
+        kinds = {slot["slot"]: slot["kind"] for slot in slot_rows(context, ledger, bookie)}
+        if "FENCE" not in kinds.values():
+            continue
+        if metadata.is_closed and found.version == 1:  # its creation and its end, with none between
+            by = "by compaction, after its writer had closed it"
+        elif 0 not in kinds:  # compaction removed what was below
+            by = "by a recovery, or by compaction after its end: nobody keeps which"
+        else:
+            by = "by a recovery or a deletion; from then on its writer could add nothing"
+        fenced.setdefault(by, []).append(bookie)
+    for by, bookies in fenced.items():
+        yield {"event": "fenced", "bookies": bookies, "detail": by}
 
 
 def _end(found: Versioned[LedgerMetadata]) -> Sequence[dict[str, Any]]:

@@ -127,6 +127,12 @@ class Ledger:
             )
 
 
+def log_of(metadata: LedgerMetadata) -> str | None:
+    """The log that a ledger was made for."""
+    name = metadata.custom_metadata.get(LOG)
+    return None if name is None else name.decode("utf-8", "replace")
+
+
 @dataclass(frozen=True, slots=True)
 class EntryRange:
     """The entries ``first .. last`` of a ledger, for readers in other processes."""

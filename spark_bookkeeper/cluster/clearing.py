@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.store import Cookie, MetadataStore
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 
 
@@ -21,6 +21,8 @@ class ClusterContents:
     instance_id: str | None
     """``None``: what stands there is no name of a cluster."""
     ledgers: int
+    length_bytes: int
+    """Of the entries of those that are closed."""
     tasks: int
     """Ledgers that are published as under-replicated."""
     cookies: tuple[Cookie, ...]
@@ -36,9 +38,14 @@ def contents_of(store: MetadataStore) -> ClusterContents:
         instance_id: str | None = store.instance_id()
     except MetadataFormatError:
         instance_id = None
+    sizes = [
+        found.value.length_bytes or 0 if isinstance(found, Versioned) else 0
+        for _, found in store.read_ledgers(store.ledger_ids())
+    ]
     return ClusterContents(
         instance_id,
-        sum(1 for _ in store.ledger_ids()),
+        len(sizes),
+        sum(sizes),
         sum(1 for _ in store.underreplication.ledger_ids()),
         tuple(cookie.value for cookie in store.cookies()),
         tuple(live.bookie_id for live in store.registrations()),

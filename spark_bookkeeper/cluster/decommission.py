@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.cookies import forget_bookie
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId
@@ -166,7 +166,7 @@ def _emptied(
     report = recover_bookie(context, runner, wish, dry_run=dry_run, progress=progress)
     rows = Spool(report.rows)
     took_ms = report.duration_ms
-    remaining = ledgers_that_name(context.store, bookie)
+    remaining = dependents_of(context.store, bookie).ledger_ids
     for _ in range(ROUNDS_MAX):
         if dry_run or not remaining or report.unfinished:
             break
@@ -176,7 +176,7 @@ def _emptied(
             break
         rows.extend(report.rows)
         took_ms += report.duration_ms
-        remaining = ledgers_that_name(context.store, bookie)
+        remaining = dependents_of(context.store, bookie).ledger_ids
     return DecommissionReport(
         report.job,
         report_rows(rows),

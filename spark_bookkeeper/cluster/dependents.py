@@ -35,7 +35,7 @@ class Dependents:
 
 
 def dependents_of(store: MetadataStore, bookie_id: BookieId) -> Dependents:
-    """Who counts on a bookie, or may; reads all ledgers' metadata."""
+    """Who counts on a bookie, or may, ascending; reads all ledgers' metadata."""
     naming: list[LedgerId] = []
     undecodable: list[LedgerId] = []
     first_error: MetadataFormatError | None = None
@@ -46,11 +46,3 @@ def dependents_of(store: MetadataStore, bookie_id: BookieId) -> Dependents:
             undecodable.append(ledger_id)
             first_error = first_error or found
     return Dependents(naming, undecodable, first_error)
-
-
-def ledgers_that_name(store: MetadataStore, bookie_id: BookieId) -> Sequence[LedgerId]:
-    """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata.
-
-    One that cannot be decoded is left out: who forgets or removes anything asks ``dependents_of``.
-    """
-    return dependents_of(store, bookie_id).ledger_ids

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import LOG, LOG_LABEL
+from spark_bookkeeper.client.ledger import LOG, LOG_LABEL, log_of
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
 from spark_bookkeeper.client.views import UNREADABLE, moment
@@ -78,7 +78,7 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger
         if isinstance(metadata, MetadataFormatError):
             known[ledger_id] = OwnedLedger(None, None, None)
             continue
-        log = _log_of(metadata)
+        log = log_of(metadata)
         unowned = None
         if ledger_id not in in_logs and writer not in ("lives", "unknown") and is_free(metadata):
             if log is None:
@@ -140,8 +140,3 @@ def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
             "log": known.log,
             "reason": known.unowned,
         }
-
-
-def _log_of(metadata: LedgerMetadata) -> str | None:
-    name = metadata.custom_metadata.get(LOG)
-    return None if name is None else name.decode("utf-8", "replace")

@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.protocol.log import Position, parse_log_name
+from spark_bookkeeper.protocol.log import LogHead, Position, parse_log_name
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def consumers_table(context: ClientContext, log: str) -> pa.Table:
     least = max(head.begins_at, min(each.position.ledger_id for each in found))
     head, listed = list_ledgers(context, log, head.nonce, least)
     extents = _extents(context, [ledger for ledger in listed if ledger >= head.begins_at])
-    rows = [_row(context, log, each, head.begins_at, extents) for each in found]
+    rows = [_row(context, log, each, head, extents) for each in found]
     return pa.Table.from_pylist(rows, schema=CONSUMERS)
 
 
@@ -164,7 +164,7 @@ def _row(
     context: ClientContext,
     log: str,
     consumer: Consumer,
-    begins_at: LedgerId,
+    head: LogHead,
     extents: Sequence[_Extent],
 ) -> dict[str, Any]:
     position = consumer.position
@@ -191,7 +191,7 @@ def _row(
         "entries_behind": entries,
         "bytes_behind": round(size),
         "seconds_behind": 0.0 if next_entry is None else _age(context, *next_entry),
-        "is_truncated": position.ledger_id < begins_at,
+        "is_truncated": head.resumed(position) is None,
     }
 
 

@@ -489,6 +489,9 @@ class Log(PublicNames):
                 else:
                     reader = self._open(ledger_id)
             except NoSuchLedgerError:
+                place = max(first, Position(ledger_id, EntryId(0)))
+                if self._head().resumed(place) not in (None, place):
+                    continue  # truncated just now, and nothing from there on went
                 self._check_truncated(ledger_id)
                 raise
             low = first.entry_id if ledger_id == first.ledger_id else 0

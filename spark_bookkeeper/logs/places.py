@@ -40,14 +40,15 @@ def start_of(log: str, start: Place | None, head: LogHead) -> Position:
     if start is None:
         return Position(head.begins_at, EntryId(0))
     position = position_of(start)
-    if position.ledger_id < head.begins_at:
+    found = head.resumed(position)
+    if found is None:
         raise NoSuchEntryError(
             f"position {position} of log {log!r} was truncated: the log begins at ledger "
             f"{head.begins_at} now. Read from there, and what is lost is what is before it",
             ledger_id=position.ledger_id,
             entry_id=position.entry_id,
         )
-    return position
+    return found
 
 
 def check_listed(log: str, place: Position, head: LogHead, listed: Sequence[LedgerId]) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.errors import (
@@ -29,8 +30,8 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
-from spark_bookkeeper.protocol.log import LogHead
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.log import NOWHERE, LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 _log = logging.getLogger(__name__)
@@ -50,9 +51,9 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
     gone = _going(context, head, listed, before)
     if gone:
         # Right behind the last one that goes, so that whoever has read it knows that he lost none.
-        begins_at = LedgerId(gone[-1] + 1)
+        begins_at, end = LedgerId(gone[-1] + 1), _end_of(context, gone)
         head = logs.change_log(
-            context.store.registers, name, nonce, lambda old: old.truncated(begins_at)
+            context.store.registers, name, nonce, lambda old: old.truncated(begins_at, end)
         )
     return finish(context, name, head)
 
@@ -78,6 +79,18 @@ def _going(
     if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
         gone.pop()  # those before it are closed: one-open-ledger-per-log
     return gone
+
+
+def _end_of(context: ClientContext, ledgers: Sequence[LedgerId]) -> Position | None:
+    """Behind the last entry of closed ledgers; see ``LogHead.truncated``."""
+    for ledger_id in reversed(ledgers):
+        try:
+            last = context.store.read_ledger(ledger_id).value.last_entry_id
+        except (NoSuchLedgerError, MetadataFormatError):
+            return None
+        if last != NO_ENTRY:
+            return None if last is None else Position(ledger_id, EntryId(last + 1))
+    return NOWHERE
 
 
 def _left(context: ClientContext, name: str, head: LogHead) -> tuple[LogHead, list[LedgerId]]:
@@ -187,7 +200,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     return deleted
 
 
-def delete(context: ClientContext, name: str) -> None:
+def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = None) -> None:
     """Delete a log with all its ledgers; one that is not there counts as deleted.
 
     Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
@@ -202,11 +215,14 @@ def delete(context: ClientContext, name: str) -> None:
     head = logs.find_log(context.store.registers, name)
     if head is not None:
         _mark_deleted(context, name, head)
-    finish_deletion(context, name)
+    finish_deletion(context, name, deleted)
 
 
-def finish_deletion(context: ClientContext, name: str) -> None:
-    """Delete the ledgers that a log has still, if it was deleted; nothing else.
+def finish_deletion(
+    context: ClientContext, name: str, deleted: list[Deletion] | None = None
+) -> None:
+    """Delete the ledgers that a log has still, if it was deleted; nothing else. ``deleted`` takes
+    those that went, also where it fails.
 
     Raises what ``delete`` does, after all that can be deleted is.
     """
@@ -224,7 +240,9 @@ def finish_deletion(context: ClientContext, name: str) -> None:
         nonlocal stays
         for ledger_id in found:
             try:
-                lifecycle.delete_ledger(context, ledger_id)
+                gone = lifecycle.delete_ledger(context, ledger_id)
+                if deleted is not None and gone.state is not None:
+                    deleted.append(gone)
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 

@@ -24,7 +24,7 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Unchanged, Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
-from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
+from spark_bookkeeper.protocol.log import Chunk, LogHead, Position, parse_log_name
 from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
 LOGS_PARENT: Final = "logs"
@@ -302,6 +302,8 @@ def _encoded(head: LogHead | None) -> bytes:
         "deleted_below": head.deleted_below,
         "is_deleted": head.is_deleted,
     }
+    if head.truncated_end is not None:
+        value["truncated_end"] = str(head.truncated_end)
     if head.transactions.last:
         value["transactions"] = [[t.app_id, t.version, t.ledger_id] for t in head.transactions.last]
         value["rows"] = [t.rows for t in head.transactions.last]  # earlier versions leave it out
@@ -322,6 +324,9 @@ def _decoded(data: bytes, path: str) -> LogHead:
             recent=tuple(parse_ledger_id(ledger) for ledger in value["recent"]),
             begins_at=parse_ledger_id(value["begins_at"]),
             deleted_below=parse_ledger_id(value["deleted_below"]),
+            truncated_end=Position.parse(value["truncated_end"])
+            if "truncated_end" in value
+            else None,
             is_deleted=bool(value["is_deleted"]),
             transactions=Transactions(
                 tuple(

@@ -147,7 +147,7 @@ class Underreplication(Protocol):
     def set_delay_seconds(self, seconds: int) -> None:
         """Set it, whatever it was."""
 
-    def checked_at_ms(self, check: Check) -> Versioned[int] | None:
+    def checked_at_ms(self, check: Check, changed: Changed | None = None) -> Versioned[int] | None:
         """When a check was done last; ``None`` for never. Raises ``MetadataFormatError``."""
 
     def set_checked_at_ms(

@@ -83,6 +83,10 @@ class Position:
         return cls(LedgerId(ledger), EntryId(entry), row)
 
 
+NOWHERE: Final = Position(LedgerId(0), EntryId(0))
+"""Before the first entry of every log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A sealed run of a log's ledgers; which ones is in a register of this name."""
@@ -109,6 +113,9 @@ class LogHead:
     recent: tuple[LedgerId, ...] = ()
     begins_at: LedgerId = _NOTHING
     deleted_below: LedgerId = _NOTHING
+    truncated_end: Position | None = None
+    """Behind the last entry below ``begins_at``: whoever stands there has read all that went.
+    ``None`` where nobody knows: its ledger was gone, or an earlier version wrote this head."""
     is_deleted: bool = False
     """The name is free again. The register stays, so that its version never begins anew and no
     writer of the old life can change the new one."""
@@ -155,6 +162,17 @@ class LogHead:
         """Whether a truncation has ledgers left to delete."""
         return self.deleted_below < self.begins_at
 
+    def resumed(self, place: Position) -> Position | None:
+        """Where somebody goes on who stands at a place: there, or at the beginning, if nothing was
+        between. ``None`` where what was to be read next went, may have gone, or never was there.
+        """
+        if place.ledger_id >= self.begins_at:
+            return place
+        end = self.truncated_end
+        if end is None or place < end or (place > end and place.entry_id > 0):
+            return None
+        return Position(self.begins_at, EntryId(0))
+
     # Transitions
 
     def with_ledger(self, ledger_id: LedgerId) -> LogHead:
@@ -182,12 +200,19 @@ class LogHead:
         chunk = Chunk(name, ledgers[0], ledgers[-1], len(ledgers))
         return replace(self, chunks=(*self.chunks, chunk), recent=self.recent[len(ledgers) :])
 
-    def truncated(self, before: LedgerId) -> LogHead:
-        """Ledgers below ``before`` are no longer part of the log; the newest always stays."""
-        if self.newest is None:
+    def truncated(self, before: LedgerId, end: Position | None = None) -> LogHead:
+        """Ledgers below ``before`` are no longer part of the log; the newest always stays.
+
+        Args:
+            before: the first that stays.
+            end: behind the last entry below it, ``NOWHERE`` if all that go are empty; ``None``
+                where nobody knows.
+        """
+        if self.newest is None or before <= self.begins_at:
             return self
-        begins_at = LedgerId(max(self.begins_at, min(before, self.newest)))
-        return replace(self, begins_at=begins_at)
+        if end == NOWHERE and self.begins_at != _NOTHING:
+            end = self.truncated_end
+        return replace(self, begins_at=LedgerId(min(before, self.newest)), truncated_end=end)
 
     def deleted(self, below: LedgerId) -> LogHead:
         """Every ledger below ``below`` is deleted, and forgotten where that makes the list shorter.

@@ -119,6 +119,7 @@ def check_ledgers(
     ledger_ids: Sequence[LedgerId] | None,
     percentage: int,
     *,
+    bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> CheckReport:
     """Check every share of every fragment; one row for each, ``healthy`` or what is wrong and
@@ -141,7 +142,7 @@ def check_ledgers(
       bookie that could know its LAC answers.
     * ``gone``: it was deleted.
     """
-    job = Job("check_ledgers", context, runner, progress)
+    job = Job("check_ledgers", context, runner, progress, bytes_per_second)
     wanted = wanted_ids(context, ledger_ids)
     works = check_works(context, wanted, percentage)
     return job.report(CheckReport, job.run(check_step(), works, len(wanted)))

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metadata.registers import change_register
@@ -45,6 +46,9 @@ SILENT_SECONDS: Final = 60
 
 JOINED_SECONDS: Final = 600
 """What a replication worker did within so long is one note, however often it looked for work."""
+
+_ABOUT_MOST: Final = 400
+"""Characters of what notes that may be joined are about: the newest."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -164,13 +168,26 @@ def noted(
     return report
 
 
-def add_note(context: ClientContext, job: str, by: str, took_seconds: float, tally: Tally) -> None:
+def note_deletion(
+    context: ClientContext, job: str, about: str, ledgers: Sequence[Deletion] = ()
+) -> None:
+    """Note what this process deleted just now."""
+    tally = Tally()
+    for each in ledgers:
+        tally.add(Row(each.ledger_id, "delete", Outcome.DELETED, bytes=each.length_bytes or 0))
+    about = without_passwords(about)[-_ABOUT_MOST:]
+    add_note(context, job, str(WriterInfo.of_this_process()), 0.0, tally, about)
+
+
+def add_note(
+    context: ClientContext, job: str, by: str, took_seconds: float, tally: Tally, about: str = ""
+) -> None:
     """Note what was done just now; it joins what the same one did shortly before."""
     with suppress(BookKeeperError):
         now_ms = context.cluster_ms()
         started_ms = now_ms - round(took_seconds * 1000)
         token = context.runtime.token()
-        new = tally.on(JobNote(token, job, by, started_ms, now_ms, None, now_ms))
+        new = tally.on(JobNote(token, job, by, started_ms, now_ms, about or None, now_ms))
         _change(context.store.registers, _joining(new))
 
 
@@ -179,11 +196,12 @@ def _joining(new: JobNote) -> Callable[[tuple[JobNote, ...]], tuple[JobNote, ...
         if any(note.token == new.token for note in notes):
             return notes
         for number, note in enumerate(notes):
-            is_same = (note.job, note.by, note.about) == (new.job, new.by, new.about)
+            is_same = (note.job, note.by) == (new.job, new.by)
             if is_same and new.started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
                 both = Counter(note.outcomes) + Counter(new.outcomes)
                 joined = replace(
                     new,
+                    about=", ".join(filter(None, (note.about, new.about)))[-_ABOUT_MOST:] or None,
                     started_ms=note.started_ms,
                     ledgers=note.ledgers + new.ledgers,
                     entries=note.entries + new.entries,
@@ -306,7 +324,7 @@ def _change(
 
 
 def _encode(notes: Sequence[JobNote]) -> bytes:
-    return json.dumps([asdict(note) for note in notes], ensure_ascii=False).encode()
+    return json.dumps([asdict(note) for note in notes], ensure_ascii=False).encode(errors="replace")
 
 
 def _decode(found: Versioned[bytes] | None) -> tuple[JobNote, ...]:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from typing_extensions import Self
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.replication.recent_jobs import noted
+from spark_bookkeeper.replication.recent_jobs import note_deletion, noted
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner
 from spark_bookkeeper.runtime import process
@@ -37,7 +38,7 @@ class ClusterHandle(PublicNames):
     """What every call of ``BookKeeper`` has in its hand."""
 
     _INTERNALS = frozenset(
-        {"connection", "context", "frames", "begin", "calls", "reported", "runner"}
+        {"connection", "context", "frames", "begin", "calls", "reported", "runner", "note_deleted"}
     )
 
     def __init__(
@@ -57,6 +58,8 @@ class ClusterHandle(PublicNames):
         self._context: ClientContext | None = connection.open()
         self._spark = spark
         self._spark_conf = spark_conf
+        self._noting = self._context.runtime.condition()
+        self._deleted: list[Deletion] = []
         self._token, self._metrics = self._context.runtime.token, self._context.metrics
 
     @cached_property
@@ -165,6 +168,15 @@ class ClusterHandle(PublicNames):
             else:
                 report = noted(self.context, job, about, tell, lambda heard: run(runner, heard))
         return replace(report, frame=self.frames.from_arrow)
+
+    def note_deleted(self, context: ClientContext, gone: Deletion) -> None:
+        """Note a ledger among the last jobs, together with those of threads that wait meanwhile."""
+        self._deleted.append(gone)
+        with self._noting:
+            ledgers = [self._deleted.pop(0) for _ in range(len(self._deleted))]
+            if ledgers:
+                about = ", ".join(f"ledger {each.ledger_id}" for each in ledgers)
+                note_deletion(context, "delete_ledger", about, ledgers)
 
     def runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless jobs run here, or there is nothing to run."""

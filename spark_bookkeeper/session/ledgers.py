@@ -150,13 +150,18 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
             of its bookies could be fenced to be certain that it is stopped.
 
     Returns:
-        the state it was found in, and which bookies could not be fenced.
+        the state it was found in, its size, and which bookies could not be fenced. ``jobs()`` keeps
+        by whom and when it was deleted.
 
     Raises:
         InvalidArgumentError: its writer lives, or may live; the message says who that is.
         RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
     """
-    return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+    context = self.context  # its note is no error where another thread closes this
+    gone = lifecycle.delete_ledger(context, ledger_id, even_if_alive=even_if_alive)
+    if gone.state is not None:
+        self.note_deleted(context, gone)
+    return gone
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:

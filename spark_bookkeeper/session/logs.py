@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
+from spark_bookkeeper.client.deletion import Deletion, planned_deletions
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.logs import consumers as followers
 from spark_bookkeeper.logs import logs as log_calls
@@ -15,6 +16,7 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.session.arguments import digest_type_of, list_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
@@ -71,15 +73,31 @@ def open_log(self: ClusterHandle, name: str) -> Log:
     return log_calls.open_log(self.context, name, self.frames)
 
 
-def delete_log(self: ClusterHandle, name: str) -> None:
+def delete_log(self: ClusterHandle, name: str, *, dry_run: bool = False) -> list[Deletion]:
     """Delete a log with all its ledgers, its writer fenced first; idempotent.
 
+    Args:
+        dry_run: only say which ledgers would go, with their sizes.
+
+    Returns:
+        the ledgers that went. ``jobs()`` keeps by whom, when, and how much.
+
     Raises:
+        NoSuchLogError: there is no such log, of a dry run.
         RecoveryUndecidedError: where its newest ledgers end cannot be found now. The log is there
             as before.
         MetadataFormatError, MetadataUnavailableError: some of its ledgers stay; repeat it.
     """
-    truncation.delete(self.context, name)
+    context = self.context  # as of delete_ledger
+    if dry_run:
+        return planned_deletions(context, self.calls.open_log(name).ledgers())
+    deleted: list[Deletion] = []
+    try:
+        truncation.delete(context, name, deleted)
+    finally:
+        if deleted:
+            note_deletion(context, "delete_log", f"log {name}", deleted)
+    return deleted
 
 
 def logs(self: ClusterHandle) -> Any:

@@ -181,6 +181,7 @@ def check_ledgers(
     ledger_ids: Iterable[int] | None = None,
     *,
     percentage: int = 0,
+    bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Which shares of which fragments are missing or damaged, as a Spark job.
@@ -190,6 +191,7 @@ def check_ledgers(
             ``gone``.
         percentage: of the entries that are read and verified, besides the first and the last
             of every share; 100 verifies every digest.
+        bytes_per_second: limit on reading, for the whole job; ``None`` is none.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
@@ -197,13 +199,15 @@ def check_ledgers(
     """
     from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
 
-    wanted, share = ids_of(ledger_ids), percentage_of(percentage)
+    wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "check_ledgers",
         in_words("ledger", wanted),
         False,
         progress,
-        lambda runner, tell: check_ledgers_job(self.context, runner, wanted, share, progress=tell),
+        lambda runner, tell: check_ledgers_job(
+            self.context, runner, wanted, share, bytes_per_second=rate, progress=tell
+        ),
     )
 
 

@@ -221,7 +221,7 @@ class FollowedLog:
         found = []
         for ledger_id, metadata in self._context.store.read_ledgers(wanted):
             if metadata is None:
-                self._gone(ledger_id)
+                self._gone(max(start, Position(ledger_id, EntryId(0))))
                 continue
             if not isinstance(metadata, Versioned):
                 raise metadata
@@ -229,27 +229,33 @@ class FollowedLog:
             tell_of_accepted_loss(found[-1])
         return found
 
-    def _gone(self, ledger_id: LedgerId) -> None:
+    def _gone(self, place: Position) -> None:
         """A ledger that is to be read is not there: truncated meanwhile, or somebody deleted it."""
-        place = Position(ledger_id, EntryId(0))
         head = self._head()
-        if ledger_id < head.begins_at:
+        if place.ledger_id < head.begins_at:
             self._passed_over(place, head)
             return
         text = (
-            f"ledger {ledger_id} of log {self.name!r}, which is to be read next, was deleted by "
-            "somebody. With failOnDataLoss=false the stream goes on behind it"
+            f"ledger {place.ledger_id} of log {self.name!r}, which is to be read from entry "
+            f"{place.entry_id} on, was deleted by somebody. With failOnDataLoss=false the stream "
+            "goes on behind it"
         )
         if self._options.fail_on_data_loss:
             raise data_loss(text, place)
         _log.warning("passed over: %s", text)
 
     def _passed_over(self, start: Position, head: LogHead) -> Position:
-        """Where a stream goes on whose next entry was truncated. Raises ``DataLossError``."""
+        """Where a stream goes on whose ledger was truncated. Raises ``DataLossError``."""
+        found = head.resumed(start)
+        if found is not None:
+            return found
+        end, lost = head.truncated_end, "What was between is lost, if there was anything"
+        if end is not None and start < end:
+            lost = f"What it had from there to {end.ledger_id}:{end.entry_id - 1} is lost"
         text = (
             f"log {self.name!r} was truncated: it begins at ledger {head.begins_at} now, and "
-            f"{start.ledger_id}:{start.entry_id} was to be read next. What was between is lost, if "
-            "there was anything. With failOnDataLoss=false the stream goes on from there"
+            f"{start.ledger_id}:{start.entry_id} was to be read next. {lost}. With "
+            "failOnDataLoss=false the stream goes on from the beginning"
         )
         if self._options.fail_on_data_loss:
             raise data_loss(text, start)

@@ -97,22 +97,30 @@ class Selection:
         start, end = self._in_log(name, "starting_offsets"), self._in_log(name, "ending_offsets")
         if start == LATEST or end == EARLIEST:
             return []
+        first = None
+        if isinstance(start, Position):
+            first = min(p.ledger_id for p in (start, end) if isinstance(p, Position))
+        head, listed = list_ledgers(self.context, name, head.nonce, first)
         may_miss = not self.options.fail_on_data_loss
-        if isinstance(start, Position) and start.ledger_id < head.begins_at and not may_miss:
-            raise truncated(name, start.ledger_id, head.begins_at)
+        if isinstance(start, Position) and head.resumed(start) is None and not may_miss:
+            raise truncated(name, start, head.begins_at)
+        listed = [ledger for ledger in listed if ledger >= head.begins_at]
         is_suspect = is_reversed(self.options.starting_offsets, self.options.ending_offsets)
-        if is_suspect and self._between(name, head, end, start):
+        if is_suspect and self._between(name, head, listed, end, start):
             raise begins_behind_its_end()
-        return self._between(name, head, start, end)
+        return self._between(name, head, listed, start, end)
 
     def _between(
-        self, name: str, head: LogHead, start: Place | None, end: Place | None
+        self,
+        name: str,
+        head: LogHead,
+        listed: Sequence[LedgerId],
+        start: Place | None,
+        end: Place | None,
     ) -> list[EntryRange]:
-        """What a log has from one place to another, without what was truncated."""
-        first = start.ledger_id if isinstance(start, Position) else None
-        if first is not None and first < head.begins_at:
-            first = None
-        head, listed = list_ledgers(self.context, name, head.nonce, first)
+        """What these ledgers of a log have from one place to another."""
+        if isinstance(start, Position):
+            listed = [ledger for ledger in listed if ledger >= start.ledger_id]
         if isinstance(end, Position):
             listed = [ledger for ledger in listed if ledger <= end.ledger_id]
         password = LogOptions.from_json(name, head.options).password
@@ -255,9 +263,10 @@ def open_ledgers(
     for ledger_id, metadata in context.store.read_ledgers(list(ids)):
         if metadata is None:
             if options.fail_on_data_loss:
+                of_log = "" if options.log is None else f" of log {options.log!r}"
                 raise NoSuchLedgerError(
-                    f"there is no ledger {ledger_id}: it was deleted, or never existed. With "
-                    "failOnDataLoss=false the others are read without it",
+                    f"there is no ledger {ledger_id}{of_log}: it was deleted, or never existed. "
+                    "With failOnDataLoss=false the others are read without it",
                     ledger_id=ledger_id,
                 )
             continue
@@ -298,14 +307,14 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return made
 
 
-def truncated(log: str, asked: LedgerId, begins_at: LedgerId) -> DataLossError:
+def truncated(log: str, start: Position, begins_at: LedgerId) -> DataLossError:
     """What was to be read of a log is no longer in it."""
     return DataLossError(
-        f"log {log!r} was truncated: ledger {asked}, where the read was to begin, is no longer in "
-        f"it, and it begins at ledger {begins_at} now. With failOnDataLoss=false the read goes on "
-        "from there",
-        ledger_id=asked,
-        entry_id=NO_ENTRY,
+        f"log {log!r} was truncated: what it had from {start.ledger_id}:{start.entry_id} on, where "
+        f"the read was to begin, up to ledger {begins_at}, where it begins now, is deleted. With "
+        "failOnDataLoss=false the read goes on from there",
+        ledger_id=start.ledger_id,
+        entry_id=start.entry_id,
     )
 
 

@@ -238,8 +238,12 @@ class MemoryUnderreplication:
         self._ask("set_delay", "", effect)
         self._state.tell("delay")
 
-    def checked_at_ms(self, check: Check) -> Versioned[int] | None:
-        return self._ask("read_checked", check.value, lambda: self._state.checked.get(check))
+    def checked_at_ms(self, check: Check, changed: Changed | None = None) -> Versioned[int] | None:
+        def effect() -> Versioned[int] | None:
+            self._state.watch(check.value, changed)
+            return self._state.checked.get(check)
+
+        return self._ask("read_checked", check.value, effect)
 
     def set_checked_at_ms(
         self, check: Check, now_ms: int, before: Versioned[int] | None
@@ -252,10 +256,13 @@ class MemoryUnderreplication:
             self._state.checked[check] = new
             return new
 
-        return self._ask("set_checked", check.value, effect)
+        done = self._ask("set_checked", check.value, effect)
+        self._state.tell(check.value)
+        return done
 
     def forget_checked(self, check: Check) -> None:
         self._ask("forget_checked", check.value, lambda: self._state.checked.pop(check, None))
+        self._state.tell(check.value)
 
     def stand(self, name: str, changed: Changed) -> bool:
         self._is_standing_down = False

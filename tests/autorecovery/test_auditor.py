@@ -224,6 +224,7 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     ground.forget()
 
     for _ in range(10):
+        process.daemon.audit_once()
         process.daemon.check_once()
 
     count = ground.count()

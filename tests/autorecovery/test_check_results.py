@@ -25,7 +25,7 @@ from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import Process, written
-from spark_bookkeeper.testing.ground import Ground, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, Killed
 from tests.autorecovery.checking import (
     NEVER,
     forget_entries,
@@ -300,23 +300,36 @@ def test_who_has_stopped_shows_nothing_any_more(ground: Ground) -> None:
     assert gauges(process) == {0}
 
 
-def test_who_loses_its_office_while_it_shows_what_is_known_shows_nothing(ground: Ground) -> None:
+def test_who_loses_its_office_shows_nothing_any_more(ground: Ground) -> None:
     ground.context.store.registers.create("autorecovery/checks/placement", kept())
-    is_armed = False
-
-    def lose(place: str, operation: str, path: str) -> None:
-        if is_armed and operation == "read_register" and path.endswith("checks/placement"):
-            lose_office(one, two)
-
-    one = Process(ground, "one", lose, config=NEVER)
+    one = Process(ground, "one", config=NEVER)
     two = Process(ground, "two", config=NEVER)
-    one.daemon.audit_once()
-    is_armed = True
-    one.daemon.check_once()
-    two.daemon.check_once()
+    one.audit()
+    assert gauges(one) == {0, 7}
+
+    lose_office(one, two)
 
     assert gauges(one) == {0}
     assert gauges(two) == {0, 7}
+
+
+def test_the_gauges_do_not_stand_still_while_a_check_runs(ground: Ground) -> None:
+    written(ground)
+    shown: list[set[float]] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if place != METADATA and not shown:
+            shown.append(gauges(process))
+            ground.context.store.underreplication.mark(LedgerId(7), [], 1)
+            process.runtime.sleep(60)
+            process.daemon.audit_once()
+            shown.append(gauges(process))
+
+    process = Process(ground, "one", lose, config=only(Check.ALL_LEDGERS, 100))
+    process.audit()
+
+    assert is_done(ground, Check.ALL_LEDGERS)
+    assert shown == [{0}, {0, 1}]
 
 
 def test_tasks_are_listed_for_the_gauges_once_a_minute_however_often_it_is_rung(

@@ -165,8 +165,13 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     first = tree.checked_at_ms(Check.REPLICAS)
     assert first is not None
     process.runtime.sleep(5)
+    bell = process.daemon._check_bell
+    bell.wait(0)  # it heard of its own check
+    process.audit()
+    assert not bell.wait(0)
 
     asked.trigger_checks()
+    assert bell.wait(0), "it is told at once"
     process.audit()
 
     again = tree.checked_at_ms(Check.REPLICAS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, StandingStill
 
@@ -27,6 +29,10 @@ def test_a_loss_is_counted_from_its_being_published_to_ledgers_that_are_whole(
     process.audit()
 
     assert counted(process, "auditor_ledgers_published_total") == [named]
+    AutorecoveryControl(ground.context, lambda _: LocalRunner(ground.context)).trigger_audit()
+    process.audit()
+    assert counted(process, "auditor_ledgers_published_total") == [named], "each ledger once"
+    audits += 1
     assert counted(process, "auditor_AUDIT_BOOKIES_TIME_count") == [audits + 1]
     process.runtime.sleep(30)
     process.work()

@@ -66,6 +66,29 @@ def test_what_is_lost_everywhere_is_passed_over_and_told(ground: Ground) -> None
     assert reader.skipped.num_rows == 0
 
 
+def test_a_loss_names_what_it_is_and_the_ways_on(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, Quorum(4, 2, 2), log="orders")
+    for number in range(8):
+        writer.append(b"%d" % number)
+    writer.close()
+    ledger, ensemble = writer.ledger_id, writer.metadata.last_fragment.ensemble
+    for bookie in ensemble[1:3]:
+        ground.stop(bookie, destroy=True)
+
+    with pytest.raises(EntryUnreadableError) as told:
+        list(lifecycle.open_ledger(ground.context, ledger).entries(0, 6))
+
+    named = (
+        f"entry 1 of ledger {ledger} of log 'orders'",
+        *(f"{bookie}: " for bookie in ensemble[1:3]),
+        "Entries 1 to 6",
+        f"bk.lost_entries([{ledger}])",
+        "skip_lost=True",
+        "failOnDataLoss=false",
+    )
+    assert [each for each in named if each not in told.value.message] == []
+
+
 def test_when_all_is_lost_a_long_run_is_one_row_for_each_bookie(ground: Ground) -> None:
     reader = reader_of(ground, Quorum(3, 3, 2), 40)
     for bookie in reader.metadata.last_fragment.ensemble:

@@ -12,6 +12,7 @@ from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.history import HISTORY, history_table
 from spark_bookkeeper.client.ledger import LOG
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.compaction import compact_ledgers
 from spark_bookkeeper.cluster.orphans import ORPHANS, orphans_table
 from spark_bookkeeper.cluster.space import DELETED, NOT_NAMED, SPACE, space_table
 from spark_bookkeeper.errors import NoSuchLedgerError
@@ -184,6 +185,29 @@ def test_a_history_has_creation_changes_fences_and_the_end(ground: Ground) -> No
     assert f"in place of {ensemble[0]}" in rows[1]["detail"]
     assert set(rows[2]["bookies"]) <= set(rows[1]["bookies"])
     assert rows[3]["entry_id"] == writer.last_add_confirmed
+
+
+def test_a_history_takes_no_compaction_for_a_recovery(ground: Ground) -> None:
+    def fenced(writer: LedgerWriter) -> list[str]:
+        rows = history_table(ground.context, LedgerId(writer.ledger_id)).to_pylist()
+        return [row["detail"] for row in rows if row["event"] == "fenced"]
+
+    closed, recovered = made(ground), made(ground)
+    for writer in (closed, recovered):
+        for number in range(20):
+            writer.append(b"%d" % number)
+        wait_for_every_copy(writer)
+    closed.close()
+    lifecycle.open_ledger(ground.context, recovered.ledger_id)
+    assert fenced(closed) == []
+    by = "by a recovery or a deletion; from then on its writer could add nothing"
+    assert fenced(recovered) == [by]
+
+    compact_ledgers(ground.context)
+
+    assert fenced(closed) == ["by compaction, after its writer had closed it"]
+    by = "by a recovery, or by compaction after its end: nobody keeps which"
+    assert fenced(recovered) == [by]
 
 
 def test_there_is_no_history_of_what_is_not_there(ground: Ground) -> None:

@@ -15,7 +15,7 @@ from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.source.places import parse_place
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.logs.conftest import USUAL
 
 READS: tuple[Callable[[Log, Any], Any], ...] = (
@@ -105,6 +105,34 @@ def test_what_a_log_has_not_is_not_read_past_without_a_word(ground: Ground, log:
     for ledger_id, entry_id, count in ((first, 1, 1), (between, 0, 1), (newest, 1, 0)):
         assert len(READS[0](log, f"{ledger_id}:{entry_id}")) == count
     assert READS[0](log, f"{newest + 1}:0") == []
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("was_read", [True, False])
+def test_who_has_read_what_is_truncated_while_he_looks_for_more_goes_on(
+    ground: Ground, log: Log, read: Callable[[Log, Any], Any], was_read: bool
+) -> None:
+    with log.become_writer() as writer:
+        first = writer.ledger_id
+        writer.append(b"a")
+        writer.roll()
+        writer.append(b"b")
+    newest = log.ledgers()[-1]
+    armed = [True]
+
+    def truncate(place: str, operation: str, path: str) -> None:
+        if armed and operation == "read_ledger":
+            armed.clear()
+            log.truncate(newest)
+
+    other = open_log(ground.client(InlineRuntime(), truncate), "orders")
+    assert armed
+    if was_read:
+        assert len(read(other, f"{first}:1")) == 1
+    else:
+        with pytest.raises(NoSuchEntryError, match="truncated while it was read"):
+            read(other, f"{first}:0")
+    assert not armed
 
 
 @pytest.mark.parametrize("read", READS[:2])

@@ -10,8 +10,8 @@ import pytest
 from spark_bookkeeper.errors import LogExistsError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Registers, Versioned
-from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.log import Chunk, LogHead
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Chunk, LogHead, Position
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 
 ZNODE_BYTES = 1 << 20
@@ -73,6 +73,21 @@ def test_a_deleted_log_is_not_there_and_its_name_is_free_for_another_life(
         logs.create_log(registers, "orders", LogHead("third"))
 
 
+def test_the_end_of_what_was_truncated_is_kept_and_may_be_missing(
+    registers: Registers, store: MemoryStore
+) -> None:
+    end = Position(LedgerId(4), EntryId(7))
+    head = LogHead("n", recent=(LedgerId(9),), begins_at=LedgerId(5), truncated_end=end)
+    logs.create_log(registers, "orders", head)
+    assert logs.read_log(registers, "orders") == head
+
+    stored = json.loads(store.cluster.registers["logs/orders"].value)
+    del stored["truncated_end"]  # as earlier versions write it
+    store.cluster.registers["logs/orders"] = Versioned(json.dumps(stored).encode(), 1)
+
+    assert logs.read_log(registers, "orders") == replace(head, truncated_end=None)
+
+
 JUNK = [
     b"",
     b"\xff\xfe",
@@ -93,6 +108,12 @@ JUNK = [
             "is_deleted": False,
         }
     ).encode(),
+]
+
+
+JUNK += [
+    json.dumps(json.loads(JUNK[-1]) | {"recent": [], "truncated_end": end}).encode()
+    for end in (7, None, [1], "", "x:1", "-1:0", f"{2**63}:0")
 ]
 
 

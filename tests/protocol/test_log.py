@@ -44,6 +44,41 @@ def test_truncation_only_moves_up() -> None:
     assert head(1, 4, 7).truncated(LedgerId(5)).truncated(LedgerId(2)).begins_at == 5
 
 
+@pytest.mark.parametrize(
+    ("place", "ends", "is_lost"),
+    [
+        ((1, 2), [(1, 2)], False),  # all was read
+        ((1, 1), [(1, 2)], True),
+        ((1, 3), [(1, 2)], True),  # what was read there is not what went
+        ((1, 2), [None], True),
+        ((1, 2), [(1, 2), (0, 0)], False),  # the second ledger was empty
+        ((4, 0), [(1, 2), (0, 0)], False),
+        ((4, 1), [(1, 2), (0, 0)], True),
+        ((1, 2), [(1, 2), (4, 1)], True),
+        ((1, 2), [None, (4, 1)], True),
+        ((4, 1), [None, (4, 1)], False),
+        ((4, 1), [(1, 2), None], True),
+        ((0, 0), [(0, 0), (0, 0)], False),  # no entry was ever there
+        ((0, 0), [None, (0, 0)], True),
+    ],
+)
+def test_who_has_read_all_that_was_truncated_has_lost_nothing(
+    place: tuple[int, int], ends: list[tuple[int, int] | None], is_lost: bool
+) -> None:
+    def at(ledger_id: int, entry_id: int) -> Position:
+        return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+    log = head(1, 4, 7)
+    for before, end in zip((2, 5), ends, strict=False):
+        log = log.truncated(LedgerId(before), None if end is None else at(*end))
+    assert log.truncated(LedgerId(2), at(9, 9)) == log, "somebody was faster"
+
+    found = log.resumed(at(*place))
+
+    assert found == (None if is_lost else Position(log.begins_at, EntryId(0)))
+    assert log.resumed(at(7, 3)) == at(7, 3)
+
+
 def test_what_was_deleted_leaves_the_list_but_the_last_two_stay_in_it() -> None:
     truncated = head(1, 4, 7, 9).truncated(LedgerId(9))
 

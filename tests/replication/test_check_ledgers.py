@@ -140,6 +140,21 @@ def test_who_is_to_stop_is_heard_in_the_middle_of_a_large_share(
     assert 14 <= sum(verified.asked) <= 16, "of the 30 that all shares have"
 
 
+def test_a_whole_check_keeps_to_its_limit(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground)
+
+    def slept(limit: int | None) -> float:
+        runtime = InlineRuntime()
+        context = ground.client(runtime)
+        report = check_ledgers(context, LocalRunner(context), None, 100, bytes_per_second=limit)
+        assert report.is_complete
+        return runtime.slept
+
+    assert slept(None) == 0
+    assert slept(10) > 5
+
+
 def test_the_limit_is_kept_within_a_large_share(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

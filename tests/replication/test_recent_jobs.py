@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from spark_bookkeeper.client import cluster_clock
+from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.replication.recent_jobs import (
     JOBS,
@@ -17,6 +20,7 @@ from spark_bookkeeper.replication.recent_jobs import (
     Tally,
     add_note,
     jobs_table,
+    note_deletion,
     noted,
     read_notes,
 )
@@ -184,6 +188,46 @@ def test_only_the_newest_are_kept(ground: Ground) -> None:
     assert [note.job for note in notes(ground)] == [
         f"job {n}" for n in range(MOST_NOTES + 1, 1, -1)
     ]
+
+
+def test_deletions_are_noted_together_with_what_was_deleted(ground: Ground) -> None:
+    for ledger_id in (7, 9):
+        gone = Deletion(LedgerId(ledger_id), "CLOSED", length_bytes=10)
+        note_deletion(ground.context, "delete_ledger", f"ledger {ledger_id}", [gone])
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert (row["job"], row["about"], row["state"]) == (
+        "delete_ledger",
+        "ledger 7, ledger 9",
+        "complete",
+    )
+    assert (row["ledgers"], row["bytes"], dict(row["outcomes"])) == (2, 20, {"deleted": 2})
+    assert row["by"] == str(WriterInfo.of_this_process())
+    for number in range(100):
+        note_deletion(ground.context, "delete_ledger", f"ledger {number}")
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert row["about"].endswith("ledger 98, ledger 99")
+    assert len(row["about"]) <= 400
+
+
+def test_what_many_threads_deleted_at_once_is_told_in_a_few_words(ground: Ground) -> None:
+    about = ", ".join(f"ledger {number}" for number in range(1000))
+    note_deletion(ground.context, "delete_ledger", about)
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert row["about"].endswith("ledger 998, ledger 999")
+    assert len(row["about"]) <= 400
+
+
+def test_a_program_whose_name_is_no_text_leaves_notes_too(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/jobs/gel\udcf6scht.py"])  # as Python reads Latin-1
+
+    note_deletion(ground.context, "delete_log", "log orders")
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert row["by"].endswith("gel?scht.py")
 
 
 def test_what_a_worker_does_shortly_after_joins_what_it_did(ground: Ground) -> None:

@@ -187,6 +187,73 @@ def test_what_was_read_may_be_truncated_while_a_stream_is_idle(
     assert list(batches(context, later, start)) == [[b"c"]]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("limits", [Limits(), Limits(entries=1)])
+def test_a_stream_that_has_read_all_outlives_a_roll_and_a_truncation_between_two_looks(
+    ground: Ground, log: Log, limits: Limits, is_restarted: bool
+) -> None:
+    context = ground.context
+    stream = follow(context)
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        start = replace(stream.front(), position=Position(writer.ledger_id, EntryId(1)))
+        writer.roll()
+        writer.roll()  # the ledger between is empty
+        writer.append(b"b")
+        log.truncate(writer.ledger_id)
+    if is_restarted:
+        stream = follow(context)
+
+    assert [p for batch in batches(context, stream, start, limits) for p in batch] == [b"b"]
+    assert next(log.entries(start.position)).payload == b"b"
+    assert stream.begin(start.position).position == Position(writer.ledger_id, EntryId(0))
+
+
+def test_entries_of_a_ledger_that_somebody_deleted_are_told_as_lost_after_a_truncation(
+    context: ClientContext, log: Log
+) -> None:
+    """Nobody knows any more where it ended."""
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        start = replace(follow(context).front(), position=Position(writer.ledger_id, EntryId(1)))
+        writer.roll()
+        lost = writer.ledger_id
+        writer.append(b"not read")
+        writer.roll()
+        writer.roll()  # the ledger between is empty
+        lifecycle.delete_ledger(context, lost)
+        log.truncate(writer.ledger_id)
+
+    with pytest.raises(DataLossError, match="if there was anything"):
+        list(batches(context, follow(context), start))
+
+
+def test_a_stream_that_has_read_all_of_a_ledger_outlives_its_truncation_while_it_plans(
+    ground: Ground, log: Log
+) -> None:
+    """The list still has the ledger when it is read, and its metadata are gone."""
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        front = follow(ground.context).front()
+        start = replace(front, position=Position(writer.ledger_id, EntryId(1)))
+        writer.roll()
+        writer.append(b"b")
+    armed: list[bool] = []
+
+    def truncate(place: str, operation: str, path: str) -> None:
+        if armed and operation == "read_ledger":
+            armed.clear()
+            log.truncate(writer.ledger_id)
+
+    client = ground.client(InlineRuntime(), truncate)
+    stream = follow(client)
+    end = stream.ahead(start, Limits())
+    armed.append(True)
+
+    assert read(client, stream, start, end) == [b"b"]
+    assert not armed
+
+
 def test_what_was_not_read_and_is_truncated_is_told_by_name(
     context: ClientContext, log: Log
 ) -> None:
@@ -203,6 +270,8 @@ def test_what_was_not_read_and_is_truncated_is_told_by_name(
     with pytest.raises(DataLossError, match="failOnDataLoss=false") as told:
         list(batches(context, follow(context), start))
     assert "'orders' was truncated" in str(told.value)
+    lost = start.position
+    assert f"from there to {lost.ledger_id}:1 is lost" in str(told.value)
 
     lenient = follow(context, log="orders", failOnDataLoss="false")
     assert [p for batch in batches(context, lenient, start) for p in batch] == [b"c"]

@@ -8,6 +8,7 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import (
+    DataLossError,
     InvalidArgumentError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -21,7 +22,7 @@ from spark_bookkeeper.source.metadata_column import METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import named_ledgers, open_selection, viewed_ledgers
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.worlds import bereft_log
 
 HUGE = "0-9999999999"
@@ -231,3 +232,25 @@ def test_it_is_told_what_may_be_missing_of_what_is_read(
 
     assert chosen(inline_ground.context, **{option: name}) == [(ledger_id, 0, 0)]
     assert f"ledger {ledger_id}: entries 1.. may be missing" in caplog.text
+
+
+@pytest.mark.parametrize("look", range(4))
+def test_what_is_truncated_while_a_read_is_planned_is_told(ground: Ground, look: int) -> None:
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    with log.become_writer() as writer:
+        first = writer.ledger_id
+        for _ in range(3):
+            writer.append(b"a")
+            writer.roll()
+        writer.append(b"b")
+    looks = iter(range(100))
+
+    def truncate(place: str, operation: str, path: str) -> None:
+        if operation == "read_register" and path.endswith("/orders") and next(looks) == look:
+            log.truncate(log.ledgers()[-2])
+
+    client = ground.client(InlineRuntime(), truncate)
+    with pytest.raises(DataLossError, match="was truncated"):
+        chosen(client, log="orders", startingOffsets=f"{first}:0")
+
+    assert next(looks) > look, "it was truncated"

@@ -27,8 +27,9 @@ def trigger_audit(settings: Settings, access: Access) -> int:
 def trigger_checks(settings: Settings, access: Access) -> int:
     """Have the auditor do its checks of all ledgers now, as if none had ever been done.
 
-    It begins within a minute. A check whose interval is 0 in the auditor's configuration is not
-    done. `autorecovery checks` shows what was found when they have ended.
+    It begins at once, or when no bookie is waited for any more. A check whose interval is 0 in the
+    auditor's configuration is not done. `autorecovery checks` shows what was found when they have
+    ended.
     """
     return _ask(settings, access, AutorecoveryControl.trigger_checks, "its checks")
 

@@ -15,7 +15,7 @@ from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_opt
 from spark_bookkeeper.client.ledger import in_limbo
 from spark_bookkeeper.client.views import bookie_rows, moment
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.readonly import read_order
 from spark_bookkeeper.cluster.scrubbing import read_mark
 from spark_bookkeeper.connection import partition_of
@@ -36,7 +36,7 @@ GIB = 1 << 30
 @click.pass_obj
 def list_(settings: Settings, access: Access, state: str | None) -> int:
     """List every bookie that is known: alive, or named by a cookie or a ledger."""
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         rows = [r for r in bookie_rows(bk.context) if state is None or r["state"] == state]
 
     def show() -> None:
@@ -204,7 +204,7 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
     store = bk.context.store
     live = bk.context.bookies.registrations().get(name)
     cookie = store.read_cookie(name)
-    ledgers = sorted(ledgers_that_name(store, name))
+    ledgers = dependents_of(store, name).ledger_ids
     order = read_order(store, name)
     if live is None and cookie is None and not ledgers:
         raise InvalidArgumentError(

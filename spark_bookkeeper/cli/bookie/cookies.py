@@ -167,9 +167,11 @@ def delete(
     with connected(settings, access) as bk:
         store = bk.context.store
         if not yes:  # nobody is asked about what is refused
-            check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
+            with settings.output.progress():
+                check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
             confirm(f"Delete the cookie of bookie {name}?")
-        forget_bookie(store, name, even_if_unreadable=even_if_unreadable)
+        with settings.output.progress():
+            forget_bookie(store, name, even_if_unreadable=even_if_unreadable)
     settings.output.result(
         {"bookie_id": name, "deleted": True},
         lambda: settings.output.say(

@@ -6,7 +6,9 @@ import shlex
 
 import click
 
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.partition import held_in, ledger_directories, probe
+from spark_bookkeeper.bookie.schema import ledger_of
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
@@ -25,19 +27,17 @@ from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.bookie.start import start
 from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import (
-    Access,
-    access_options,
-    opened_store,
-)
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
+from spark_bookkeeper.cluster.dependents import dependents_of
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
 from spark_bookkeeper.cluster.sharing import place_of
-from spark_bookkeeper.errors import UnsuitableStorageError
+from spark_bookkeeper.errors import BookieUnavailableError, UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import REFILL
+from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
@@ -78,25 +78,23 @@ bookie.add_command(start)
     is_flag=True,
     help="Its disk is lost for good and this is an empty one; `bookie refill` fills it again.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def format_(
-    settings: Settings, access: Access, bookie_id: str, root: str, replaced: bool, yes: bool
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
     """Make a partition into a new, empty bookie; EVERYTHING in it is removed.
 
     Refused while the bookie may hold the last good copy of anything.
     """
-    name = parse_bookie_id(bookie_id)
+    settings, access, name = work.settings, work.access, parse_bookie_id(bookie_id)
     storage = open_partition(root, access)
-    runtime = ThreadRuntime()
     try:
-        with opened_store(settings, access, runtime) as store:
+        with connected(settings, access) as bk:
+            store = bk.context.store
             marker_of(storage)  # what cannot be read is told as that
-            if not yes:  # nobody is asked about what is refused
-                check_formattable(store, storage, name, is_replaced=replaced)
-            _show_what_goes(settings, store, storage, name)
+            with settings.output.progress():
+                if work.dry_run or not work.yes:  # nobody is asked about what is refused
+                    check_formattable(store, storage, name, is_replaced=replaced)
+                what_goes = _what_goes(store, storage, name)
+            settings.output.note(what_goes)
             place = place_of(storage, name, is_new=True)
             for warning in what_is_shared(access, store, {name: storage.uri}, seen={name: place}):
                 settings.output.note(warning)
@@ -106,21 +104,27 @@ def format_(
                     "refill` would copy back here. `spark-bookkeeper autorecovery disable` keeps "
                     "them from it, and `spark-bookkeeper autorecovery enable` afterwards"
                 )
-            if replaced and not yes:
+            if replaced and not work.yes:
                 settings.output.note(
                     f"from now on nothing believes the disk that bookie {name} had, also if it is "
                     "found again"
                 )
-            if not yes:
+            if work.dry_run:
+                value = {"bookie_id": name, "dry_run": True, "would_go": what_goes}
+                settings.output.result(value, lambda: settings.output.say("nothing was changed"))
+                return EXIT_DONE
+            if not work.yes:
                 confirm(f"Remove all of it and format bookie {name}?")
-            marker = format_bookie(
-                store,
-                storage,
-                name,
-                token=runtime.token,
-                is_replaced=replaced,
-                on_check=lambda check: settings.output.note(f"holds: {check}"),
-            )
+            with settings.output.progress():
+                marker = format_bookie(
+                    store,
+                    storage,
+                    name,
+                    token=bk.context.runtime.token,
+                    is_replaced=replaced,
+                    on_check=lambda check: settings.output.note(f"holds: {check}"),
+                )
+            note_deletion(bk.context, "format_bookie", f"bookie {name}: {what_goes}")
     finally:
         storage.close()
     settings.output.result(
@@ -139,16 +143,17 @@ def format_(
     return EXIT_DONE
 
 
-def _show_what_goes(
-    settings: Settings, store: MetadataStore, storage: Storage, name: BookieId
-) -> None:
-    found = marker_of(storage)
-    directories = len(ledger_directories(storage))
-    settings.output.note(
-        f"{storage.uri} holds "
-        + (f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie")
-        + f", {directories} ledger directories; {len(ledgers_that_name(store, name))} ledgers of "
-        f"the cluster count on bookie {name}"
+def _what_goes(store: MetadataStore, storage: Storage, name: BookieId) -> str:
+    found, directories = marker_of(storage), ledger_directories(storage)
+    keys = filter(None, map(ledger_of, directories))
+    try:
+        size = f"{sum(map(FileBookie(storage).space_of, keys)):,} bytes"
+    except BookieUnavailableError:  # a damaged disk is formatted too
+        size = "unknown size"
+    holds = f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie"
+    return (
+        f"{storage.uri} holds {holds}, {len(directories)} ledger directories of {size}; "
+        f"{len(dependents_of(store, name).ledger_ids)} ledgers of the cluster count on it"
     )
 
 

@@ -33,7 +33,7 @@ def space(
     bookie could not be asked.
     """
     wanted = {parse_bookie_id(bookie) for bookie in bookie_ids}
-    with looking(settings, access) as bk, settings.output.progress("looking at bookies"):
+    with looking(settings, access, "looking at bookies") as bk:
         known = {row["bookie_id"] for row in bookie_rows(bk.context)}
         for bookie in sorted(wanted - known):
             raise InvalidArgumentError(

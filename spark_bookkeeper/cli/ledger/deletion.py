@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
-from spark_bookkeeper.client.deletion import check_nobody_writes, unreadable
+from spark_bookkeeper.client.deletion import check_nobody_writes, planned_deletions, unreadable
 from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.errors import (
@@ -25,32 +26,26 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.session import BookKeeper
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
 @click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--even-if-alive",
     is_flag=True,
     help="Also a ledger whose writer lives, may live, or cannot be stopped for certain.",
 )
-@access_options
-@click.pass_obj
-def delete(
-    settings: Settings,
-    access: Access,
-    ledger_ids: Sequence[int],
-    yes: bool,
-    even_if_alive: bool,
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
     """Delete ledgers for ever. What bookies hold of them becomes garbage.
 
     One that is not closed is fenced before, so that its writer, should it live, can append
     nothing more; while the writer is known to live it is not deleted, unless told so.
     """
-    with connected(settings, access) as bk:
+    settings, dry_run = work.settings, work.dry_run
+    with connected(settings, work.access) as bk:
         wanted = [parse_ledger_id(ledger_id) for ledger_id in dict.fromkeys(ledger_ids)]
         found = dict(bk.context.store.read_ledgers(wanted))
         gone = [ledger_id for ledger_id in wanted if found[ledger_id] is None]
@@ -61,15 +56,17 @@ def delete(
         if not even_if_alive:
             left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
         todo = [ledger_id for ledger_id in there if ledger_id not in left]
-        if todo and not yes:
-            count = f"{len(todo)} ledger{'s' if len(todo) > 1 else ''}"
-            confirm(f"Delete {count} for ever?")
+        planned = planned_deletions(bk.context, todo) if dry_run else []
+        todo = [] if dry_run else todo
+        if todo and not work.yes:
+            confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
         deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
     def show() -> None:
-        settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}")
+        done = f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"
+        settings.output.say(would_go(planned) if dry_run else done)
         for ledger_id, bookies in not_fenced.items():
             settings.output.say(f"not fenced before ledger {ledger_id} was deleted:")
             for bookie, why in bookies.items():
@@ -78,6 +75,8 @@ def delete(
             settings.output.say(f"left: {message}")
 
     value: dict[str, Any] = {"deleted": list(deleted), "not_found": gone}
+    if dry_run:
+        value["planned"] = planned
     if left:
         value["left"] = left
     if not_fenced:

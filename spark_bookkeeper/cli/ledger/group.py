@@ -115,7 +115,7 @@ def list_(
     ask_bookies: bool,
 ) -> int:
     """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         rows = [
             {**row, "custom_metadata": dict(row["custom_metadata"])}
             for row in ledger_rows(bk.context, ask_bookies=ask_bookies)

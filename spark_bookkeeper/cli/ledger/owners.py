@@ -63,7 +63,7 @@ def orphans(settings: Settings, access: Access) -> int:
 
     Nothing is deleted; whether somebody misses one of them only people know.
     """
-    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk:
         rows = bk.orphans_arrow().to_pylist()
 
     def show() -> None:

@@ -100,13 +100,18 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
     show_default=True,
     help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
 )
+@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
 @work_options(engine="either")
-def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
+def check(
+    work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None
+) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
     report = work.run(
         "checking ledgers",
-        lambda bk, _, progress: bk.check_ledgers(wanted, percentage=percentage, progress=progress),
+        lambda bk, _, progress: bk.check_ledgers(
+            wanted, percentage=percentage, bytes_per_second=bytes_per_second, progress=progress
+        ),
         before=lambda bk: refuse_unknown(bk, wanted),
         unit="ledgers",
     )
@@ -157,7 +162,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 
     Exit code 1 when any replica is missing, damaged, or unlike another.
     """
-    with looking(settings, access) as bk, settings.output.progress("reading every replica"):
+    with looking(settings, access, "reading every replica") as bk:
         rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
     entries: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in rows:

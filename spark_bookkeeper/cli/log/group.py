@@ -14,10 +14,12 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.parameters import Time, TimeType, WholeNumber, shown_time, time_of
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.logs import log_table
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.replication.report import counted
 
 _SIZE = WholeNumber(min=1)
 _NOT_OF_LOGS = ("name", "owner", "custom_metadata")
@@ -97,7 +99,7 @@ for _option in create.params:
 @click.pass_obj
 def list_(settings: Settings, access: Access) -> int:
     """List logs: how many ledgers, which is the newest, whether it is open."""
-    with looking(settings, access) as bk, settings.output.progress("reading logs"):
+    with looking(settings, access, "reading logs") as bk:
         rows = bk.logs_arrow().to_pylist()
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -155,19 +157,8 @@ def show(settings: Settings, access: Access, name: str) -> int:
     type=TimeType(),
     help="Those that had ended by then: 2026-11-22T06:30, or 90m (minutes), 12h, 7d, 2w ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def truncate(
-    settings: Settings,
-    access: Access,
-    name: str,
-    before: str | None,
-    times: Sequence[Time],
-    dry_run: bool,
-    yes: bool,
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -> int:
     """Delete the ledgers of a log that lie before a position, or had ended by a time.
 
     Of a time: a ledger goes when its last entry is that old, by the clock of its writer. The
@@ -179,7 +170,7 @@ def truncate(
             "2026-11-22T06:30, or by --older-than 7d"
         )
     position = None if before is None else Position.parse(before)
-    with connected(settings, access) as bk:
+    with connected(work.settings, work.access) as bk:
         opened = bk.open_log(name)
         time = time_of(times[0] if times else None, bk.context.earlier_ms())
         place = position or time
@@ -189,17 +180,17 @@ def truncate(
             where = f"before {before}"
         else:
             where = f"that had ended by {shown_time(time)}"
-        settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
+        work.settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
         deleted: list[LedgerId] = []
-        if doomed and not dry_run:
-            if not yes:
-                confirm(f"Delete {_counted(doomed)} for ever?")
+        if doomed and not work.dry_run:
+            if not work.yes:
+                confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
             deleted = opened.truncate(doomed[-1] + 1)  # what was shown, and no more
-    settings.output.result(
-        {"log": name, "dry_run": dry_run, "planned": doomed, "deleted": deleted},
-        lambda: settings.output.say(
+    work.settings.output.result(
+        {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
+        lambda: work.settings.output.say(
             f"to be deleted: {_listed(doomed)}; nothing was changed"
-            if dry_run
+            if work.dry_run
             else f"deleted: {_listed(deleted)}"
         ),
     )
@@ -241,27 +232,33 @@ def consumers(settings: Settings, access: Access, name: str, forget: str | None)
 
 @log.command(epilog="Example: spark-bookkeeper log delete orders --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def delete(work: Work, name: str) -> int:
     """Delete a log with all its ledgers for ever. Its writer is fenced first.
 
     A repeat finishes what a deletion that failed has left.
     """
-    with connected(settings, access) as bk:
+    output = work.settings.output
+    with connected(work.settings, work.access) as bk:
         try:
-            doomed = bk.open_log(name).ledgers()
+            planned = bk.delete_log(name, dry_run=True)
         except NoSuchLogError:
-            bk.delete_log(name)  # what is left of it; whoever deleted it was asked
+            if not work.dry_run:
+                bk.delete_log(name)  # what is left of it; whoever deleted it was asked
             raise
-        settings.output.note(f"log {name}: {_listed(doomed)}")
-        if not yes:
-            confirm(f"Delete log {name} and {_counted(doomed)} for ever?")
-        bk.delete_log(name)
-    settings.output.result(
-        {"log": name, "deleted": doomed},
-        lambda: settings.output.say(f"log {name} and {_counted(doomed)} are deleted"),
+        for each in planned:
+            size = "unknown" if each.length_bytes is None else f"{each.length_bytes:,}"
+            output.note(f"ledger {each.ledger_id}: {each.state}, {size} bytes")
+        if not work.dry_run and not work.yes:
+            confirm(f"Delete log {name} and {counted(len(planned), 'ledger')} for ever?")
+        deleted = [] if work.dry_run else [each.ledger_id for each in bk.delete_log(name)]
+    output.result(
+        {"log": name, "dry_run": work.dry_run, "planned": planned, "deleted": deleted},
+        lambda: output.say(
+            f"log {name}: {would_go(planned)}"
+            if work.dry_run
+            else f"log {name} and {counted(len(deleted), 'ledger')} are deleted"
+        ),
     )
     return EXIT_DONE
 
@@ -280,7 +277,3 @@ def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:
 
 def _listed(ledgers: Sequence[int]) -> str:
     return ", ".join(map(str, ledgers)) or "none"
-
-
-def _counted(ledgers: Sequence[int]) -> str:
-    return f"{len(ledgers)} ledger{'' if len(ledgers) == 1 else 's'}"

@@ -148,12 +148,15 @@ def connected(
 
 
 @contextmanager
-def looking(settings: Settings, access: Access) -> Iterator[BookKeeper]:
+def looking(
+    settings: Settings, access: Access, what: str = "reading ledger metadata"
+) -> Iterator[BookKeeper]:
     """As ``connected``, for a command that only looks: nothing was changed whenever ZooKeeper goes.
 
     So its exit code says that the cluster cannot be reached, and not that something is amiss in it.
+    While the block runs it is shown, as ``what``, that somebody is at work: it prints nothing.
     """
-    with _nothing_changed(), connected(settings, access) as bk:
+    with _nothing_changed(), connected(settings, access) as bk, settings.output.progress(what):
         yield bk
 
 

@@ -126,7 +126,7 @@ class Output:
         _stderr().print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def progress(
-        self, what: str, total: float | None = None, unit: str = ""
+        self, what: str = "reading ledger metadata", total: float | None = None, unit: str = ""
     ) -> AbstractContextManager[Progress]:
         """Show how far ``what`` has come while the block runs (``runtime/progress.py``).
 

@@ -15,6 +15,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.replication.recovery_plan import PlanRow, only_if_read
 from spark_bookkeeper.replication.report import (
@@ -85,6 +86,12 @@ PLAN: Final = "Show what would be done; change nothing."
 YES: Final = "Do not ask."
 
 
+def would_go(planned: Sequence[Deletion]) -> str:
+    """What a dry run says of ledgers that would be deleted."""
+    size = counted(sum(each.length_bytes or 0 for each in planned), "byte")
+    return f"{counted(len(planned), 'ledger')} with {size} would go; nothing was changed"
+
+
 @dataclass(frozen=True)
 class Work:
     """One job from the command line: its plan, a question, the work, and the report.
@@ -153,6 +160,7 @@ def work_options(
     dry_run: str | None = None,
     yes: str | None = None,
     engine: Literal["here", "spark", "either"] = "here",
+    reports: bool = True,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the options of all that do a job, and hand it a ``Work`` that has them.
 
@@ -160,6 +168,7 @@ def work_options(
         dry_run: what ``--dry-run`` does; ``None``: there is none.
         yes: what ``--yes`` does, where a person is asked.
         engine: where its jobs run; ``either`` has the option ``--no-spark``.
+        reports: whether it has a report that can be kept.
     """
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
@@ -173,14 +182,15 @@ def work_options(
                 dry_run=named.pop("dry_run", False),
                 yes=named.pop("yes", False),
                 on_spark=engine != "here" and not named.pop("no_spark", False),
-                report_table=named.pop("report_table"),
+                report_table=named.pop("report_table", None),
             )
             return command(work, *arguments, **named)
 
         found = with_work
         if engine == "either":
             found = no_spark(found)
-        found = report_table(found)
+        if reports:
+            found = report_table(found)
         if yes is not None:
             found = click.option("--yes", is_flag=True, help=yes)(found)
         if dry_run is not None:

@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, log_of
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.write.rows import one_batch
 from spark_bookkeeper.errors import (
@@ -124,7 +124,7 @@ class Fetcher:
                 if self._refresh(found):
                     continue
                 if not self._skip_lost:
-                    raise self._unreadable(found)
+                    raise self._unreadable(found, last)
                 found = self._window(fragment.ensemble, wanted, read, self.lost)
                 assert not isinstance(found, Unreadable), "what is lost is passed over"
             size = sum(answer.size_bytes for answer in found)
@@ -297,7 +297,7 @@ class Fetcher:
         self._replicas.clear()
         return True
 
-    def _unreadable(self, found: Unreadable) -> EntryUnreadableError:
+    def _unreadable(self, found: Unreadable, last: EntryId) -> EntryUnreadableError:
         if self._only is not None:
             return EntryUnreadableError(
                 f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from "
@@ -307,11 +307,15 @@ class Fetcher:
                 entry_id=found.entry_id,
                 causes=dict(found.causes),
             )
+        ledger_id, log = self._ledger.ledger_id, log_of(self._ledger.metadata)
+        of_log = "" if log is None else f" of log {log!r}"
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
         return EntryUnreadableError(
-            f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from any "
-            f"bookie of its write set:\n{causes}\nbring one of them back with its storage, then "
-            "read again; do not delete the ledger",
+            f"entry {found.entry_id} of ledger {ledger_id}{of_log} cannot be read from any bookie "
+            f"of its write set:\n{causes}\nbring one of them back with its storage, then read "
+            f"again; do not delete the ledger. Entries {found.entry_id} to {last} were still to be "
+            f"read: bk.lost_entries([{ledger_id}]) tells which of them no bookie can deliver, and "
+            "skip_lost=True (failOnDataLoss=false of Spark's data source) passes those over",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             causes=dict(found.causes),

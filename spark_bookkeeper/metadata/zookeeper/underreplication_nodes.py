@@ -217,14 +217,7 @@ class ZooKeeperUnderreplication:
         return True
 
     def delay_seconds(self, changed: Changed | None = None) -> Versioned[int] | None:
-        path = self._setting("lostBookieRecoveryDelay")
-        if changed is not None and not self._zk.exists(path, _watch(changed)):
-            return None
-        try:
-            node = self._zk.get(path, _watch(changed))
-        except AbsentError:
-            return None
-        return Versioned(decode_delay(node.data, path), node.version)
+        return self._read_setting("lostBookieRecoveryDelay", decode_delay, changed)
 
     def set_delay_seconds(self, seconds: int) -> None:
         self._make_tree()
@@ -241,13 +234,8 @@ class ZooKeeperUnderreplication:
                 continue
         raise MetadataUnavailableError(f"{path} kept changing; nothing was written. Try again")
 
-    def checked_at_ms(self, check: Check) -> Versioned[int] | None:
-        path = self._setting(check.value)
-        try:
-            node = self._zk.get(path)
-        except AbsentError:
-            return None
-        return Versioned(decode_time(node.data, path), node.version)
+    def checked_at_ms(self, check: Check, changed: Changed | None = None) -> Versioned[int] | None:
+        return self._read_setting(check.value, decode_time, changed)
 
     def set_checked_at_ms(
         self, check: Check, now_ms: int, before: Versioned[int] | None
@@ -265,6 +253,18 @@ class ZooKeeperUnderreplication:
     def forget_checked(self, check: Check) -> None:
         with suppress(AbsentError):
             self._zk.delete(self._setting(check.value))
+
+    def _read_setting(
+        self, name: str, decode: Callable[[bytes, str], int], changed: Changed | None
+    ) -> Versioned[int] | None:
+        path = self._setting(name)
+        if changed is not None and not self._zk.exists(path, _watch(changed)):
+            return None
+        try:
+            node = self._zk.get(path, _watch(changed))
+        except AbsentError:
+            return None
+        return Versioned(decode(node.data, path), node.version)
 
     def _setting(self, name: str) -> str:
         return f"{paths.underreplication(self._root)}/{name}"

@@ -299,17 +299,23 @@ class UnderreplicationConformance:
         self, stores: Stores, store: MetadataStore
     ) -> None:
         tree, other = store.underreplication, stores.session().underreplication
+        heard = threading.Event()
         for number, check in enumerate(Check):
             assert tree.checked_at_ms(check) is None
             first = tree.set_checked_at_ms(check, number, None)
             assert tree.set_checked_at_ms(check, 1_700_000_000_000 + number, first)
 
         for number, check in enumerate(Check):
-            found = other.checked_at_ms(check)
+            found = other.checked_at_ms(check, heard.set)
             assert found is not None
             assert found.value == 1_700_000_000_000 + number
-            other.forget_checked(check)
-            assert tree.checked_at_ms(check) is None
+            tree.forget_checked(check)
+            assert heard.wait(PATIENCE_SECONDS), "somebody asked for it"
+            heard.clear()
+            assert other.checked_at_ms(check, heard.set) is None
+            assert tree.set_checked_at_ms(check, number, None)
+            assert heard.wait(PATIENCE_SECONDS)
+            heard.clear()
 
     def test_a_check_that_is_asked_for_is_not_remembered_as_done_by_who_began_it_before(
         self, stores: Stores, store: MetadataStore
