@@ -4,7 +4,7 @@ A noun is a module ``cli/<noun>.py`` with a click group of its name. It is impor
 asked for, so that ``--help`` is quick and one noun cannot break another.
 
 Exit codes: 0 everything asked for is done; 1 something is left undone; 2 the call was wrong or
-the cluster cannot be reached, and nothing was changed.
+the cluster cannot be reached, and nothing was changed; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from spark_bookkeeper.cli.shell.output import (
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import (
+    EXIT_CLOSED_PIPE,
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
     EXIT_NOTHING_CHANGED,
@@ -262,11 +263,11 @@ def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
     except BookKeeperError as error:
         _show(error, is_verbose)
         return exit_code_of(error)
-    except BrokenPipeError:
-        # The reader of our output went away (`... | head`). Nothing is wrong with the cluster;
+    except SystemExit:
+        # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
         # stdout is pointed elsewhere so that the interpreter's own flush at exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_LEFT_UNDONE
+        return EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last door before a person
         _show(error, is_verbose)
         return EXIT_LEFT_UNDONE

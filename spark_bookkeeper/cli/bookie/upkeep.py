@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
@@ -64,7 +64,7 @@ def gc(
 @click.option(
     "--ledger",
     "ledger_ids",
-    type=LedgerIdType(),
+    type=LedgerType(),
     multiple=True,
     help="Only this one; may be repeated.",
 )

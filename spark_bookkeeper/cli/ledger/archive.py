@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.session.arguments import either_of
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger archive /data/clicks --log clicks")
 @click.argument("path", metavar="PATH")
-@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+@click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 @click.option("--log", metavar="NAME", help="The ledgers of this log, as far as they are closed.")
 @click.option(
     "--release", is_flag=True, help="Have bookies drop copies; reads come from the table then."

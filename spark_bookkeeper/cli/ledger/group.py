@@ -18,7 +18,7 @@ from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.output import text_of
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import schema_of
@@ -161,7 +161,7 @@ def list_(
 
 
 @ledger.command(epilog="Example: spark-bookkeeper ledger show 7 --slots")
-@click.argument("ledger_id", type=LedgerIdType())
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @click.option("--slots", is_flag=True, help="Also every slot on every bookie.")
 @access_options
 @click.pass_obj

@@ -9,7 +9,8 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -19,10 +20,10 @@ from spark_bookkeeper.session import BookKeeper
 MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
 
-_ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+_ledger_ids = click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 
 
-@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
+@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8")
 @_ledger_ids
 @work_options(
     dry_run="Only say which ledgers it would recover.",
@@ -48,6 +49,7 @@ def recover(work: Work, ledger_ids: Sequence[int]) -> int:
             wanted, dry_run=dry_run, progress=progress
         ),
         before=before,
+        sizes=lambda bk: sizes_of(bk, wanted, only_open=True),
     )
     return work.show(report)
 
@@ -83,6 +85,7 @@ def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
         "checking ledgers",
         lambda bk, _, progress: bk.check_ledgers(wanted, percentage=percentage, progress=progress),
         before=lambda bk: refuse_unknown(bk, wanted),
+        sizes=lambda bk: sizes_of(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
@@ -118,13 +121,14 @@ def repair(
             progress=progress,
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
+        sizes=lambda bk: sizes_of(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")
-@click.argument("ledger_id", type=LedgerIdType())
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @access_options
 @click.pass_obj
 def diff(settings: Settings, access: Access, ledger_id: int) -> int:

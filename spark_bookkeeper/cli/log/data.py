@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from itertools import islice
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, BinaryIO
 
 import click
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.data import (
-    cell,
     check_readable,
     form_of,
+    print_rows,
     rows_of,
     schema_of_file,
+    told_rows,
     unlike,
 )
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
@@ -109,6 +109,9 @@ def read(
 ) -> int:
     """Print rows of a log with their positions. Its writer is not disturbed.
 
+    A terminal shows a table. A pipe gets a line for each row, as soon as it is read: the position
+    and the bytes, or a JSON object.
+
     Times are those of the appends, by the clocks of the writers.
     """
     if follow and (end is not None or end_time is not None or settings.output.is_json):
@@ -120,25 +123,21 @@ def read(
         now_ms = bk.context.runtime.wall_ms()
         since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
         if follow:
-            begin = start if since is None else opened.position_at(since)
-            with suppress(KeyboardInterrupt):
-                for row in islice(_rows(opened.tail(begin)), limit):
-                    settings.output.say("  ".join(str(value) for value in _shown(row)))
-            return EXIT_DONE
-        most = 20 if limit is None and not settings.output.is_json else limit
-        found = _rows(opened.entries(start, end, start_time=since, end_time=until))
-        rows = list(islice(found, most))
-        is_cut = most is not None and len(rows) == most and next(found, None) is not None
-    names = [unlike("position", opened.schema.names), *opened.schema.names]
-
-    def present() -> None:
-        settings.output.table(names, [_shown(row) for row in rows])
-        if is_cut:
-            settings.output.note(f"only {len(rows)} rows are shown; --limit N shows more")
-
-    settings.output.result(
-        {"log": name, "rows": [dict(zip(names, row, strict=True)) for row in rows]}, present
-    )
+            entries = opened.tail(start if since is None else opened.position_at(since))
+        else:
+            entries = opened.entries(start, end, start_time=since, end_time=until)
+        key = unlike("position", opened.schema.names)
+        with suppress(KeyboardInterrupt) if follow else nullcontext():
+            print_rows(
+                settings.output,
+                {"log": name},
+                told_rows(entries, key, _position),
+                [key, *opened.schema.names],
+                limit,
+                "--limit N shows more",
+                raw=_line if opened.schema == PAYLOAD_SCHEMA else None,
+                as_lines=follow,
+            )
     return EXIT_DONE
 
 
@@ -163,13 +162,9 @@ def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position |
     return None if added is None else added.result()
 
 
-def _rows(entries: Iterator[Entry]) -> Iterator[list[Any]]:
-    for entry in entries:
-        for number, row in enumerate(entry.batch.to_pylist()):
-            position = Position(entry.ledger_id, EntryId(entry.entry_id), number)
-            yield [str(position), *row.values()]
+def _position(entry: Entry, number: int) -> str:
+    return str(Position(entry.ledger_id, EntryId(entry.entry_id), number))
 
 
-def _shown(row: Sequence[Any]) -> list[Any]:
-    """A row for people; programs get all of every value."""
-    return [cell(value) for value in row]
+def _line(row: Mapping[str, Any]) -> bytes:
+    return b"%s  %s" % (row["position"].encode(), row["payload"])

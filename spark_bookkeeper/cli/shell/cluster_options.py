@@ -13,6 +13,7 @@ import click
 
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
 from spark_bookkeeper.connection import Connection, open_root
 from spark_bookkeeper.errors import (
@@ -50,7 +51,7 @@ class Access:
 
 
 def access_options(command: Command) -> Command:
-    """Give a command the options of ``Access``; it gets them as ``access``."""
+    """Give a command the options of ``Access``; it gets them as ``access``, and ledgers by id."""
 
     @click.option(
         "--conf",
@@ -88,9 +89,19 @@ def access_options(command: Command) -> Command:
             **pairs("--storage-option", storage_options, "endpoint_url=http://host:9000"),
         }
         access = Access(replace(found, zk_options=zk, storage_options=storage))
+        for name in named.keys() & {"ledger_id", "ledger_ids"}:
+            named[name] = _ids(access, named[name])
         return command(*arguments, access=access, **named)
 
     return with_access  # type: ignore[return-value]  # click sees only that it is callable
+
+
+def _ids(access: Access, given: Any) -> Any:
+    """Ids as they were given, and those of the ledgers that were given by name."""
+    if isinstance(given, str):
+        with looking(click.get_current_context().obj, access) as bk:
+            return ledger_called(bk.context, given)
+    return tuple(_ids(access, each) for each in given) if isinstance(given, Sequence) else given
 
 
 def pairs(

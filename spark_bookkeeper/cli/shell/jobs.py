@@ -76,7 +76,7 @@ _EXAMPLES: Final = {
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose", "--log-format")
 """Options that the verb has when the command line was used in this process; a job has its own."""
 
-_OURS: Final = ("yes", "no_spark")
+_OURS: Final = ("yes", "on_spark")
 """Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
 
 
@@ -102,7 +102,7 @@ def job_command(name: str) -> click.Command:
         for parameter in verb.params
         if parameter.name not in _OURS and parameter.opts[0] not in _GLOBAL
     ]
-    answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
+    answers = dict.fromkeys((p.name for p in verb.params if p.name in _OURS), True)
     for parameter in kept:
         if parameter.name == "bookie_id":
             parameter.metavar, parameter.required = "BOOKIE", True

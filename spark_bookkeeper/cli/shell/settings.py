@@ -32,6 +32,10 @@ EXIT_LEFT_UNDONE: Final = 1
 EXIT_NOTHING_CHANGED: Final = 2
 """The call was wrong or the cluster cannot be reached; nothing was changed."""
 
+EXIT_CLOSED_PIPE: Final = 141
+"""Whoever read the output went away, as `head` does; a shell gives this code to a program that
+SIGPIPE ends."""
+
 _REFUSALS = (
     InvalidArgumentError,
     LedgerExistsError,

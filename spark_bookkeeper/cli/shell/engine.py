@@ -1,0 +1,68 @@
+"""Where the work of a command is done: as a Spark job, or here before Spark would have started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from typing import Final
+
+import click
+
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.session import BookKeeper
+
+SMALL_LEDGERS: Final = 1_000
+SMALL_BYTES: Final = 1 << 30
+"""Up to so many ledgers with so many bytes this process does within about the 7 seconds that Spark
+takes to start."""
+
+READ_LEDGERS: Final = 20_000
+"""Of more ledgers nobody reads the metadata only to find out whether the work is small (0.4 s)."""
+
+spark_or_not = click.option(
+    "--spark/--no-spark",
+    "on_spark",
+    default=None,
+    help="Do the work as a Spark job, or in this process.  [default: as a job if it is about more "
+    "than 1,000 ledgers or 1 GiB]",
+)
+
+
+def is_small(sizes: Iterable[int]) -> bool:
+    """Whether work is done here unless somebody says otherwise.
+
+    Args:
+        sizes: the bytes of each ledger that it is about.
+    """
+    size = 0
+    for count, each in enumerate(sizes, 1):
+        size += each
+        if count > SMALL_LEDGERS or size > SMALL_BYTES:
+            return False
+    return True
+
+
+def sizes_of(
+    bk: BookKeeper,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    naming: Set[BookieId] | None = None,
+    only_open: bool = False,
+) -> Iterator[int]:
+    """The bytes of each of these ledgers as its metadata tell; 0 of one that is not closed.
+
+    Args:
+        ledger_ids: ``None`` is all there are.
+        naming: leave out those of which no fragment names one of these.
+        only_open: leave out those that are closed.
+    """
+    store = bk.context.store
+    if ledger_ids is None:
+        ledgers = sum(each.ledgers for each in store.ledger_ranges(READ_LEDGERS))
+        if ledgers > READ_LEDGERS:
+            yield SMALL_BYTES + 1
+            return
+        ledger_ids = store.ledger_ids()
+    for _, found in store.read_ledgers(map(LedgerId, ledger_ids), naming=naming):
+        if isinstance(found, Versioned) and not (only_open and found.value.is_closed):
+            yield found.value.length_bytes or 0
