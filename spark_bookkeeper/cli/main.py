@@ -15,7 +15,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final, NoReturn
@@ -52,7 +53,7 @@ from spark_bookkeeper.cli.shell.termination import (
     is_first_to_say,
     termination_interrupts,
 )
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.secrecy import without_passwords
 
 NOUNS: Final = {
@@ -82,6 +83,13 @@ class _Nouns(click.Group):
         assert isinstance(command, click.Command)
         _accept_global_options(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Of the names that click knows it suggests one; the commands are those of get_command.
+        self.commands = dict.fromkeys(self.list_commands(ctx), self)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own version would import every noun for its one line of help.
@@ -237,57 +245,71 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code.
 
-    A command returns ``None`` or an exit code. Errors become one message on stderr.
+    A command returns ``None`` or an exit code. Errors become one message on stderr, and with
+    ``--json`` also an object on stdout.
     """
     return guarded(
         lambda: root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False),
-        is_verbose="--verbose" in arguments,
+        arguments,
     )
 
 
-def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
-    """Run a click command that was told not to exit itself; return the exit code."""
+def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
+    """Run a click command that was told not to exit itself; return the exit code.
+
+    Args:
+        arguments: of the command.
+    """
+    is_verbose = "--verbose" in arguments
+    facts: Mapping[str, Any] = {}
     try:
         with termination_interrupts():
             code = command()
-    except NotConfirmedError as error:
-        error.show()
-        return error.exit_code
+        return code if isinstance(code, int) else EXIT_DONE
     except click.ClickException as error:
         error.show()
-        return EXIT_NOTHING_CHANGED
+        message = error.format_message()
+        if isinstance(error, NotConfirmedError):
+            exit_code, condition = error.exit_code, "BOOKKEEPER_NOT_CONFIRMED"
+        else:
+            exit_code, condition = EXIT_NOTHING_CHANGED, InvalidArgumentError.condition
     except (click.Abort, KeyboardInterrupt):
         if is_first_to_say():
             click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
-        _show(error, is_verbose)
-        return exit_code_of(error)
+        message, facts = _show(error, is_verbose), error.facts
+        exit_code, condition = exit_code_of(error), error.condition
     except SystemExit:
         # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
         # stdout is pointed elsewhere so that the interpreter's own flush at exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last door before a person
-        _show(error, is_verbose)
-        return EXIT_LEFT_UNDONE
-    return code if isinstance(code, int) else EXIT_DONE
+        message = _show(error, is_verbose)
+        exit_code, condition = EXIT_LEFT_UNDONE, BookKeeperError.condition
+    if "--json" in arguments:
+        simple = {k: v for k, v in facts.items() if isinstance(v, str | int)}
+        with suppress(OSError):  # where the output cannot be written, that is the error
+            Output().json({"error": {"code": condition, "message": message, "facts": simple}})
+    return exit_code
 
 
-def _show(error: Exception, is_verbose: bool) -> None:
+def _show(error: Exception, is_verbose: bool) -> str:
+    """Print an error, and return its message."""
     if is_verbose:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
-        click.echo(f"Error: {plain(in_commands(error.message))}", err=True)
+        message = in_commands(error.message)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         # What bookies say is translated where it is met, so this is where the output goes.
-        click.echo(
-            "Error: the output cannot be written: no space left where it goes. That is no bookie; "
-            "what was asked for may be done",
-            err=True,
+        message = (
+            "the output cannot be written: no space left where it goes. That is no bookie; what "
+            "was asked for may be done"
         )
     else:
-        said = f"{type(error).__name__}: {plain(without_passwords(str(error)))}"
-        click.echo(f"Error: {said}", err=True)
+        message = f"{type(error).__name__}: {without_passwords(str(error))}"
+    click.echo(f"Error: {plain(message)}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)
+    return message

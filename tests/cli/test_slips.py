@@ -121,7 +121,7 @@ def test_a_bookie_that_is_not_there_is_no_bookie_with_nothing_to_do(
 ) -> None:
     done = call(*arguments, "--json")
 
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, list(done.json)) == (2, ["error"])
     assert (UNKNOWN if UNKNOWN in arguments else "slip") in done.err
 
 

@@ -90,7 +90,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
     with separate_stderr():
         return guarded(
             lambda: job_command(name).main(given, prog_name=program, standalone_mode=False),
-            is_verbose="--verbose" in given,
+            given,
         )
 
 

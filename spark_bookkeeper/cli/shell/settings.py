@@ -83,7 +83,8 @@ def exit_code_of(error: BookKeeperError) -> int:
     that cannot be reached in the first place). 1 for everything else: an answer that was lost
     leaves open what happened.
     """
-    if isinstance(error, _REFUSALS) or error.facts.get("nothing_changed"):
+    is_refused = isinstance(error, _REFUSALS) or error.facts.get("nothing_changed")
+    if is_refused and not error.facts.get("has_begun"):
         return EXIT_NOTHING_CHANGED
     return EXIT_LEFT_UNDONE
 
@@ -94,6 +95,5 @@ def begun() -> Iterator[None]:
     try:
         yield
     except BookKeeperError as error:
-        if exit_code_of(error) == EXIT_NOTHING_CHANGED:
-            raise BookKeeperError(error.message) from error
+        error.facts["has_begun"] = True
         raise
