@@ -159,7 +159,7 @@ def _global_options() -> list[click.Option]:
 
 
 def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value:
+    if value is not None:
         _change_settings(ctx, metadata_uri=value)
 
 

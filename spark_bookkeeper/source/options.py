@@ -360,7 +360,9 @@ class SourceOptions:
         from spark_bookkeeper.config import ClientConfig
         from spark_bookkeeper.connection import METADATA_URI_VARIABLE, Connection
 
-        uri = self.metadata_uri or os.environ.get(METADATA_URI_VARIABLE)
+        uri = self.metadata_uri
+        if uri is None:  # an empty one is a variable that is not set
+            uri = os.environ.get(METADATA_URI_VARIABLE)
         if not uri:
             raise InvalidArgumentError(
                 "option metadataUri is missing: "

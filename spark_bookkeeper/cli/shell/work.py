@@ -399,7 +399,8 @@ def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
 
 
 def _show_summary(settings: Settings, report: Report) -> None:
-    counts = "   ".join(f"{status} {count}" for status, count in report.counts.items())
+    found = {"planned": 0, **report.counts} if report.dry_run and report.rows else report.counts
+    counts = "   ".join(f"{status} {count}" for status, count in found.items())
     numbers = report.totals()
     settings.output.say(
         f"{report.job}{' (dry run, nothing was changed)' if report.dry_run else ''}: "
