@@ -82,13 +82,16 @@ def test_rows_of_a_ledger_are_read_by_time(call: Call, numbers: Path, tmp_path: 
     assert rows("--start-time", "1h", "--end-time", "2099-01-01") == 100
     assert rows("--start-time", "1h", "--last", 9) == 10
     assert rows("--first", 90, "--end-time", "2099-01-01") == 10
+    assert rows("--start", 90, "--end", 95) == rows("--first", 90, "--last", 94) == 5
     assert (rows("--end-time", "1h"), rows("--start-time", "2099-01-01")) == (0, 0)
     file = tmp_path / "rows.parquet"
     done = call("ledger", "read", ledger_id, "--start-time", "1h", "-o", file, "--json").json
     assert (done["first_entry_id"], done["rows"]) == (0, 100)
     for wrong, said in (
-        (("--first", 5, "--start-time", "1h"), "--first and --start-time"),
-        (("--last", 5, "--end-time", "1h"), "--last and --end-time"),
+        (("--first", 5, "--start-time", "1h"), "--start and --start-time"),
+        (("--last", 5, "--end-time", "1h"), "--end or --last and --end-time"),
+        (("--last", 5, "--end", 6), "--end and --last"),
+        (("--start", 5, "--end", 5), "5"),
         (("--start-time", "1h", "--end-time", "2h"), "Exchange them"),
     ):
         refused = call("ledger", "read", ledger_id, *wrong)

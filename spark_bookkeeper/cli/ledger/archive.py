@@ -40,6 +40,8 @@ def archive(
     Without LEDGER and --log, of all ledgers. Run it as often as you like: what is in the table is
     verified and not added again. The ledgers stay as they are, unless --release is given: then
     every entry is made again of the table and compared byte for byte, and bookies drop copies.
+
+    Spark writes the table, so there is no --no-spark.
     """
     wanted = either_of(ledger_ids or None, log)
     if release and not work.dry_run and not work.yes:

@@ -150,16 +150,15 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
 
 
 @click.command(
-    epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet; "
+    epilog="Example: spark-bookkeeper ledger read 7 --start 0 --end 100 --output rows.parquet; "
     "spark-bookkeeper ledger read 7 --follow | grep ERROR"
 )
 @click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
-@click.option("--first", type=WholeNumber(min=0), help="First entry.  [default: 0]")
 @click.option(
-    "--last",
-    type=WholeNumber(min=0),
-    help="Last entry, included.  [default: the last there is]",
+    "--start", "--first", "first", type=WholeNumber(min=0), help="First entry.  [default: 0]"
 )
+@click.option("--end", type=WholeNumber(min=1), help="Stop before it.  [default: after the last]")
+@click.option("--last", type=WholeNumber(min=0), help="Last entry, included, instead of --end.")
 @time_range_options
 @click.option("--limit", type=WholeNumber(min=0), help="So many rows.  [default: 20 on screen]")
 @click.option(
@@ -178,6 +177,7 @@ def read(
     access: Access,
     ledger_id: int,
     first: int | None,
+    end: int | None,
     last: int | None,
     start_time: Time | None,
     end_time: Time | None,
@@ -196,12 +196,16 @@ def read(
     is not disturbed, unless --recover is given.
     """
     is_stdout = str(output) == "-"
-    if follow and any(given is not None for given in (last, start_time, end_time)):
-        raise InvalidArgumentError("--follow reads to the end: leave out --last and all times")
+    if follow and any(given is not None for given in (end, last, start_time, end_time)):
+        raise InvalidArgumentError(
+            "--follow reads to the end: leave out --end, --last and all times"
+        )
     if (follow or is_stdout) and (settings.output.is_json or not (output is None or is_stdout)):
         raise InvalidArgumentError("--follow and --output - print lines: no file, and no --json")
-    refuse_both(("--first", first), ("--start-time", start_time))
-    refuse_both(("--last", last), ("--end-time", end_time))
+    refuse_both(("--start", first), ("--start-time", start_time))
+    refuse_both(("--end", end), ("--last", last))
+    last = last if end is None else end - 1
+    refuse_both(("--end or --last", last), ("--end-time", end_time))
     if output is not None and not is_stdout:
         _check_output(output)
     with connected(settings, access) as bk:
