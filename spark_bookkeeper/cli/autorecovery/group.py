@@ -48,7 +48,7 @@ autorecovery.add_command(trigger_checks)
 
 @autorecovery.command(
     epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers autorecovery start "
-    "--engine local"
+    "--once"
 )
 @click.option(
     "--engine",
