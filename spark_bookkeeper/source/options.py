@@ -373,7 +373,7 @@ class SourceOptions:
                 "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
                 f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
-        return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk))
+        return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk), "Spark")
 
 
 def option_name(field_name: str) -> str:
