@@ -94,7 +94,8 @@ def start(
                 raise click.UsageError(f"{option} --once, which was not asked for")
     elif metrics_port is not None:
         raise click.UsageError("--metrics-port serves what runs on, and --once ends")
-    with connected(settings, access, with_spark=engine == "spark", waits=not once) as bk:
+    with connected(settings, access, waits=not once) as bk:
+        bk.runs_here = engine != "spark"
         if beside is not None:
             known_bookies(bk.context, [beside])
         config = access.conf.autorecovery

@@ -6,10 +6,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 import pyarrow as pa
@@ -34,6 +35,9 @@ from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
 from spark_bookkeeper.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.logs.writer import LogWriter
 
 TABLE_BYTES: Final = 64 << 20
 """About how many bytes of a file's rows are appended at once."""
@@ -84,9 +88,9 @@ def append(
         writer = create_ledger(bk, wish, schema)
         settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
         with begun(), _abandoned_on_trouble(settings, writer):
-            with settings.output.progress("appending entries", unit="entries") as progress:
+            with settings.output.progress("appending rows", unit="rows") as progress:
                 for name in files:
-                    _append_file(writer, name, kind, progress)
+                    append_file(writer, name, kind, progress)
                 writer.flush()
             table = writer.acks_arrow() if acks else None
             if leave_open:
@@ -286,24 +290,25 @@ def _ensemble(writer: LedgerWriter) -> Sequence[str]:
     return writer.metadata.last_fragment.ensemble
 
 
-def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress) -> None:
+def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress: Progress) -> Any:
+    """Append a file as ``lines``, ``bytes`` or ``rows``; the place of its last entry, if any."""
     if kind == "rows":
+        last = None
         with rows_of(name) as (_, tables):
             for table in tables:
-                progress.set(writer.append(table) + 1)
-        return
+                last = writer.append(table)
+                progress.set(progress.done + table.num_rows)
+        return last
+    added: Future[Any] | None = None
     with ExitStack() as stack:
         stream: BinaryIO = (
             sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
         )
-        if kind == "bytes":
-            writer.append_async(stream.read())
-        else:
-            for line in stream:
-                writer.append_async(line.rstrip(b"\r\n"))
-                progress.set(writer.last_add_confirmed + 1)
+        for line in [stream.read()] if kind == "bytes" else stream:
+            added = writer.append_async(line if kind == "bytes" else line.rstrip(b"\r\n"))
+            progress.set(progress.done + 1)
     writer.flush()
-    progress.set(writer.last_add_confirmed + 1)
+    return None if added is None else added.result()
 
 
 @contextmanager

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext, suppress
-from typing import Any, BinaryIO
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import click
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.data import (
+    append_file,
     check_readable,
     form_of,
     print_rows,
-    rows_of,
     schema_of_file,
     told_rows,
     unlike,
@@ -32,10 +30,8 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError
-from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.runtime.progress import Progress
 
 
 @click.command(epilog="Example: journalctl -f | spark-bookkeeper log append messages -")
@@ -60,9 +56,9 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
         try:
             with writer, begun():
                 settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
-                with settings.output.progress("appending entries", unit="entries") as progress:
+                with settings.output.progress("appending rows", unit="rows") as progress:
                     for file in files:
-                        last = _append_file(writer, file, progress) or last
+                        last = append_file(writer, file, form_of(file), progress) or last
         except LogOwnershipLostError:
             raise
         except BaseException:
@@ -139,27 +135,6 @@ def read(
                 as_lines=follow,
             )
     return EXIT_DONE
-
-
-def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position | None:
-    """The position of its last entry, which is acknowledged; ``None`` for an empty file."""
-    last: Position | None = None
-    if form_of(name) == "rows":
-        with rows_of(name) as (_, tables):
-            for count, table in enumerate(tables, 1):
-                last = writer.append(table)
-                progress.set(count)
-        return last
-    added: Future[Position] | None = None
-    with ExitStack() as stack:
-        stream: BinaryIO = (
-            sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
-        )
-        for count, line in enumerate(stream, 1):
-            added = writer.append_async(line.rstrip(b"\r\n"))
-            progress.set(count)
-    writer.flush()
-    return None if added is None else added.result()
 
 
 def _position(entry: Entry, number: int) -> str:

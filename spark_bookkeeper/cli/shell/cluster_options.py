@@ -130,14 +130,11 @@ def connected(
     settings: Settings,
     access: Access | None = None,
     *,
-    with_spark: bool = False,
     waits: bool = False,
 ) -> Iterator[BookKeeper]:
-    """An open connection to the cluster of the global options.
+    """An open connection to the cluster of the global options. Jobs run in this process.
 
     Args:
-        with_spark: jobs run on Spark, which is started when the first one is asked for; else in
-            this process.
         waits: see ``opened_store``.
 
     Raises:
@@ -147,7 +144,7 @@ def connected(
     connection = (access or Access()).connection(settings)
 
     def connect() -> BookKeeper:
-        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
+        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=True)
         try:
             bk.context.store.require_cluster()  # no cluster there: say so before anything else
         except BaseException:

@@ -42,23 +42,18 @@ class LedgerIdType(WholeNumber):
         super().__init__(min=0, max=(1 << 63) - 1)
 
 
+_LIKE_AN_ID: Final = re.compile(r"[\s+-]*(\d[\d_.x]*)?")
+"""Rather a slip in an id than a name."""
+
+
 class LedgerType(LedgerIdType):
     """A ledger's id, or its name as text, of which ``access_options`` makes the id."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str) or is_decimal(value) or _is_number(value):
+        if not isinstance(value, str) or _LIKE_AN_ID.fullmatch(value):
             return super().convert(value, param, ctx)
         return value
-
-
-def _is_number(text: str) -> bool:
-    """Whether Python takes it for a number: rather a slip in an id than a name."""
-    for read in (float, lambda text: int(text, 0)):
-        with suppress(ValueError):
-            read(text)
-            return True
-    return not text
 
 
 _AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)

@@ -33,8 +33,7 @@ EXIT_NOTHING_CHANGED: Final = 2
 """The call was wrong or the cluster cannot be reached; nothing was changed."""
 
 EXIT_CLOSED_PIPE: Final = 141
-"""Whoever read the output went away, as `head` does; a shell gives this code to a program that
-SIGPIPE ends."""
+"""Whoever read the output went away, as `head` does: what SIGPIPE gives other programs."""
 
 _REFUSALS = (
     InvalidArgumentError,

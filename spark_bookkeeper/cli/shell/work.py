@@ -121,13 +121,12 @@ class Work:
         Raises:
             as ``connected``, and what the job raises.
         """
-        with connected(self.settings, self.access, with_spark=self.on_spark is not False) as bk:
+        with connected(self.settings, self.access) as bk:
             if before is not None:
                 before(bk)
             _ = self._table  # what is missing for it shows before the work
-            is_here = is_small(sizes(bk)) if self.on_spark is None else not self.on_spark
-            bk.runs_jobs_here = is_here
-            where = "in this process" if is_here else "on Spark"
+            bk.runs_here = is_small(sizes(bk)) if self.on_spark is None else not self.on_spark
+            where = "in this process" if bk.runs_here else "on Spark"
 
             def run(dry_run: bool) -> ReportT:
                 with self.settings.output.progress(f"{what}, {where}", unit=unit) as progress:
