@@ -84,13 +84,6 @@ class _Nouns(click.Group):
         _accept_global_options(command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Of the names that click knows it suggests one; the commands are those of get_command.
-        self.commands = dict.fromkeys(self.list_commands(ctx), self)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own version would import every noun for its one line of help.
         rows = [(noun, NOUNS[noun]) for noun in self.list_commands(ctx)]
@@ -235,6 +228,10 @@ def root(
     _log_in(log_format)
 
 
+# Click suggests the nearest of these names; the commands are those of ``_Nouns.get_command``.
+root.commands.update(dict.fromkeys(NOUNS, root))
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
     open_closed_streams()
@@ -255,11 +252,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run a click command that was told not to exit itself; return the exit code.
-
-    Args:
-        arguments: of the command.
-    """
+    """Run a click command that was told not to exit itself; return the exit code."""
     is_verbose = "--verbose" in arguments
     facts: Mapping[str, Any] = {}
     try:
@@ -268,11 +261,9 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else EXIT_DONE
     except click.ClickException as error:
         error.show()
-        message = error.format_message()
-        if isinstance(error, NotConfirmedError):
-            exit_code, condition = error.exit_code, "BOOKKEEPER_NOT_CONFIRMED"
-        else:
-            exit_code, condition = EXIT_NOTHING_CHANGED, InvalidArgumentError.condition
+        message, is_no = error.format_message(), isinstance(error, NotConfirmedError)
+        exit_code = EXIT_LEFT_UNDONE if is_no else EXIT_NOTHING_CHANGED
+        condition = "BOOKKEEPER_NOT_CONFIRMED" if is_no else InvalidArgumentError.condition
     except (click.Abort, KeyboardInterrupt):
         if is_first_to_say():
             click.echo(INTERRUPTED, err=True)

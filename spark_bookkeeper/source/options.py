@@ -360,9 +360,8 @@ class SourceOptions:
         from spark_bookkeeper.config import ClientConfig
         from spark_bookkeeper.connection import METADATA_URI_VARIABLE, Connection
 
-        uri = self.metadata_uri
-        if uri is None:  # an empty one is a variable that is not set
-            uri = os.environ.get(METADATA_URI_VARIABLE)
+        given = self.metadata_uri
+        uri = os.environ.get(METADATA_URI_VARIABLE) if given is None else given
         if not uri:
             raise InvalidArgumentError(
                 "option metadataUri is missing: "

@@ -86,7 +86,8 @@ def append(
     table: pa.Table | None = None
     with connected(settings, access) as bk:
         writer = create_ledger(bk, wish, schema)
-        settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
+        bookies = ", ".join(writer.metadata.last_fragment.ensemble)
+        settings.output.note(f"ledger {writer.ledger_id} on {bookies}")
         with begun(), _abandoned_on_trouble(settings, writer):
             with settings.output.progress("appending rows", unit="rows") as progress:
                 for name in files:
@@ -286,10 +287,6 @@ def form_of(name: str) -> str:
     return "rows" if Path(name).suffix.lower() in _PARQUET | _ARROW else "lines"
 
 
-def _ensemble(writer: LedgerWriter) -> Sequence[str]:
-    return writer.metadata.last_fragment.ensemble
-
-
 def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress: Progress) -> Any:
     """Append a file as ``lines``, ``bytes`` or ``rows``; the place of its last entry, if any."""
     if kind == "rows":
@@ -437,11 +434,9 @@ def _file_writer(
 def told_rows(
     entries: Iterable[Entry], key: str, place: Callable[[Entry, int], object]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows of entries, each behind its place; the first is there at once.
+    """The rows of entries, each behind its place in the column ``key``; the first is there at once.
 
-    Args:
-        key: the column of the place.
-        place: of an entry and the number of a row in it.
+    A place is that of an entry and the number of a row in it.
     """
     for entry in entries:
         for start in range(0, entry.batch.num_rows, _ROWS_AT_ONCE):
@@ -470,7 +465,7 @@ def print_rows(
         raw: what a line has, where an entry is bytes; ``None``: a JSON object.
         as_lines: also on a terminal.
     """
-    if as_lines or output.is_for_lines:
+    if as_lines or not (output.is_json or sys.stdout.isatty()):
         for row in islice(rows, limit):
             output.line(row if raw is None else raw(row))
         return

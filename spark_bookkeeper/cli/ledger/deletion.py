@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.session import BookKeeper
 
 
@@ -62,8 +63,7 @@ def delete(
             left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
         todo = [ledger_id for ledger_id in there if ledger_id not in left]
         if todo and not yes:
-            count = f"{len(todo)} ledger{'s' if len(todo) > 1 else ''}"
-            confirm(f"Delete {count} for ever?")
+            confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
         deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}

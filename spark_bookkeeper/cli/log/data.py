@@ -123,23 +123,22 @@ def read(
         else:
             entries = opened.entries(start, end, start_time=since, end_time=until)
         key = unlike("position", opened.schema.names)
+
+        def place(entry: Entry, number: int) -> str:
+            return str(Position(entry.ledger_id, EntryId(entry.entry_id), number))
+
+        def line(row: Mapping[str, Any]) -> bytes:
+            return b"%s  %s" % (row[key].encode(), row["payload"])
+
         with suppress(KeyboardInterrupt) if follow else nullcontext():
             print_rows(
                 settings.output,
                 {"log": name},
-                told_rows(entries, key, _position),
+                told_rows(entries, key, place),
                 [key, *opened.schema.names],
                 limit,
                 "--limit N shows more",
-                raw=_line if opened.schema == PAYLOAD_SCHEMA else None,
+                raw=line if opened.schema == PAYLOAD_SCHEMA else None,
                 as_lines=follow,
             )
     return EXIT_DONE
-
-
-def _position(entry: Entry, number: int) -> str:
-    return str(Position(entry.ledger_id, EntryId(entry.entry_id), number))
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    return b"%s  %s" % (row["position"].encode(), row["payload"])

@@ -18,6 +18,7 @@ from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.logs import log_table
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.replication.report import counted
 
 _SIZE = WholeNumber(min=1)
 _NOT_OF_LOGS = ("name", "owner", "custom_metadata")
@@ -194,7 +195,7 @@ def truncate(
         deleted: list[LedgerId] = []
         if doomed and not dry_run:
             if not yes:
-                confirm(f"Delete {_counted(doomed)} for ever?")
+                confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
             deleted = opened.truncate(doomed[-1] + 1)  # what was shown, and no more
     settings.output.result(
         {"log": name, "dry_run": dry_run, "planned": doomed, "deleted": deleted},
@@ -258,11 +259,11 @@ def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
             raise
         settings.output.note(f"log {name}: {_listed(doomed)}")
         if not yes:
-            confirm(f"Delete log {name} and {_counted(doomed)} for ever?")
+            confirm(f"Delete log {name} and {counted(len(doomed), 'ledger')} for ever?")
         bk.delete_log(name)
     settings.output.result(
         {"log": name, "deleted": doomed},
-        lambda: settings.output.say(f"log {name} and {_counted(doomed)} are deleted"),
+        lambda: settings.output.say(f"log {name} and {counted(len(doomed), 'ledger')} are deleted"),
     )
     return EXIT_DONE
 
@@ -281,7 +282,3 @@ def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:
 
 def _listed(ledgers: Sequence[int]) -> str:
     return ", ".join(map(str, ledgers)) or "none"
-
-
-def _counted(ledgers: Sequence[int]) -> str:
-    return f"{len(ledgers)} ledger{'' if len(ledgers) == 1 else 's'}"

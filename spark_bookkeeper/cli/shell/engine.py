@@ -29,11 +29,7 @@ spark_or_not = click.option(
 
 
 def is_small(sizes: Iterable[int]) -> bool:
-    """Whether work is done here unless somebody says otherwise.
-
-    Args:
-        sizes: the bytes of each ledger that it is about.
-    """
+    """Whether work on ledgers of so many bytes is done here, unless somebody says otherwise."""
     size = 0
     for count, each in enumerate(sizes, 1):
         size += each
@@ -49,12 +45,9 @@ def sizes_of(
     naming: Set[BookieId] | None = None,
     only_open: bool = False,
 ) -> Iterator[int]:
-    """The bytes of each of these ledgers as its metadata tell; 0 of one that is not closed.
+    """The bytes of each of these ledgers (``None``: of all) as its metadata tell; 0 of an open one.
 
-    Args:
-        ledger_ids: ``None`` is all there are.
-        naming: leave out those of which no fragment names one of these.
-        only_open: leave out those that are closed.
+    Only of those that name one of some bookies, or of those that are not closed.
     """
     store = bk.context.store
     if ledger_ids is None:

@@ -76,11 +76,6 @@ class Output:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    @property
-    def is_for_lines(self) -> bool:
-        """Whether rows are lines: a table is for a terminal, and one object for ``--json``."""
-        return not self.is_json and not sys.stdout.isatty()
-
     def line(self, row: bytes | Mapping[str, Any]) -> None:
         """Print a row on a line of its own, at once: bytes as they are, others as JSON."""
         if not isinstance(row, bytes):

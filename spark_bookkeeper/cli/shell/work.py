@@ -129,13 +129,13 @@ class Work:
             where = "in this process" if bk.runs_here else "on Spark"
 
             def run(dry_run: bool) -> ReportT:
-                with self.settings.output.progress(f"{what}, {where}", unit=unit) as progress:
+                with self.settings.output.progress(what, unit=unit) as progress:
 
                     def tell(phase: str, done: int, total: int, size_bytes: int) -> None:
                         name, *more = phase.split(", ", 1)
                         progress.phase(", ".join((name, where, *more)), done, total, size_bytes)
 
-                    return job(bk, dry_run, tell)
+                    return job(bk, dry_run, progress.phase if dry_run else tell)
 
             if ask is not None and not self.dry_run and not self.yes:
                 ask(run(True))
