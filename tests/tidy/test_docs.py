@@ -112,13 +112,19 @@ def test_a_command_that_a_page_names_is_one(page: Path) -> None:
     context = click.Context(root)
     for said in called(page):
         command: click.Command = root
-        options = {option for each in root.params for option in each.opts} | {"--help"}
+        options = {
+            option for each in root.params for option in (*each.opts, *each.secondary_opts)
+        } | {"--help"}
         for word in shlex.split(said)[1:]:
             if isinstance(command, click.Group) and not word.startswith("-"):
                 found = command.get_command(context, word)
                 assert found is not None, said
                 command = found
-                options |= {option for each in command.params for option in each.opts}
+                options |= {
+                    option
+                    for each in command.params
+                    for option in (*each.opts, *each.secondary_opts)
+                }
             elif word.startswith("--"):
                 assert word in options, said
 
