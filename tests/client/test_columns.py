@@ -136,6 +136,15 @@ def test_narrower_types_are_taken_whose_values_the_ledger_holds_exactly(ground: 
     assert read == rows.cast(wide)
 
 
+def test_a_struct_that_lacks_a_field_is_refused_as_a_column_is_that_is_missing() -> None:
+    whole = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    part = pa.struct([("a", pa.int64())])
+    for wrap in (lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)):
+        check_schema(pa.schema([("s", wrap(whole))]), pa.schema([("s", wrap(whole))]))
+        with pytest.raises(InvalidArgumentError, match="cast it"):
+            check_schema(pa.schema([("s", wrap(part))]), pa.schema([("s", wrap(whole))]))
+
+
 def test_of_wide_schemas_an_error_shows_what_differs() -> None:
     wide = pa.schema([(f"c{n}", pa.int64()) for n in range(50)])
     with pytest.raises(InvalidArgumentError) as caught:

@@ -96,12 +96,21 @@ def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
     Nullability is judged by the values: a nullable column without nulls fits.
     """
     same = found.names == schema.names and all(
-        is_wider(have.type, want.type) for have, want in zip(found, schema, strict=True)
+        _fits(have.type, want.type) for have, want in zip(found, schema, strict=True)
     )
     if not same:
         raise InvalidArgumentError(
             schema_mismatch(describe(found), schema, _difference(found, schema))
         )
+
+
+def _fits(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether every value has a form in the ledger's type, and no struct lacks a field."""
+    return is_wider(have, want) and _fields(_plain(have)) == _fields(_plain(want))
+
+
+def _fields(kind: pa.DataType) -> int:
+    return sum(1 + _fields(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _difference(found: pa.Schema, schema: pa.Schema) -> str:
@@ -117,7 +126,7 @@ def _difference(found: pa.Schema, schema: pa.Schema) -> str:
     have, want = next(
         (have, want)
         for have, want in zip(found, schema, strict=True)
-        if not is_wider(have.type, want.type)
+        if not _fits(have.type, want.type)
     )
     return f"column {want.name!r} is {have.type} and not {want.type}: cast it"
 
