@@ -274,12 +274,13 @@ def _show_ledger(
         ("writer", "unknown" if info.writer is None else info.writer),
     ]
     if info.writer_state is not None:
+        confirmed = info.last_add_confirmed
         facts += [
             (
                 "writer lives",
                 {"lives": "yes", "gone": f"no: {GONE}"}.get(info.writer_state, "unknown"),
             ),
-            ("last confirmed", _or_unknown(info.last_add_confirmed)),
+            ("last confirmed", "unknown" if confirmed is None else confirmed),
             ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
         ]
     labels = info.custom_metadata.items()
@@ -301,10 +302,6 @@ def _show_ledger(
             "\n  nobody writes it any more, and its end is not fixed. Fix it: "
             f"spark-bookkeeper ledger recover {info.ledger_id}"
         )
-
-
-def _or_unknown(value: object) -> object:
-    return "unknown" if value is None else value
 
 
 def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:

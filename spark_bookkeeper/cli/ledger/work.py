@@ -15,6 +15,7 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Set
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.views import ledger_rows
+from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -61,11 +62,9 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
         about = about_writer(row["writer"], row["writer_state"])
         settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
     if open_ones:
-        many = len(open_ones) > 1
-        confirm(
-            f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
-            f"stopping {'their writers' if many else 'its writer'}?"
-        )
+        whose = "its writer" if len(open_ones) == 1 else "their writers"
+        of = counted(len(open_ones), "ledger")
+        confirm(f"Fence, recover and close {of}, stopping {whose}?")
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")

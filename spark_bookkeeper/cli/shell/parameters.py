@@ -56,6 +56,11 @@ class LedgerType(LedgerIdType):
         return value
 
 
+only_ledgers = click.option(
+    "--ledger", "ledger_ids", type=LedgerType(), multiple=True, help="Only this; repeatable."
+)
+
+
 _AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
