@@ -256,11 +256,12 @@ def held_in(storage: Storage) -> list[str]:
 
     Directories in which there is nothing do not count: formatting that was interrupted leaves them.
     """
-    holding = {LEDGERS: ledger_directories, "retired": lambda storage: storage.list("retired")}
     return [
         name
         for name in storage.list("")
-        if not _is_ignored(name) and (name not in holding or holding[name](storage))
+        if not _is_ignored(name)
+        and not (name == LEDGERS and not ledger_directories(storage))
+        and not (name == "retired" and not storage.list(name))
     ]
 
 

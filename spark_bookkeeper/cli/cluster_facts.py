@@ -22,6 +22,7 @@ from spark_bookkeeper.session import BookKeeper
 _FIRST: Final = (
     "zookeeper",
     "bookies",
+    "entries without a live copy",
     "entries below their ack quorum",
     "fragments on lost bookies",
     "fragments on replaced disks",
@@ -97,7 +98,7 @@ def look(bk: BookKeeper) -> Facts:
     return Facts(
         bk.metadata_uri,
         at_ms,
-        sorted(found_wrong, key=_urgency),
+        sorted(found_wrong, key=urgency),
         list(bookie_rows(bk.context)),
         ledgers,
         writers,
@@ -107,7 +108,8 @@ def look(bk: BookKeeper) -> Facts:
     )
 
 
-def _urgency(found: Diagnosis) -> tuple[int, int]:
+def urgency(found: Diagnosis) -> tuple[int, int]:
+    """By which findings are sorted: the lowest needs care first."""
     rank = next((n for n, begin in enumerate(_FIRST) if found.check.startswith(begin)), len(_FIRST))
     return ("problem", "warning", "ok").index(found.verdict), rank
 

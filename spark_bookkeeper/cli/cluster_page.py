@@ -7,7 +7,8 @@ its own that brings it up to date without closing what its reader has opened.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape
@@ -16,9 +17,11 @@ from typing import Any, Final
 
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
 from spark_bookkeeper.client.presence import age
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.secrecy import without_passwords
 
 MOST_LEDGERS: Final = 500
@@ -26,6 +29,28 @@ MOST_LEDGERS: Final = 500
 
 MOST_FRAGMENTS: Final = 60
 """Fragments of a ledger that its map shows, the last ones."""
+
+MOST_ALIKE: Final = 5
+"""Ledgers that lack the same copies and are shown one by one; more of them are folded."""
+
+OF_A_LOSS: Final = frozenset(
+    {
+        "entries without a live copy",
+        "entries below their ack quorum",
+        "fragments on lost bookies",
+        "open ledgers on lost bookies",
+    }
+)
+"""Findings that are told together with those of the lost bookies themselves, by their names."""
+
+_STEP: Final = re.compile(r"[;.] (?=(?:[^`]*`[^`]*`)*[^`]*$)")
+"""Between two steps of a remedy, not within a command."""
+
+_COMMAND: Final = re.compile(
+    r"`([^`]+)`|(spark-bookkeeper (?:doctor|[a-z]+ [a-z-]+)(?:'[^']*'|[^'])*?)"
+    r"(?= ?[,;()]|\.? *$|[.:] | (?:and|says|names|shows) )"
+)
+"""A command in a remedy; one that is not between backticks ends with the clause that it is in."""
 
 
 SECTIONS: Final = {
@@ -104,21 +129,50 @@ def _care(facts: Facts) -> Iterator[str]:
         yield '<p class="well">Everything is well.</p></section>'
         return
     counts = Counter(each.verdict for each in found)
-    said = " and ".join(
-        f"{n} {kind}{'' if n == 1 else 's'}"
-        for kind in ("problem", "warning")
-        if (n := counts[kind])
-    )
+    said = " and ".join(counted(counts[v], v) for v in ("problem", "warning") if counts[v])
     more = ", the most urgent first" if len(found) > 1 else ""
     yield f"<p>{said}{more}.</p>"
     yield '<ol class="care">'
-    for diagnosis in found:
-        remedy = f"<br>To do: {escape(diagnosis.remedy)}" if diagnosis.remedy else ""
-        yield (
-            f'<li class="{diagnosis.verdict}"><b>{escape(diagnosis.verdict)}: '
-            f"{escape(diagnosis.check)}</b> {escape(diagnosis.detail)}{remedy}</li>"
-        )
+    cards = defaultdict(list)
+    loss = f"lost: {', '.join(sorted(facts.lost))}"
+    of_loss = {*OF_A_LOSS, *(f"bookie {each}" for each in facts.lost)} if facts.lost else set()
+    for each in found:
+        cards[loss if each.check in of_loss else each.check].append(each)
+    for title, those in cards.items():
+        yield f'<li class="{those[0].verdict}"><h3>{those[0].verdict}: {escape(title)}</h3>'
+        yield from _card(those, title)
+        yield "</li>"
     yield "</ol></section>"
+
+
+def _card(findings: Sequence[Diagnosis], title: str) -> Iterator[str]:
+    """What was found, and the steps of its remedy; what the card has told already is left out."""
+    by_remedy = defaultdict(list)
+    for each in findings:
+        by_remedy[_COMMAND.sub(r"`\1\2`", each.remedy or "").replace("`, `", "``")].append(each)
+    told: set[str] = set()
+    for remedy, alike in by_remedy.items():
+        for each in alike:
+            name = "" if each.check == title else f"<b>{escape(each.check)}</b> "
+            yield f"<p>{name}{_with_commands(each.detail)}</p>"
+        steps = []
+        for step in _STEP.split(remedy):
+            commands = set(step.split("`")[1::2])
+            if step and not (commands and commands <= told):
+                steps.append(f"<li>{_with_commands(step)}</li>")
+            told |= commands
+        yield f"<ul>{''.join(steps)}</ul>" if steps else ""
+
+
+def _with_commands(text: str) -> str:
+    """HTML of a text in which commands stand between backticks; whole ones have their own line."""
+    kind = {True: "<code class=command>", False: "<code>"}
+    return "".join(
+        f"{kind[part.startswith('spark-bookkeeper ')]}{escape(part)}</code>"
+        if n % 2
+        else escape(part)
+        for n, part in enumerate(text.split("`"))
+    )
 
 
 def _numbers(facts: Facts) -> Iterator[str]:
@@ -131,8 +185,8 @@ def _numbers(facts: Facts) -> Iterator[str]:
         ("ledgers", ", ".join(f"{n:,} {kind}" for kind, n in sorted(kinds.items())) or "none"),
         ("entries of closed ledgers", f"{sum((m.last_entry_id or 0) + 1 for m in closed):,}"),
         ("bytes of closed ledgers", f"{_size(size)}, before replication"),
+        ("under-replicated ledgers", f"{len(facts.lacking):,}"),
     ]
-    pairs.append(("under-replicated ledgers", f"{len(facts.lacking):,}"))
     yield _opened("numbers") + "<dl>"
     for name, value in pairs:
         yield f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>"
@@ -161,7 +215,7 @@ def _jobs(facts: Facts) -> Iterator[str]:
             ]
         )
     heads = ["job", "state", "began (UTC)", "took", "outcome", "by"]
-    yield from _table("Those that run, and the last ones", heads, cells)
+    yield from _table("Those that run, and the last ones", heads, cells, "jobs")
     yield "</section>"
 
 
@@ -201,18 +255,31 @@ def _underreplicated(facts: Facts) -> Iterator[str]:
     if len(shown) < len(facts.lacking):
         yield f"<p>{len(shown):,} of {len(facts.lacking):,}, with the fewest live copies.</p>"
     below = set(_in_order(facts)[:MOST_LEDGERS])
-    cells = [
-        [
-            _link(each.ledger_id) if each.ledger_id in below else str(each.ledger_id),
-            "unknown" if each.live_copies is None else str(each.live_copies),
-            "<br>".join(f"<code>{escape(bookie)}</code>" for bookie in each.missing),
-            "not published" if each.since_ms is None else age(each.since_ms, facts.at_ms),
-            _wrapped(each.reason),
-        ]
-        for each in shown
-    ]
+    alike = defaultdict(list)
+    for each in shown:
+        copies = "unknown" if each.live_copies is None else str(each.live_copies)
+        since = "not published" if each.since_ms is None else age(each.since_ms, facts.at_ms)
+        published = since if each.since_ms is None else "published"
+        alike[f"{', '.join(each.missing)}; live copies: {copies}; {published}"].append(
+            [
+                _link(each.ledger_id) if each.ledger_id in below else str(each.ledger_id),
+                copies,
+                "<br>".join(f"<code>{escape(bookie)}</code>" for bookie in each.missing),
+                since,
+                _wrapped(each.reason),
+            ]
+        )
     heads = ["ledger", "live copies", "lacks those of", "published", "why it is so"]
-    yield from _table("Ledgers with fewer copies than they should have", heads, cells)
+    few = [row for rows in alike.values() if len(rows) <= MOST_ALIKE for row in rows]
+    if few:
+        yield from _table("Ledgers with too few copies", heads, few, "lacking")
+    for lack, rows in alike.items():
+        if len(rows) > MOST_ALIKE:
+            said = f"{len(rows):,} ledgers lack {lack}"
+            name = escape(lack.replace(" ", "-"))
+            yield f'<details id="{name}"><summary>{escape(said)}</summary>'
+            yield from _table(said, heads, rows, "lacking")
+            yield "</details>"
     yield "</section>"
 
 
@@ -235,7 +302,7 @@ def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for row in rows
     ]
     heads = ["bookie", "state", "ledgers", "fragments", "space", "storage"]
-    yield from _table("Bookies by id", heads, cells)
+    yield from _table("Bookies by id", heads, cells, "bookies")
     yield "</section>"
 
 
@@ -250,7 +317,6 @@ def _space(free: int | None, total: int | None) -> str:
 
 
 def _ledgers(facts: Facts) -> Iterator[str]:
-    lost = facts.lost
     yield _opened("ledgers")
     if not facts.ledgers:
         yield "<p>There are none.</p></section>"
@@ -265,7 +331,7 @@ def _ledgers(facts: Facts) -> Iterator[str]:
     yield from _by_state(facts)
     yield "<p>Each opens to show which bookie holds which fragment.</p>"
     for ledger_id in order[:MOST_LEDGERS]:
-        yield from _ledger(ledger_id, facts, lost)
+        yield from _ledger(ledger_id, facts)
     yield "</section>"
 
 
@@ -297,13 +363,13 @@ def _by_state(facts: Facts) -> Iterator[str]:
                 _size(sum(m.length_bytes or 0 for m in known)) if known else "not known yet",
             ]
         )
-    yield from _table("Ledgers by state", ["state", "ledgers", "entries", "bytes"], cells)
+    yield from _table("Ledgers by state", ["state", "ledgers", "entries", "bytes"], cells, "states")
 
 
-def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
+def _ledger(ledger_id: LedgerId, facts: Facts) -> Iterator[str]:
     metadata = facts.ledgers[ledger_id]
     quorum = metadata.quorum
-    missing = lost & metadata.bookies()
+    missing = facts.lost & metadata.bookies()
     limbo = facts.limbo.get(ledger_id, frozenset())
     away: dict[str, str] = {**dict.fromkeys(missing, "lost"), **dict.fromkeys(limbo, "in limbo")}
     about = [
@@ -320,9 +386,9 @@ def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
     if metadata.ctime_ms is not None:
         about.append(f"created {age(metadata.ctime_ms, facts.at_ms)}")
     if missing:
-        about.append(f"names {len(missing)} lost bookie{'s' if len(missing) > 1 else ''}")
+        about.append(f"names {counted(len(missing), 'lost bookie')}")
     if limbo:
-        about.append(f"names {len(limbo)} bookie{'s' if len(limbo) > 1 else ''} in limbo")
+        about.append(f"names {counted(len(limbo), 'bookie')} in limbo")
     state = metadata.state.name
     yield (
         f'<details id="ledger-{ledger_id}"><summary><b>{ledger_id}</b> '

@@ -8,16 +8,19 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from spark_bookkeeper.cli import cluster_facts
-from spark_bookkeeper.cli.cluster_facts import look
-from spark_bookkeeper.cli.cluster_page import SECTIONS, render
+from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look, urgency
+from spark_bookkeeper.cli.cluster_page import OF_A_LOSS, SECTIONS, render
 from spark_bookkeeper.cli.cluster_server import served
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.endangered import endangered_ledgers
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Holder
@@ -26,6 +29,8 @@ from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.browser import browsing, in_a_browser
+
+RECOVER: Final = "spark-bookkeeper bookie recover"
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -76,12 +81,120 @@ def test_what_needs_care_comes_first_with_its_remedy_and_names_are_text(
     found = outline(page)
     assert [text for tag, text in found.text if tag == "h2"] == list(SECTIONS.values())
     care = page[page.index(">What needs care</h2>") : page.index(">In numbers</h2>")]
-    assert f"problem: bookie {lost}" in care
-    assert f"spark-bookkeeper bookie recover {lost}" in care
+    assert f"<h3>problem: lost: {lost}</h3>" in care
+    about_it = care[care.index("<h3>problem: lost: ") :].partition("<h3>warning: ")[0]
+    assert {"fragments on lost bookies", f"bookie {lost}"} <= set(
+        re.findall("<b>(.*?)</b>", about_it)
+    )
+    assert f"<code class=command>spark-bookkeeper bookie recover {lost}" in care
     assert f"<b>{ledger_id}</b>" in page
     assert re.search(r'aria-label="lost, position 0, (1 entry|2 entries)"', page)
     assert "&lt;b&gt;clicks&lt;/b&gt;" in page
     assert "<b>clicks" not in page
+
+
+LOST: Final = "10.0.0.1:3181"
+
+A_LOSS: Final = Facts(
+    "zk://zk1:2181/ledgers",
+    0,
+    (
+        Diagnosis(
+            "entries below their ack quorum",
+            "problem",
+            "few",
+            f"bring it back; else {RECOVER} {LOST}",
+        ),
+        Diagnosis("fragments on lost bookies", "problem", "many", f"{RECOVER} {LOST}"),
+        Diagnosis(
+            f"bookie {LOST}",
+            "problem",
+            "lost; `log show orders` <says> more",
+            "start it; else `spark-bookkeeper bookie format --root 's3://a&b; c'`, "
+            "`spark-bookkeeper bookie refill a:1` fill it. Then spark-bookkeeper ledger list "
+            "--state unreadable names them, or spark-bookkeeper doctor (once)",
+        ),
+        Diagnosis(
+            f"bookie {LOST}0",
+            "problem",
+            "full",
+            "spark-bookkeeper bookie start --root 's3://b; (c)'",
+        ),
+        Diagnosis("ledger metadata", "problem", "junk in 1", "look at it"),
+        Diagnosis("ledger metadata", "problem", "junk in 2", "look at it"),
+        Diagnosis(
+            "writers of open ledgers",
+            "warning",
+            f"names {LOST}, a lost bookie",
+            "spark-bookkeeper ledger recover 1 2 and then the other 5; `ledger recover` ends it",
+        ),
+    ),
+    [
+        {"bookie_id": LOST, "state": "lost", "ledgers": 7, "fragments": 7, "free_bytes": None}
+        | {"total_bytes": None, "root_uri": None}
+    ],
+    {},
+    {},
+    {},
+    [Lacking(LedgerId(n), (LOST,), 2, None, "it waits") for n in range(6)]
+    + [Lacking(LedgerId(9), (LOST,), 2, 0, "it waits")],
+    (),
+)
+
+
+def test_one_loss_is_one_card_whose_remedies_are_steps_with_commands_to_copy() -> None:
+    page = render(A_LOSS)
+    outline(page)
+    check_for_keyboard_and_screen_reader(page)
+    care = page[page.index(">What needs care</h2>") : page.index(">In numbers</h2>")]
+
+    assert re.findall("<h3>(.*?)</h3>", care) == [
+        f"problem: lost: {LOST}",
+        f"problem: bookie {LOST}0",
+        "problem: ledger metadata",
+        "warning: writers of open ledgers",
+    ]
+    assert re.findall("<b>(.*?)</b>", care) == [
+        "entries below their ack quorum",
+        "fragments on lost bookies",
+        f"bookie {LOST}",
+    ]
+    commands = re.findall("<code class=command>(.*?)</code>", care)
+    assert [unescape(command) for command in commands] == [
+        f"{RECOVER} {LOST}",
+        "spark-bookkeeper bookie format --root 's3://a&b; c'",
+        "spark-bookkeeper bookie refill a:1",
+        "spark-bookkeeper ledger list --state unreadable",
+        "spark-bookkeeper doctor",
+        "spark-bookkeeper bookie start --root 's3://b; (c)'",
+        "spark-bookkeeper ledger recover 1 2",
+    ]
+    steps = re.findall("<li>(.*?)</li>", care)
+    assert [re.sub("<code.*?</code>", "$", step) for step in steps] == [
+        *("bring it back", "else $"),
+        *("start it", "else $$ fill it", "Then $ names them, or $ (once)"),
+        *("$", "look at it", "$ and then the other 5", "$ ends it"),
+    ]
+    assert "<code>log show orders</code>" in care
+    assert "<code>ledger recover</code>" in care
+
+
+def test_findings_of_a_loss_have_the_names_that_the_examination_gives_them() -> None:
+    """And what nobody has a copy of comes first."""
+    checks = {each.check for each in endangered_ledgers({}, set(), {})}
+    found = [Diagnosis(check, "problem", "seen") for check in sorted(checks)]
+
+    assert checks >= OF_A_LOSS
+    assert min(found, key=urgency).check == "entries without a live copy"
+
+
+def test_many_ledgers_that_lack_the_same_are_folded_into_a_sentence() -> None:
+    page = render(A_LOSS)
+
+    assert f"<summary>6 ledgers lack {LOST}; live copies: 2; not published</summary>" in page
+    shown, _, folded = page[page.index(">Under-replicated</h2>") :].partition("<details")
+    assert re.findall(r'<th scope="row">(\d)</th>', shown) == ["9"]
+    assert re.findall(r'<th scope="row">(\d)</th>', folded) == list("012345")
 
 
 def labels(page: str) -> dict[str, int]:

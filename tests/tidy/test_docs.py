@@ -103,30 +103,37 @@ def called(page: Path) -> Iterator[str]:
     yield from (f"spark-bookkeeper {each}" for each in short)
     yield from re.findall(
         r"\b(spark-bookkeeper [a-z][^|`)\n]*)",
-        "\n".join(block.text for block in blocks(page) if block.language == "console"),
+        "\n".join(block.text for block in blocks(page) if block.language in ("console", "sh")),
     )
+
+
+def check_command(said: str) -> None:
+    """That there is such a command, with all of these options."""
+    context = click.Context(root)
+    command: click.Command = root
+    options = {"--help": False}
+    words = iter(shlex.split(said)[1:])
+    for word in words:
+        for each in command.params:
+            options |= dict.fromkeys((*each.opts, *each.secondary_opts), takes_value(each))
+        if word.startswith("--"):
+            assert word in options, said
+            if options[word]:
+                next(words, None)
+        elif isinstance(command, click.Group) and not word.startswith("-"):
+            found = command.get_command(context, word)
+            assert found is not None, said
+            command = found
+
+
+def takes_value(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and not (parameter.is_flag or parameter.count)
 
 
 @pytest.mark.parametrize("page", [*TEXTS, *PAGES], ids=lambda page: page.stem)
 def test_a_command_that_a_page_names_is_one(page: Path) -> None:
-    context = click.Context(root)
     for said in called(page):
-        command: click.Command = root
-        options = {
-            option for each in root.params for option in (*each.opts, *each.secondary_opts)
-        } | {"--help"}
-        for word in shlex.split(said)[1:]:
-            if isinstance(command, click.Group) and not word.startswith("-"):
-                found = command.get_command(context, word)
-                assert found is not None, said
-                command = found
-                options |= {
-                    option
-                    for each in command.params
-                    for option in (*each.opts, *each.secondary_opts)
-                }
-            elif word.startswith("--"):
-                assert word in options, said
+        check_command(said)
 
 
 def test_settings_that_stand_beside_those_of_bookkeeper_are_there() -> None:

@@ -26,10 +26,12 @@ TEXT = {
     ".md",
     ".properties",
     ".py",
+    ".service",
     ".sh",
     ".toml",
     ".txt",
     ".xml",
+    ".yml",
 }
 
 FOREIGN = {

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from tests.tidy import metrics_table
+from tests.tidy.test_docs import check_command
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "conf" / "grafana-dashboard.json"
 
 OF_PROMETHEUS = {"up"}
 
+ALERTS = DASHBOARD.with_name("prometheus-alerts.yml")
+
 WORDS = {"sum", "max", "by", "rate", "bool", "histogram_quantile", "label_values"}
+WORDS |= {"count", "increase", "last_over_time", "min_over_time", "vector", "and", "or"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
 
 def metrics_in(expression: str) -> set[str]:
     """The names in an expression of Prometheus, without functions, labels, and text in quotes."""
-    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|by \([^)]*\)", "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|(by|on) \([^)]*\)", "", expression)
     return set(re.findall(r"\b[a-zA-Z_][\w:]*\b", bare)) - WORDS
 
 
@@ -88,6 +92,20 @@ def test_every_metric_that_the_dashboard_asks_for_is_there(dashboard: dict[str, 
 
     assert len(asked) > 20
     assert asked - metrics_table.samples() - OF_PROMETHEUS == set()
+
+
+def test_alerts_ask_for_metrics_and_name_commands_that_are_there() -> None:
+    text = ALERTS.read_text(encoding="utf-8")
+    rules = re.split(r"^      - alert: ", text, flags=re.M)[1:]
+    asked = [name for each in rules for name in metrics_in(re.findall(r"expr: (.*)", each)[0])]
+
+    assert len(rules) > 5
+    assert set(asked) - metrics_table.samples() - OF_PROMETHEUS == set()
+    for rule in rules:
+        assert re.search(r"^        labels: \{severity: (page|ticket)\}$", rule, re.M), rule
+        assert re.search(r"^          summary: [^:#]+$", rule, re.M), "plain text for YAML"
+        for said in re.findall(r"`([^`]+)`", rule):
+            check_command(said)
 
 
 def test_the_choices_at_its_top_come_from_metrics_that_are_there(dashboard: dict[str, Any]) -> None:
