@@ -167,6 +167,20 @@ def test_a_pipe_gets_lines_of_bytes_and_objects_of_rows(
     assert call("ledger", "read", lines, "--limit", 2, "-o", "-").out == "0\n1\n"
 
 
+def test_ctrl_c_ends_a_follower_as_it_is_meant_to(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    def interrupted(reader: LedgerReader, *, first: int) -> Iterator[Entry]:
+        yield from reader.entries(first, first + 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LedgerReader, "tail", interrupted)
+    shown = call("ledger", "read", ledger_id, "--follow", "--start", 5)
+    assert (shown.code, shown.out, shown.err) == (0, "5\n6\n", "")
+
+
 def test_what_nobody_reads_any_more_is_not_read_from_the_bookies(
     cluster: LocalCluster, call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
