@@ -8,13 +8,11 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
-import re
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -100,12 +98,7 @@ def spark_session(
     if delta and "delta" not in settings.get("spark.jars", "").lower():
         builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
     try:
-        quietly = without_ivy() if delta else nullcontext()
-        with (
-            _no_stacks_of_interrupts(),
-            _with_an_address(settings.get("spark.master", "")),
-            quietly,
-        ):
+        with _no_stacks_of_interrupts(), _with_an_address(settings.get("spark.master", "")):
             return builder.getOrCreate()
     except Exception as error:
         if _was_interrupted(error):
@@ -147,35 +140,6 @@ def _with_an_address(master: str) -> Iterator[None]:
         yield
     finally:
         os.environ.pop("SPARK_LOCAL_IP", None)
-
-
-_IVYS: Final = re.compile(
-    rb":: (loading|resol|retriev)|\t(confs|found|[-|]|:: (mod|evi)|\[S|\d+ art|\S+ (from|by) .*\[)"
-    rb"|Ivy Default|The jars for|\S+ added as a dep|downloading |\t\t\[S|-{9}"
-)
-"""How lines begin in which Ivy tells which jars it has found; those about others are shown."""
-
-
-@contextmanager
-def without_ivy() -> Iterator[None]:
-    """Have the JVM that is started meanwhile say all on our stderr, but for Ivy's lines."""
-    sys.stderr.flush()
-    stderr, (said, into) = os.dup(2), os.pipe()
-    os.dup2(into, 2)
-    os.close(into)
-
-    def pass_on() -> None:
-        with os.fdopen(said, "rb") as lines:
-            for line in lines:
-                if not _IVYS.match(line):
-                    os.write(stderr, line)
-
-    threading.Thread(target=pass_on, name="stderr-of-spark", daemon=True).start()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(stderr, 2)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pyspark.logger import PySparkLogger
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark import session
-from spark_bookkeeper.spark.session import session_settings, spark_session, without_ivy
+from spark_bookkeeper.spark.session import session_settings, spark_session
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 
 
@@ -230,22 +229,3 @@ def test_spark_does_not_change_the_format_of_a_tests_log(caplog: pytest.LogCaptu
 
     assert "seen" in caplog.text
     assert "{" not in caplog.text
-
-
-def test_ivy_is_heard_only_of_jars_that_it_has_not_found(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    found = b":: loading settings ::\n\tfound org.antlr#antlr4-runtime;4.13.1 in central\n"
-    other = (
-        b":: problems summary ::\n\t\tmodule not found: io.delta#d;9\n\tat a.B.c(B.java:1)\nWARN\n"
-    )
-    before = threading.enumerate()
-
-    with without_ivy():
-        os.write(2, found + other)
-        (passing_on,) = (t for t in threading.enumerate() if t not in before)
-    os.write(2, b"afterwards\n")
-    passing_on.join()
-
-    said = capfd.readouterr().err.splitlines()
-    assert sorted(said) == sorted((other.decode() + "afterwards").splitlines())
