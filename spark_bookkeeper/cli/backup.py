@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import click
@@ -132,12 +132,13 @@ def restore(
 
 def _saved_sizes(
     bk: BookKeeper, uri: str, wanted: Sequence[int] | None, snapshot: int | None
-) -> Sequence[int]:
-    """The bytes of each ledger in a snapshot, or of those that are wanted of it."""
+) -> Iterator[tuple[int, int]]:
+    """Entries and bytes of each ledger in a snapshot, or of those that are wanted of it."""
     folder = backup_at(bk.context, uri_of(uri))
     folder.incarnation()  # refuses what is no backup
-    ledgers = folder.snapshots.read(snapshot)[1].ledgers
-    return [each.length_bytes for each in ledgers if wanted is None or each.ledger_id in wanted]
+    for each in folder.snapshots.read(snapshot)[1].ledgers:
+        if wanted is None or each.ledger_id in wanted:
+            yield each.last_entry_id + 1, each.length_bytes
 
 
 def _show(work: Work, report: BackupReport) -> int:

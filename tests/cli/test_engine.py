@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.cli.shell import engine, output
-from spark_bookkeeper.cli.shell.engine import SMALL_BYTES, SMALL_LEDGERS, is_small
+from spark_bookkeeper.cli.shell.engine import SMALL_BYTES, SMALL_ENTRIES, SMALL_LEDGERS, is_small
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.progress import Lines
 from spark_bookkeeper.session.handle import ClusterHandle
@@ -38,13 +38,17 @@ def on_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("sizes", "small"),
     [
         ([], True),
-        ([1] * SMALL_LEDGERS, True),
-        ([1] * (SMALL_LEDGERS + 1), False),
-        ([SMALL_BYTES], True),
-        ([SMALL_BYTES, 1], False),
+        ([(1, 1)] * SMALL_LEDGERS, True),
+        ([(1, 1)] * (SMALL_LEDGERS + 1), False),
+        ([(1, SMALL_BYTES)], True),
+        ([(1, SMALL_BYTES), (1, 1)], False),
+        ([(SMALL_ENTRIES, 1)], True),
+        ([(8_376, 67_008)] * 100, False),
     ],
 )
-def test_work_is_small_by_its_ledgers_and_their_bytes(sizes: list[int], small: bool) -> None:
+def test_work_is_small_by_its_ledgers_and_their_entries_and_bytes(
+    sizes: list[tuple[int, int]], small: bool
+) -> None:
     assert is_small(sizes) is small
 
 
@@ -72,6 +76,13 @@ def test_small_work_starts_no_spark_and_large_work_does_unless_it_is_told(
     for each in commands[:4]:
         assert (each, call(*each, "--spark").code) != (each, 2)
     assert on_spark == ["backup", "check_ledgers", "recover_ledgers", "repair_ledgers"]
+
+    on_spark.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "SMALL_ENTRIES", 1)
+        call("ledger", "check", some)
+        call("cluster", "restore", saved)
+    assert on_spark == ["check_ledgers", "restore"], "of their entries, as metadata and backup tell"
 
     monkeypatch.setattr(engine, "SMALL_LEDGERS", 1)
     on_spark.clear()

@@ -104,7 +104,7 @@ class Work:
         ask: Callable[[ReportT], None] | None = None,
         before: Callable[[BookKeeper], None] | None = None,
         after: Callable[[BookKeeper, ReportT], None] | None = None,
-        sizes: Callable[[BookKeeper], Iterable[int]] = sizes_of,
+        sizes: Callable[[BookKeeper], Iterable[tuple[int, int]]] = sizes_of,
         unit: str = "",
     ) -> ReportT:
         """Run a job with a bar; before it the same as a dry run, where somebody is to be asked.
@@ -115,7 +115,7 @@ class Work:
             ask: is shown the plan, and raises ``NotConfirmedError`` when it is not wanted.
             before: refuses what makes no sense, before there is a plan.
             after: of what was done and not planned, what is left to do.
-            sizes: the bytes of each ledger that it is about.
+            sizes: entries and bytes of each ledger that it is about.
             unit: of what is counted in the first phase.
 
         Raises:
