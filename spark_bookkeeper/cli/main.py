@@ -260,6 +260,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
             code = command()
         return code if isinstance(code, int) else EXIT_DONE
     except click.ClickException as error:
+        error.message = without_passwords(error.message)
         error.show()
         message, is_no = error.format_message(), isinstance(error, NotConfirmedError)
         exit_code = EXIT_LEFT_UNDONE if is_no else EXIT_NOTHING_CHANGED

@@ -194,12 +194,25 @@ def test_the_remedy_of_an_error_is_a_command_that_there_is(message: str, command
             "ledger 7 was fenced",
             {"ledger_id": 7},
         ),
-        (["fail", "begun"], 1, "BOOKKEEPER_NO_SUCH_LEDGER", "it is gone", {"has_begun": True}),
+        (
+            ["fail", "begun"],
+            1,
+            "BOOKKEEPER_NO_SUCH_LEDGER",
+            "it is gone",
+            {"nothing_changed": False},
+        ),
         (["fail", "uri"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "no cluster was named", {}),
         (["fail", "no"], 1, "BOOKKEEPER_NOT_CONFIRMED", "not confirmed", {}),
         (["fail", "surprise"], 1, "BOOKKEEPER_ERROR", "RuntimeError: a surprise", {}),
         (["fail"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "Missing argument 'KIND'", {}),
         (["flail"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "No such command 'flail'", {}),
+        (
+            ["fail", "uri", "zk://me:secret@host"],
+            2,
+            "BOOKKEEPER_INVALID_ARGUMENT",
+            "Got unexpected extra argument (zk://me:***@host)",
+            {},
+        ),
     ],
 )
 def test_programs_are_told_of_an_error_by_the_conditions_that_spark_knows(

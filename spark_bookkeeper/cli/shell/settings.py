@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
     UnsuitableStorageError,
 )
+from spark_bookkeeper.protocol.arguments import check_filled
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -64,13 +65,14 @@ class Settings:
         """The metadata URI.
 
         Raises:
-            InvalidArgumentError: none was given.
+            InvalidArgumentError: none was given, or an empty one.
         """
-        if not self.metadata_uri:
+        if self.metadata_uri is None:
             raise InvalidArgumentError(
                 "no cluster was named: give --metadata-uri zk://HOST:2181/ledgers or set "
                 f"{METADATA_URI_VARIABLE}; `spark-bookkeeper local start` makes a cluster to try"
             )
+        check_filled("--metadata-uri", self.metadata_uri)
         return self.metadata_uri
 
 
@@ -82,10 +84,8 @@ def exit_code_of(error: BookKeeperError) -> int:
     that cannot be reached in the first place). 1 for everything else: an answer that was lost
     leaves open what happened.
     """
-    is_refused = isinstance(error, _REFUSALS) or error.facts.get("nothing_changed")
-    if is_refused and not error.facts.get("has_begun"):
-        return EXIT_NOTHING_CHANGED
-    return EXIT_LEFT_UNDONE
+    is_unchanged = error.facts.get("nothing_changed", isinstance(error, _REFUSALS))
+    return EXIT_NOTHING_CHANGED if is_unchanged else EXIT_LEFT_UNDONE
 
 
 @contextmanager
@@ -94,5 +94,5 @@ def begun() -> Iterator[None]:
     try:
         yield
     except BookKeeperError as error:
-        error.facts["has_begun"] = True
+        error.facts["nothing_changed"] = False
         raise
