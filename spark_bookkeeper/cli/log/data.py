@@ -106,7 +106,7 @@ def read(
     """Print rows of a log with their positions. Its writer is not disturbed.
 
     A terminal shows a table. A pipe gets a line for each row, as soon as it is read: the position
-    and the bytes, or a JSON object.
+    and the bytes, or a JSON object. Bytes with a line feed are several lines.
 
     Times are those of the appends, by the clocks of the writers.
     """
