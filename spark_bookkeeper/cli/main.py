@@ -113,9 +113,9 @@ def _accept_global_options(command: click.Command) -> None:
             child.short_help = child.get_short_help_str(limit=1_000)
             _accept_global_options(child)
         return
-    refuse_empty(command)
     taken = {text for parameter in command.params for text in parameter.opts}
     command.params.extend(option for option in _global_options() if option.opts[0] not in taken)
+    refuse_empty(command)
 
 
 def _global_options() -> list[click.Option]:
@@ -152,7 +152,7 @@ def _global_options() -> list[click.Option]:
 
 
 def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value is not None:
+    if value:
         _change_settings(ctx, metadata_uri=value)
 
 
@@ -230,6 +230,7 @@ def root(
 
 # Click suggests the nearest of these names; the commands are those of ``_Nouns.get_command``.
 root.commands.update(dict.fromkeys(NOUNS, root))
+refuse_empty(root)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -22,7 +22,6 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
     UnsuitableStorageError,
 )
-from spark_bookkeeper.protocol.arguments import check_filled
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -65,14 +64,13 @@ class Settings:
         """The metadata URI.
 
         Raises:
-            InvalidArgumentError: none was given, or an empty one.
+            InvalidArgumentError: none was given.
         """
-        if self.metadata_uri is None:
+        if not self.metadata_uri:
             raise InvalidArgumentError(
                 "no cluster was named: give --metadata-uri zk://HOST:2181/ledgers or set "
                 f"{METADATA_URI_VARIABLE}; `spark-bookkeeper local start` makes a cluster to try"
             )
-        check_filled("--metadata-uri", self.metadata_uri)
         return self.metadata_uri
 
 
