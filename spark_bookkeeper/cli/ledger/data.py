@@ -195,7 +195,7 @@ def read(
     """Print the rows of a ledger, or write them to a file. Every byte is verified.
 
     A terminal shows a table. A pipe gets a line for each row, as soon as it is read: bytes as they
-    are, other rows as JSON objects. Bytes with a line feed are several lines; files have one row.
+    are, other rows as JSON objects. Bytes with a line feed are several lines, in a file one row.
 
     A ledger that is still open is read up to what is known to be acknowledged, and its writer
     is not disturbed, unless --recover is given.
