@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.cli.autorecovery import work
 from spark_bookkeeper.cli.shell import engine, output
 from spark_bookkeeper.cli.shell.engine import SMALL_BYTES, SMALL_ENTRIES, SMALL_LEDGERS, is_small
+from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.progress import Lines
 from spark_bookkeeper.session.handle import ClusterHandle
+from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
 
@@ -53,6 +56,7 @@ def test_work_is_small_by_its_ledgers_and_their_entries_and_bytes(
 
 
 def test_small_work_starts_no_spark_and_large_work_does_unless_it_is_told(
+    cluster: LocalCluster,
     call: Call,
     numbers: Path,
     tmp_path: Path,
@@ -89,8 +93,19 @@ def test_small_work_starts_no_spark_and_large_work_does_unless_it_is_told(
     for each in (*commands, ("cluster", "restore", saved)):
         call(*each)
         call(*each, "--no-spark")
-    told = ["backup", "check_ledgers", "repair_ledgers", "rereplicate", "rebalance", "restore"]
-    assert on_spark == told, "no ledger names the drained one any more"
+    told = ["backup", "check_ledgers", "repair_ledgers", "rebalance", "restore"]
+    assert on_spark == told, "no ledger names the drained one any more, and none is published"
+    on_spark.clear()
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        for ledger_id in (some, other):
+            bk.context.store.underreplication.mark(ledger_id, [bookie], 0)
+    assert call("autorecovery", "audit").code == 0
+    assert on_spark == [], "it reads metadata only"
+    call("autorecovery", "rereplicate")
+    assert on_spark == ["rereplicate"]
+    monkeypatch.setattr(work, "LEDGERS_FOR_SPARK", 1)
+    call("autorecovery", "audit")
+    assert on_spark == ["rereplicate", "audit"]
     on_spark.clear()
     assert call("ledger", "check", some).code == 0
     assert (call("ledger", "recover").code, on_spark) == (0, [])  # none of all of them is open
