@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
@@ -261,9 +262,10 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
             code = command()
         return code if isinstance(code, int) else EXIT_DONE
     except click.ClickException as error:
-        error.message = without_passwords(error.message)
-        error.show()
-        message, is_no = error.format_message(), isinstance(error, NotConfirmedError)
+        error.show(said := StringIO())
+        click.echo(without_passwords(said.getvalue()), nl=False, err=True)
+        message = without_passwords(error.format_message())
+        is_no = isinstance(error, NotConfirmedError)
         exit_code = EXIT_LEFT_UNDONE if is_no else EXIT_NOTHING_CHANGED
         condition = "BOOKKEEPER_NOT_CONFIRMED" if is_no else InvalidArgumentError.condition
     except (click.Abort, KeyboardInterrupt):
