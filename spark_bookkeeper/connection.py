@@ -68,7 +68,7 @@ class Connection:
         return _received, (spark_bookkeeper.__version__, pickle.dumps(values))
 
     def open(self) -> ClientContext:
-        """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
+        """Connect. Raises as ``open_store``."""
         runtime, metrics = ThreadRuntime(), ClientMetrics()
         return self._context(runtime, self.open_store(runtime, metrics), metrics)
 
@@ -98,6 +98,7 @@ class Connection:
 
         Raises:
             MetadataUnavailableError: it gives no answer. Nothing was changed.
+            MetadataError: every server refuses for good. Nothing was changed.
             InvalidArgumentError: the URI or an option is wrong.
         """
         # Kazoo and BookKeeper's messages: a third of what a task imports that asks for no metadata.

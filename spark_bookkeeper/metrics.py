@@ -426,6 +426,9 @@ class BookieStatus(Protocol):
     @property
     def seconds_since_good_probe(self) -> float | None: ...
 
+    @property
+    def seconds_since_zookeeper_answered(self) -> float | None: ...
+
 
 class BookieMetrics(Metrics):
     """What the agent of one bookie saw and did."""
@@ -444,7 +447,11 @@ class BookieMetrics(Metrics):
     )
     _since_good_probe = _gauge(
         "bookie_seconds_since_good_probe",
-        "Seconds since the storage was last seen to be well; NaN before the first time",
+        "Seconds since the storage was last seen to be well, 0 between good looks; NaN before any",
+    )
+    _since_zookeeper = _gauge(
+        "bookie_seconds_since_zookeeper_answered",
+        "Seconds since ZooKeeper last answered the agent; NaN before the first time",
     )
     deleted_ledgers = _counter(
         "bookie_DELETED_LEDGER", "Ledgers whose files were removed here, as nothing needs them"
@@ -476,6 +483,7 @@ class BookieMetrics(Metrics):
         self._free_bytes.set_function(lambda: _known(look().free_bytes))
         self._total_bytes.set_function(lambda: _known(look().total_bytes))
         self._since_good_probe.set_function(lambda: _known(look().seconds_since_good_probe))
+        self._since_zookeeper.set_function(lambda: _known(look().seconds_since_zookeeper_answered))
 
 
 def _known(value: float | None) -> float:

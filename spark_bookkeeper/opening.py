@@ -34,11 +34,11 @@ def connect(
             when it is needed: bytes and Arrow tables need none.
         config: how ledgers are written and read.
         storage_options: for fsspec, for bookies that are not on a local or mounted disk.
-        zk_options: for the ZooKeeper client.
+        zk_options: for the ZooKeeper client: TLS, credentials, access rules.
 
     Raises:
         InvalidArgumentError: no URI, or a wrong one; ``spark`` is no session.
-        MetadataUnavailableError: no ZooKeeper answers there.
+        MetadataUnavailableError, MetadataError: no ZooKeeper answers there; all refuse for good.
         NoClusterError: it answers, and holds no BookKeeper cluster.
     """
     check_session(spark)

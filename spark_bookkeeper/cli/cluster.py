@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -25,16 +25,15 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
-from spark_bookkeeper.cluster.absent import absent_bookie
-from spark_bookkeeper.cluster.at_work import AutorecoverySeen
-from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.cluster.examination import cluster_diagnoses, places_of
+from spark_bookkeeper.config import GIB
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+_WORDS: Final = {"ok": "healthy", "warning": "warning", "problem": "not healthy"}
 
 
 @click.group(
@@ -63,7 +62,7 @@ def init(settings: Settings, access: Access) -> int:
         {"metadata_uri": uri, "instance_id": instance_id},
         lambda: settings.output.say(
             f"cluster {instance_id} is made at {uri}. Start its first bookie: spark-bookkeeper "
-            f"--metadata-uri {uri} bookie start --bookie-id HOST:3181 --root DIRECTORY"
+            "bookie start --bookie-id HOST:3181 --root DIRECTORY"
         ),
     )
     return EXIT_DONE
@@ -87,7 +86,12 @@ def info(settings: Settings, access: Access) -> int:
         bookies = list(bookie_rows(bk.context))
         ledgers = list(ledger_rows(bk.context))
         lost = {row["bookie_id"] for row in bookies if row["state"] == "lost"}
-        unwell = _lost_bookies(bk.context, sorted(lost), ledgers)
+        checks = {f"bookie {bookie}" for bookie in lost}
+        looks = cluster_diagnoses(bk.context, metadata_only=True) if lost else ()
+        unwell = [each for each in looks if each.check in checks]
+        sized = {row["bookie_id"]: row for row in bookies if row["total_bytes"]}
+        places = places_of(bk.context, {name: row["root_uri"] for name, row in sized.items()})
+    disks = {place.disk or name: sized[name] for name, place in places.items()}.values()
     states = Counter(row["state"] for row in bookies)
     kinds = Counter(row["state"] for row in ledgers)
     value: dict[str, Any] = {
@@ -98,8 +102,8 @@ def info(settings: Settings, access: Access) -> int:
         "ledgers_naming_lost_bookies": sum(bool(lost & set(row["bookies"])) for row in ledgers),
         "entries": sum((row["last_entry_id"] or 0) + 1 for row in ledgers if _is_closed(row)),
         "length_bytes": sum(row["length_bytes"] for row in ledgers if _is_closed(row)),
-        "free_bytes": sum(row["free_bytes"] or 0 for row in bookies),
-        "total_bytes": sum(row["total_bytes"] or 0 for row in bookies),
+        "free_bytes": (free := sum(row["free_bytes"] or 0 for row in disks)),
+        "total_bytes": (total := sum(row["total_bytes"] for row in disks)),
     }
 
     def show() -> None:
@@ -111,7 +115,7 @@ def info(settings: Settings, access: Access) -> int:
             ["ledgers naming lost bookies", value["ledgers_naming_lost_bookies"]],
             ["entries of closed ledgers", f"{value['entries']:,}"],
             ["bytes of closed ledgers", f"{value['length_bytes']:,} before replication"],
-            ["free space", f"{value['free_bytes']:,} of {value['total_bytes']:,} bytes"],
+            ["free space", f"{free / GIB:,.1f} of {total / GIB:,.1f} GiB, shared disks once"],
         ]
         settings.output.table(["what", "value"], [[row[0], str(row[1])] for row in rows])
         for each in unwell:
@@ -126,31 +130,6 @@ def info(settings: Settings, access: Access) -> int:
     return EXIT_DONE
 
 
-def _lost_bookies(
-    context: ClientContext, lost: Sequence[BookieId], ledgers: Sequence[Mapping[str, Any]]
-) -> Sequence[Diagnosis]:
-    """What `cluster health` says of these."""
-    if not lost:
-        return []
-    cookies = {cookie.value.bookie_id: cookie.value for cookie in context.store.cookies()}
-    autorecovery = AutorecoverySeen.of(context)
-    is_certain = all(row["state"] != UNREADABLE for row in ledgers)
-
-    def said(bookie: BookieId) -> Diagnosis:
-        naming = [row["ledger_id"] for row in ledgers if bookie in row["bookies"]]
-        return absent_bookie(
-            context,
-            bookie,
-            cookies.get(bookie),
-            is_named=bool(naming),
-            is_certain=is_certain,
-            metadata_only=True,
-            attended=autorecovery.instead_of_recover(naming),
-        )
-
-    return [said(bookie) for bookie in lost]
-
-
 @cluster.command(epilog="Example: spark-bookkeeper cluster health || mail -s bookies ops@here")
 @access_options
 @click.pass_obj
@@ -158,14 +137,16 @@ def health(settings: Settings, access: Access) -> int:
     """Is the cluster well, as its metadata tell it? Quick, for monitoring; asks no bookie.
 
     Lost and read-only bookies, ledgers that count on them or have too few live copies, recoveries
-    that did not end, autorecovery. Exit code 0: nothing is a problem; 1: something is; 2: the
-    cluster cannot be reached. `doctor` looks at the storage of the bookies as well.
+    that did not end, autorecovery, clocks. The first word is `healthy`; `warning`, where something
+    is to be kept in mind, as a bookie that takes no new data; or `not healthy`. Exit code 0:
+    nothing is a problem; 1: something is; 2: the cluster cannot be reached. `doctor` looks at the
+    storage of the bookies as well.
     """
     with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
     settings.output.result(
         found.to_dict(),
-        lambda: settings.output.say(f"{'healthy' if found else 'not healthy'}: {found}"),
+        lambda: settings.output.say(f"{_WORDS[found.verdict]}: {found}"),
     )
     return EXIT_DONE if found else EXIT_LEFT_UNDONE
 

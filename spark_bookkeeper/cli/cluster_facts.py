@@ -16,7 +16,7 @@ from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.underreplication import fewest_copies
+from spark_bookkeeper.protocol.underreplication import REFILL, fewest_copies
 from spark_bookkeeper.session import BookKeeper
 
 _FIRST: Final = (
@@ -161,10 +161,8 @@ def _away(metadata: LedgerMetadata | None, registered: Mapping[BookieId, str]) -
 
 def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
     for bookie in sorted(bookies):
-        yield (
-            f"in limbo on {bookie}, which was formatted again: spark-bookkeeper bookie refill "
-            f"{bookie} copies its share back"
-        )
+        refill = REFILL.format(bookie)
+        yield f"in limbo on {bookie}, which was formatted again: {refill} copies its share back"
 
 
 def _of_jobs(jobs: Sequence[Mapping[str, Any]], at_ms: int) -> Iterator[Diagnosis]:

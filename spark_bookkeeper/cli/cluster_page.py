@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
+from spark_bookkeeper.cli.shell.output import plain, text_of
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -375,9 +376,9 @@ def _ledger(ledger_id: LedgerId, facts: Facts) -> Iterator[str]:
     about = [
         f"E {quorum.ensemble_size}, Qw {quorum.write_quorum_size}, Qa {quorum.ack_quorum_size}"
     ]
-    name = metadata.custom_metadata.get("name")
+    name = text_of(metadata.custom_metadata.get("name"))
     if name:
-        about.insert(0, f"“{name.decode(errors='replace')}”")
+        about.insert(0, f"“{plain(name)}”")
     if metadata.is_closed:
         about.append(f"{(metadata.last_entry_id or 0) + 1:,} entries")
         about.append(_size(metadata.length_bytes or 0))

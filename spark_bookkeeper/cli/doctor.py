@@ -16,12 +16,7 @@ from spark_bookkeeper.cli.shell.settings import (
 from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.machine import machine_diagnoses
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    MetadataFormatError,
-    MetadataUnavailableError,
-    NoClusterError,
-)
+from spark_bookkeeper.errors import MetadataError, MetadataFormatError, NoClusterError
 
 
 @click.command(
@@ -53,7 +48,7 @@ def doctor(settings: Settings, access: Access) -> int:
         try:
             with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
                 findings += cluster_diagnoses(bk.context)
-        except (MetadataUnavailableError, NoClusterError, MetadataFormatError) as error:
+        except MetadataError as error:
             findings.append(_unreachable(error, settings.metadata_uri))
             code = EXIT_NOTHING_CHANGED
     if code == EXIT_DONE and any(finding.verdict == "problem" for finding in findings):
@@ -76,7 +71,7 @@ def _show(settings: Settings, findings: Sequence[Diagnosis]) -> None:
         settings.output.say("everything is well")
 
 
-def _unreachable(error: BookKeeperError, uri: str) -> Diagnosis:
+def _unreachable(error: MetadataError, uri: str) -> Diagnosis:
     remedy = "is the URI right, is ZooKeeper running, does a firewall stand between?"
     if "127.0.0.1" in uri or "localhost" in uri:
         remedy = (
@@ -84,10 +79,9 @@ def _unreachable(error: BookKeeperError, uri: str) -> Diagnosis:
             "starts it again, with everything in it; else start ZooKeeper, or correct the URI"
         )
     if isinstance(error, NoClusterError):
-        remedy = (
-            "if the URI is right and the cluster is to be new: spark-bookkeeper --metadata-uri "
-            f"{uri} cluster init"
-        )
+        remedy = "if the URI is right and the cluster is to be new: spark-bookkeeper cluster init"
     elif isinstance(error, MetadataFormatError):
         remedy = "what is at this place is not a BookKeeper cluster that this version can read"
+    elif type(error) is MetadataError:  # a refusal
+        remedy = "correct ZooKeeper's options: --zk-option, or [zk] in the file of --conf"
     return Diagnosis("zookeeper", "problem", error.message, remedy)

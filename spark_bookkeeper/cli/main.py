@@ -23,6 +23,7 @@ from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 import spark_bookkeeper
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
@@ -154,12 +155,13 @@ def _global_options() -> list[click.Option]:
 
 def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value:
-        _change_settings(ctx, metadata_uri=value)
+        output = replace(ctx.obj.output, metadata_uri=value)
+        _change_settings(ctx, metadata_uri=value, output=output)
 
 
 def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        _change_settings(ctx, output=Output(is_json=True))
+        _change_settings(ctx, output=replace(ctx.obj.output, is_json=True))
 
 
 def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -225,7 +227,9 @@ def root(
     log_format: LogFormat,
 ) -> None:
     """Replicated, fenced, recoverable ledgers for Apache Spark."""
-    ctx.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, log_format=log_format)
+    is_typed = ctx.get_parameter_source("metadata_uri") is ParameterSource.COMMANDLINE
+    output = Output(is_json, metadata_uri if is_typed else None)
+    ctx.obj = Settings(metadata_uri, output, is_verbose, log_format=log_format)
     _log_in(log_format)
 
 

@@ -20,6 +20,9 @@ from spark_bookkeeper.runtime.runtime import Runtime
 ASKED_SECONDS: Final = 60.0
 """So long this process counts on by itself, before it asks again."""
 
+SAME_CLOCK_SECONDS: Final = 60
+"""Two clocks that are apart by no more are the same."""
+
 _JUMP_MS: Final = 1000
 """What goes ahead by less than this between two answers has only run a little faster."""
 

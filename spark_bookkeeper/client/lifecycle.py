@@ -26,7 +26,7 @@ from spark_bookkeeper.client.write.columns import check_new_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.protocol.arguments import check_filled, check_labels, whole_number
+from spark_bookkeeper.protocol.arguments import check_labels, check_name, whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose_ensemble
@@ -48,7 +48,7 @@ def labels_of(
     for key, value in named.items():
         if value is None:
             continue
-        check_filled(key, value)
+        check_name(key, value)
         if key in labels:
             raise InvalidArgumentError(
                 f"{key}={value!r} and custom_metadata[{key!r}]={labels[key]!r} are one label; give "

@@ -18,6 +18,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.underreplication import RECOVER
 
 
 def absent_bookie(
@@ -93,9 +94,7 @@ class _Seen:
 
 def _copies(bookie: BookieId, attended: str | None) -> str:
     """What brings back what it held."""
-    return attended or (
-        f"make its copies again: spark-bookkeeper bookie recover {bookie} --delete-cookie"
-    )
+    return attended or f"make its copies again: {RECOVER.format(bookie)} --delete-cookie"
 
 
 def _seen_at(
@@ -128,6 +127,7 @@ def _seen_at(
         return _Seen(gone, f"if what it held cannot be put back, {copies}")
     return _Seen(
         "its storage is there and is its own: its agent does not run, or does not reach ZooKeeper",
-        f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",
+        f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)} "
+        "(and what else it was started with, as --rack)",
         can_start=True,
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ClusterClock
 from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
 from spark_bookkeeper.cluster.health import (
@@ -36,8 +37,9 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     MetadataError,
+    MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.store import MetadataStore, Registration
+from spark_bookkeeper.metadata.store import READONLY_BELOW, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
@@ -60,12 +62,16 @@ class AgentStatus:
     """``None`` while the bookie is not registered."""
     problem: str | None
     """Why it is not registered."""
-    lacks_cookie: bool = False
-    """Its cookie was deleted under it, so it takes no new data until it is there again."""
     seconds_since_good_probe: float | None = None
     """``None`` before the storage was seen to be well for the first time."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    seconds_since_zookeeper_answered: float | None = None
+    """``None`` before it answered for the first time."""
+    zookeeper_problem: str | None = None
+    """Why the metadata store did not answer when it was asked last; ``None``: it did."""
+    clock_ahead_s: int = 0
+    """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -132,6 +138,11 @@ class BookieAgent:
         self._seen: Observation | None = None
         self._good: tuple[float, Observation] | None = None
         """When the storage was seen to be well last, and what was seen."""
+        self._is_well = False
+        self._answered: float | None = None
+        self._silence: str | None = None
+        self._clock = ClusterClock()
+        self._clock_ahead_s = 0
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
@@ -146,20 +157,25 @@ class BookieAgent:
     @property
     def status(self) -> AgentStatus:
         """What it last saw and did."""
+        # While nobody looks, the loop may be waiting for the metadata store: no disk is to blame.
+        is_well = self._is_well and self._look is None
         return AgentStatus(
             bookie_id=self.bookie_id,
             root_uri=self._storage.uri,
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
-            lacks_cookie=self._lacks_cookie,
-            seconds_since_good_probe=(
-                None if self._good is None else self._runtime.now() - self._good[0]
-            ),
+            seconds_since_good_probe=0.0 if is_well else self._since(self._good and self._good[0]),
             free_bytes=self._good[1].free_bytes if self._good else None,
             total_bytes=self._good[1].total_bytes if self._good else None,
+            seconds_since_zookeeper_answered=self._since(self._answered),
+            zookeeper_problem=self._silence,
+            clock_ahead_s=self._clock_ahead_s,
             duties=self._duties.status(),
         )
+
+    def _since(self, moment: float | None) -> float | None:
+        return None if moment is None else self._runtime.now() - moment
 
     def start(self) -> None:
         """Format the partition if it is new, check it, register it, and keep looking after it.
@@ -197,7 +213,8 @@ class BookieAgent:
                 bookie_id=self.bookie_id,
             )
         try:
-            self._carry_out(decide(None, self._with_order(seen), self._config))
+            self._ask_cluster()
+            self._carry_out(decide(None, self._with_orders(seen), self._config))
         except CookieMismatchError:
             self._is_unsure = False  # another agent holds the registration: none of ours is there
             raise
@@ -233,6 +250,7 @@ class BookieAgent:
         if seen is None:
             return
         self._count_probe(seen)
+        self._ask_cluster()
         try:
             if seen.other is not None and self._published is None and not self._is_unsure:
                 seen = self._formatted_again(seen, seen.other)
@@ -243,13 +261,14 @@ class BookieAgent:
                 check_claim(self._store, self._storage, self.bookie_id, self._marker)
             elif seen.problem is None:
                 seen = self._with_cookie(seen)
-            seen = self._with_order(seen)
-            action = decide(self._published, seen, self._config)
+            action = decide(self._published, self._with_orders(seen), self._config)
             if isinstance(action, Stay) and seen.problem is not None and self._is_unsure:
                 action = Unregister(seen.problem)
             self._carry_out(action)
         except BookKeeperError as error:
             seen = Observation(error.message)
+            if isinstance(error, MetadataUnavailableError):  # it fell silent since it was asked
+                self._silence = error.message
         if seen.problem != self._problem and seen.problem is not None:
             log.warning("bookie %s is not registered: %s", self.bookie_id, seen.problem)
         self._problem = seen.problem
@@ -348,23 +367,31 @@ class BookieAgent:
             )
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
-    def _with_order(self, seen: Observation) -> Observation:
-        """What was seen, and whether the bookie is to be read-only. Without an answer of the
-        metadata store the last one holds.
+    def _ask_cluster(self) -> None:
+        """Whether the bookie is to be read-only, and what time it is; without an answer the last
+        one holds. Asked at each look, so that it is known whether the metadata store answers.
         """
-        if seen.problem is not None:
-            return seen
         try:
             order = read_order(self._store, self.bookie_id)
+            self._order = None if order is None else order.reason
+            told_ms = self._clock.now_ms(self._store, self._runtime)
+            ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
+            self._clock_ahead_s = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0
         except MetadataError as error:
             log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)
-        else:
-            self._order = None if order is None else order.reason
-        return replace(seen, order=self._order)
+            if isinstance(error, MetadataUnavailableError):
+                self._silence = error.message
+                return
+        self._answered, self._silence = self._runtime.now(), None
+
+    def _with_orders(self, seen: Observation) -> Observation:
+        """What was seen, and what the cluster said."""
+        return replace(seen, order=self._order, clock_ahead_s=self._clock_ahead_s)
 
     def _count_probe(self, seen: Observation) -> None:
         self.metrics.probes.inc()
-        if seen.problem is None:
+        self._is_well = seen.problem is None
+        if self._is_well:
             self._good = self._runtime.now(), seen
         else:
             self.metrics.failed_probes.inc()
@@ -403,9 +430,12 @@ class BookieAgent:
                 incarnation=self._marker.incarnation,
                 is_readonly=state.is_readonly,
                 rack=self._rack,
-                free_bytes=state.free_bytes,
-                total_bytes=state.total_bytes,
-                properties=state.properties,
+                free_bytes=state.seen.free_bytes,
+                total_bytes=state.seen.total_bytes,
+                properties={
+                    **state.properties,
+                    READONLY_BELOW: str(self._config.readonly_below_free_bytes),
+                },
             )
         )
         with self._changed:

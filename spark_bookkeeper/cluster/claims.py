@@ -43,6 +43,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.underreplication import RECOVER, REFILL
 
 
 class Judgement(enum.Enum):
@@ -97,6 +98,7 @@ def judge(claims: Claims) -> Judgement:
             f"{marker.bookie_id} --root {root}`",
         )
     new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
+    recover, refill = RECOVER.format(bookie_id), REFILL.format(bookie_id)
     if cookie is None:
         return _judge_without_cookie(claims, start, new)
     if not cookie.incarnation:
@@ -113,8 +115,8 @@ def judge(claims: Claims) -> Judgement:
             "bookie has one root",
             "to add a disk, make a bookie of its own there: `spark-bookkeeper bookie start` with "
             "another id. If the disk of this bookie was replaced and is mounted here now: "
-            f"`{new} --replaced`, `{start}` and `spark-bookkeeper bookie refill {bookie_id}`. If "
-            f"it is given up: `spark-bookkeeper bookie recover {bookie_id}` first",
+            f"`{new} --replaced`, `{start}` and `{refill}`. If "
+            f"it is given up: `{recover}` first",
         )
     if marker is None:
         raise mismatch(
@@ -122,9 +124,8 @@ def judge(claims: Claims) -> Judgement:
             "the bookie is known, and its data is not here: the storage is not mounted, or it "
             "was wiped",
             f"bring back the storage and repeat `{start}`. If it is lost for good: `{new} "
-            f"--replaced`, `{start}` and `spark-bookkeeper bookie refill {bookie_id}` copy back "
-            f"here what it held; or `spark-bookkeeper bookie recover {bookie_id}` copies it to "
-            f"other bookies, then `{new}`",
+            f"--replaced`, `{start}` and `{refill}` copy back here what it held; or `{recover}` "
+            f"copies it to other bookies, then `{new}`",
         )
     if cookie.instance_id not in (None, claims.instance_id):
         raise mismatch(
@@ -138,8 +139,7 @@ def judge(claims: Claims) -> Judgement:
             "the storage was formatted at another time than the one the cluster knows: an old "
             "copy, or a partition that was wiped and formatted by hand",
             f"bring back the right storage and repeat `{start}`. If it is lost for good: "
-            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
-            f"then `{new}`",
+            f"`{recover}` first, which copies what it held, then `{new}`",
         )
     if _is_elsewhere(cookie, claims):
         return Judgement.MOVE

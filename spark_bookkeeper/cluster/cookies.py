@@ -31,6 +31,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
 
 
@@ -80,9 +81,9 @@ def generate_cookie(
         raise mismatch(
             claims,
             "the storage holds no BOOKIE marker, so nothing says that it is this bookie's",
-            "bring back the right storage, and repeat. If it is lost for good: `spark-bookkeeper "
-            f"bookie recover {bookie_id}` where ledgers count on it, then `spark-bookkeeper bookie "
-            f"format {start}` makes a new bookie here",
+            "bring back the right storage, and repeat. If it is lost for good: "
+            f"`{RECOVER.format(bookie_id)}` where ledgers count on it, then `spark-bookkeeper "
+            f"bookie format {start}` makes a new bookie here",
         )
     is_there = known is not None
     verdict = judge(claims if is_there else replace(claims, has_content=False))
@@ -152,7 +153,7 @@ def check_forgotten_by_all(
         raise InvalidArgumentError(
             f"{'ledger' if len(needed) == 1 else 'ledgers'} {some_of(needed)} still "
             f"{'counts' if len(needed) == 1 else 'count'} on bookie {bookie_id}; its cookie stays. "
-            f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
+            f"Run `{RECOVER.format(bookie_id)}` first, which copies what it held",
             ledger_ids=tuple(needed),
         )
     if found.doubt is not None and not even_if_unreadable:
@@ -180,7 +181,7 @@ def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> N
             raise InvalidArgumentError(
                 f"bookie {bookie_id} is alive (registered), and its cookie is deleted only when it "
                 "is down; nothing was changed. Stop its agent, and repeat. To copy its data "
-                f"elsewhere before: `spark-bookkeeper bookie recover {bookie_id} --even-if-alive`"
+                f"elsewhere before: `{RECOVER.format(bookie_id)} --even-if-alive`"
             )
 
 
@@ -249,8 +250,8 @@ def check_whole(store: MetadataStore, claims: Claims) -> None:
         (needed if meant == claims.marker.incarnation else wrong).append(ledger_id)
     root = shlex.quote(claims.root_uri)
     anew = (
-        f"If it is lost for good: `spark-bookkeeper bookie recover {claims.bookie_id}` first, "
-        "which makes its copies again from others, then `spark-bookkeeper bookie format "
+        f"If it is lost for good: `{RECOVER.format(claims.bookie_id)}` first, which "
+        "makes its copies again from others, then `spark-bookkeeper bookie format "
         f"--bookie-id {claims.bookie_id} --root {root}`"
     )
     if wrong:

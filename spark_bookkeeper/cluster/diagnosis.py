@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -54,7 +54,12 @@ class Diagnoses:
     @property
     def is_healthy(self) -> bool:
         """Whether nothing is a problem; there may be warnings."""
-        return not self._with("problem")
+        return self.verdict != "problem"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all findings."""
+        return max((f.verdict for f in self.findings), key=get_args(Verdict).index, default="ok")
 
     def __bool__(self) -> bool:
         return self.is_healthy
@@ -77,6 +82,7 @@ class Diagnoses:
         """For programs."""
         return {
             "healthy": self.is_healthy,
+            "verdict": self.verdict,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -99,6 +105,3 @@ class Diagnoses:
         )
         said = "healthy" if self.is_healthy else "needs care"
         return f"<p><b>{said}</b></p><table><tr>{heads}</tr>{body}</table>"
-
-    def _with(self, verdict: Verdict) -> Sequence[Diagnosis]:
-        return [finding for finding in self.findings if finding.verdict == verdict]

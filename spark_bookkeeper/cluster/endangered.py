@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,13 +15,21 @@ from spark_bookkeeper.client.presence import (
     ledgers_with_writers,
     writer_of,
 )
-from spark_bookkeeper.client.read.newest import newest_entry
+from spark_bookkeeper.client.read.newest import may_be_cut_off, newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
-from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
+from spark_bookkeeper.metadata import consumers, logs
+from spark_bookkeeper.metadata.store import Registers, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.underreplication import OLD_DISK, live_copies, unreadable_without
+from spark_bookkeeper.protocol.underreplication import (
+    OLD_DISK,
+    RECOVER,
+    REFILL,
+    live_copies,
+    unreadable_without,
+)
+from spark_bookkeeper.replication.report import counted, some_of
 
 MOST_NAMED: Final = 10
 """Ledgers that one finding names; it counts them all."""
@@ -57,23 +65,37 @@ class LedgersSeen:
         return LedgersSeen(readable, unreadable, states)
 
 
-def unreadable_ledgers(ledgers: LedgersSeen) -> Iterator[Diagnosis]:
-    """Those of which nobody can tell where they are."""
-    for error in ledgers.unreadable[:MOST_NAMED]:
+def unreadable(ledgers: LedgersSeen, registers: Registers) -> Iterator[Diagnosis]:
+    """Ledgers, logs and consumers of logs of which nobody can tell where they are."""
+    if ledgers.unreadable:
         yield Diagnosis(
             "ledger metadata",
             "problem",
-            error.message,
+            _first(ledgers.unreadable, "ledger"),
             "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
-            "remove anything before somebody looked at it",
+            "remove anything before somebody looked at it. `spark-bookkeeper ledger list --state "
+            "unreadable` names all of them",
         )
-    if len(ledgers.unreadable) > MOST_NAMED:
+    if junk := list(logs.unreadable_logs(registers)):
         yield Diagnosis(
-            "ledger metadata",
+            "log metadata",
             "problem",
-            f"{len(ledgers.unreadable) - MOST_NAMED:,} more ledgers cannot be decoded",
-            "spark-bookkeeper ledger list --state unreadable names them all",
+            _first(junk, "log"),
+            "restore that node; the log's ledgers are there. `spark-bookkeeper log list` names all",
         )
+    if names := consumers.unreadable_consumers(registers):
+        yield Diagnosis(
+            "consumers of logs",
+            "warning",
+            f"cannot be decoded: {some_of(names)}. No log that waits for them is truncated",
+            "each is right again when it publishes next; of one that follows no more: "
+            "spark-bookkeeper log consumers LOG --forget CONSUMER",
+        )
+
+
+def _first(errors: Sequence[BookKeeperError], what: str) -> str:
+    more = f"; and {counted(len(errors) - 1, what)} more" if len(errors) > 1 else ""
+    return f"{errors[0].message}{more}"
 
 
 def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
@@ -89,10 +111,13 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
     if not gone:
         return Diagnosis(check, "ok", counts if states else "every ledger is closed")
 
+    now_ms, fresh = context.earlier_ms(), set[LedgerId]()
+
     def name(ledger_id: LedgerId) -> str:
         metadata = ledgers.readable[ledger_id]
         newest = newest_entry(context, ledger_id, metadata)
-        now_ms = context.runtime.wall_ms()
+        if may_be_cut_off(metadata, newest.last_add_confirmed, newest.stored_at_ms, now_ms):
+            fresh.add(ledger_id)
         facts = [str(writer_of(metadata) or "unknown")]
         if newest.last_add_confirmed is not None:
             facts.append(f"confirmed up to {newest.last_add_confirmed}")
@@ -102,14 +127,32 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
             facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
         return f"{ledger_id} ({', '.join(facts)})"
 
-    named = context.runtime.map(name, gone[:MOST_NAMED])
-    more = "; ..." if len(gone) > MOST_NAMED else ""
+    asked = gone[:MOST_NAMED]
+    named = "; ".join(context.runtime.map(name, asked))
+    more, again = ("; ...", "; then look again, for the others") if gone != asked else ("", "")
     return Diagnosis(
         check,
         "warning",
-        f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
-        f"nobody closes these any more: {_recover_ledgers(gone)}",
+        f"{counts}: {named}{more}. Gone: {GONE}",
+        how_to_close(asked, fresh) + again,
     )
+
+
+def how_to_close(gone: Sequence[LedgerId], fresh: Collection[LedgerId]) -> str:
+    """What to do about open ledgers whose writers are gone, of which ``fresh`` may be cut off: no
+    command that ends these is told, for it would be pasted.
+    """
+    remedies, quiet = [], [ledger_id for ledger_id in gone if ledger_id not in fresh]
+    if fresh:
+        ids = " ".join(map(str, sorted(fresh)))
+        remedies.append(
+            f"look at the process that writes {ids} first: it may only be cut off from ZooKeeper "
+            "and append, and recovering its ledger would end it. Once it has certainly ended, "
+            "`ledger recover` closes the ledger"
+        )
+    if quiet:
+        remedies.append(f"nobody closes these any more: {_recover_ledgers(quiet)}")
+    return "; and ".join(remedies)
 
 
 def endangered_ledgers(
@@ -193,8 +236,8 @@ def _unfinished(
         total,
         exposed,
         "open, and their last fragment names a lost bookie",
-        "their writers replace it with the next append; if they are dead: "
-        f"{_recover_ledgers(exposed)}",
+        "their writers replace it with the next append; of those that have none any more "
+        "`writers of open ledgers` of spark-bookkeeper doctor says what to do",
         "warning",
     )
 
@@ -209,11 +252,11 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
 
 def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
     """What makes the copies of lost bookies again: a command, or who is at it (``attended``)."""
-    return attended or f"spark-bookkeeper bookie recover {' --bookie '.join(lost)}"
+    return attended or RECOVER.format(" --bookie ".join(lost))
 
 
 def _refill(bookies: Sequence[BookieId]) -> str:
-    return ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in bookies)
+    return ", then ".join(map(REFILL.format, bookies))
 
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from spark_bookkeeper.autorecovery.check_results import (
@@ -12,6 +12,7 @@ from spark_bookkeeper.autorecovery.check_results import (
     read_results,
 )
 from spark_bookkeeper.autorecovery.delay import read_delay
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.absent import absent_bookie
@@ -21,25 +22,21 @@ from spark_bookkeeper.cluster.endangered import (
     LedgersSeen,
     endangered_ledgers,
     open_ledgers,
-    unreadable_ledgers,
+    unreadable,
 )
 from spark_bookkeeper.cluster.present import present_bookie
 from spark_bookkeeper.cluster.restored import restore_diagnoses
 from spark_bookkeeper.cluster.scrubbing import scrub_problems
-from spark_bookkeeper.cluster.sharing import Place, place_of, shared
+from spark_bookkeeper.cluster.sharing import Place, are_for_trying, place_of, shared
 from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataFormatError,
-    MetadataUnavailableError,
 )
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Outcome, counted, some_of
-
-CLOCK_SECONDS: Final = 60
-"""Two clocks that are apart by no more are the same."""
 
 _SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
     NO_REPLICA: ("problem", "had an entry without any replica"),
@@ -93,15 +90,16 @@ def cluster_diagnoses(
         return present_bookie(context, live, cookie, instance_id, metadata_only=metadata_only)
 
     yield from context.runtime.map(bookie, known)
+    yield from _clocks(alive)
     if not metadata_only:
         roots = {b: c.root_uri for b, c in cookies.items()}
         yield from _shared(context, {**roots, **_roots(alive)})
-    yield from unreadable_ledgers(ledgers)
+    yield from unreadable(ledgers, context.store.registers)
     if not metadata_only:
         yield open_ledgers(context, ledgers)
         yield from table_diagnoses(context, ledgers.readable)
     lost = set(known) - alive.keys()
-    yield _autorecovery(autorecovery, ledgers, lost)
+    yield _autorecovery(autorecovery, ledgers, lost, alive)
     yield from _waiting(autorecovery)
     yield from _delay(context, autorecovery, alive)
     yield from _checked(context)
@@ -123,31 +121,35 @@ def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
 
 def _clock(context: ClientContext) -> Iterator[Diagnosis]:
     """Whether this machine's clock is that of ZooKeeper, which all the others can be held to."""
-    before = context.runtime.wall_ms()
-    try:
-        theirs = context.store.clock_ms()
-    except MetadataUnavailableError:
-        raise
-    except BookKeeperError:  # who may only read is told nothing of clocks
-        return
-    after = context.runtime.wall_ms()
-    if theirs is None:
-        return
-    off = max(before - theirs, theirs - after, 0) / 1000
-    if off <= CLOCK_SECONDS:
-        return
-    way = "ahead of" if before > theirs else "behind"
-    yield Diagnosis(
-        "clock",
+    theirs = context.cluster_ms()
+    ahead = (context.runtime.wall_ms() - theirs) / 1000
+    if abs(ahead) > SAME_CLOCK_SECONDS:
+        yield _off("clock", "this machine's", ahead)
+
+
+def _clocks(alive: Mapping[BookieId, Registration]) -> Iterator[Diagnosis]:
+    """The same of the bookies' machines, as their agents say."""
+    for bookie, live in alive.items():
+        if ahead := live.told(CLOCK_AHEAD):
+            yield _off(f"bookie {bookie}", "the clock of its machine", ahead)
+
+
+def _off(check: str, whose: str, ahead: float) -> Diagnosis:
+    return Diagnosis(
+        check,
         "warning",
-        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of what is appended here "
-        "mislead, and so do ages of entries; nothing else depends on it",
-        "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
+        f"{whose} is {abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} ZooKeeper's. "
+        "Times of what is stored from there mislead, and so do ages of entries; nothing else "
+        "depends on it",
+        "set the clocks of both by a time server (NTP), that machine's or ZooKeeper's",
     )
 
 
 def _autorecovery(
-    autorecovery: AutorecoverySeen, ledgers: LedgersSeen, lost: Set[BookieId]
+    autorecovery: AutorecoverySeen,
+    ledgers: LedgersSeen,
+    lost: Set[BookieId],
+    alive: Iterable[BookieId],
 ) -> Diagnosis:
     """Whether anybody notices a lost bookie; a cluster to play with may do without."""
     lacking = sum(1 for metadata in ledgers.readable.values() if lost & metadata.bookies())
@@ -161,7 +163,8 @@ def _autorecovery(
             "publishes or repairs one",
             "spark-bookkeeper autorecovery enable, when maintenance is over",
         )
-    if found.auditor is None and (lacking or found.underreplicated):
+    is_needed = lacking or found.underreplicated or not are_for_trying(alive)
+    if found.auditor is None and is_needed:
         return Diagnosis(
             "autorecovery",
             "warning",
@@ -251,8 +254,8 @@ def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
     return {bookie: live.root_uri for bookie, live in alive.items() if live.incarnation}
 
 
-def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
-    """What would be lost together."""
+def places_of(context: ClientContext, roots: Mapping[BookieId, str]) -> dict[BookieId, Place]:
+    """Where bookies are, as far as it is seen from here; their markers are read."""
 
     def look(bookie: BookieId) -> tuple[BookieId, Place]:
         try:
@@ -260,7 +263,12 @@ def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[D
         except BookKeeperError:  # said of the bookie itself
             return bookie, Place(roots[bookie])
 
-    for found in shared(dict(context.runtime.map(look, sorted(roots)))):
+    return dict(context.runtime.map(look, sorted(roots)))
+
+
+def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
+    """What would be lost together."""
+    for found in shared(places_of(context, roots)):
         check = f"bookies on one {found.what}"
         if found.is_for_trying:
             yield Diagnosis(
@@ -271,8 +279,7 @@ def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[D
                 check,
                 "warning",
                 f"{found}: what loses one loses the others, and perhaps every copy of an entry",
-                f"give each of them its own {found.what}: format a new bookie there, and then "
-                f"spark-bookkeeper bookie recover {found.bookies[-1]} --even-if-alive",
+                f"give each of them its own {found.what} when they are replaced; new ones now",
             )
 
 

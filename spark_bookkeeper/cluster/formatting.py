@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
 
 _OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
@@ -137,7 +138,7 @@ def _check_nobody_counts_on(store: MetadataStore, bookie_id: BookieId, lacking: 
             )
         raise InvalidArgumentError(
             f"bookie {bookie_id} may hold the last good copy of entries of ledger "
-            f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            f"{some_of(needed)}. Run {way}`{RECOVER.format(bookie_id)}` first; it "
             "copies what the bookie held to others. Nothing was changed",
             ledger_ids=tuple(needed),
         )

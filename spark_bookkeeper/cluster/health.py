@@ -28,15 +28,17 @@ from typing import Final
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
+from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
-from spark_bookkeeper.metadata.store import READONLY_CAUSES, READONLY_REASON
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_CAUSES, READONLY_REASON
 
 log = logging.getLogger(__name__)
 
 BY_HAND: Final = "by-hand"
 NO_COOKIE: Final = "no-cookie"
 SHORT_OF_SPACE: Final = "short-of-space"
+FULL: Final = "full"
 NOT_WRITTEN: Final = "not-written"
 """Causes for which a bookie is read-only, as registrations have them."""
 
@@ -62,6 +64,8 @@ class Observation:
     write_error: str | None = None
     """Why nothing can be written there, though it can be read: a file system that was made
     read-only after an error, a bucket without the permission."""
+    clock_ahead_s: int = 0
+    """How far this machine's clock is ahead of the cluster's; below 0: behind."""
     other: Marker | None = None
     """What the storage says it is, where that is not what it was."""
 
@@ -76,11 +80,7 @@ class Published:
 
     is_short: bool
     """Space is short."""
-    free_bytes: int | None
-    total_bytes: int | None
-    lacks_cookie: bool = False
-    order: str | None = None
-    write_error: str | None = None
+    seen: Observation
 
     @property
     def is_readonly(self) -> bool:
@@ -96,25 +96,26 @@ class Published:
     def readonly_causes(self) -> Mapping[str, str]:
         """The same by cause."""
         causes: dict[str, str] = {}
-        if self.order is not None:
-            causes[BY_HAND] = f"set by hand: {self.order}"
-        if self.lacks_cookie:
+        if self.seen.order is not None:
+            causes[BY_HAND] = f"set by hand: {self.seen.order}"
+        if self.seen.lacks_cookie:
             causes[NO_COOKIE] = "its cookie was deleted"
         if self.is_short:
             causes[SHORT_OF_SPACE] = "space is short"
-        if self.write_error is not None:
-            causes[NOT_WRITTEN] = f"it cannot be written: {self.write_error}"
+        if self.seen.is_full:
+            causes[FULL] = "its disk is full"
+        if self.seen.write_error is not None:
+            causes[NOT_WRITTEN] = f"it cannot be written: {self.seen.write_error}"
         return causes
 
     @property
     def properties(self) -> Mapping[str, str]:
         """What a registration says of it."""
-        if self.readonly_reason is None:
-            return {}
-        return {
-            READONLY_REASON: self.readonly_reason,
-            READONLY_CAUSES: ",".join(self.readonly_causes),
-        }
+        told = {CLOCK_AHEAD: str(self.seen.clock_ahead_s)} if self.seen.clock_ahead_s else {}
+        if self.readonly_reason is not None:
+            told[READONLY_REASON] = self.readonly_reason
+            told[READONLY_CAUSES] = ",".join(self.readonly_causes)
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +143,11 @@ def decide(
     """What to tell the cluster, from what it was told and what is seen now."""
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
-    is_short = _is_short(published, seen, config)
-    state = Published(
-        is_short,
-        seen.free_bytes,
-        seen.total_bytes,
-        seen.lacks_cookie,
-        seen.order,
-        seen.write_error,
-    )
+    state = Published(_is_short(published, seen, config), seen)
     if (
         published is None
         or published.readonly_reason != state.readonly_reason
-        or _is_news(published, seen)
+        or _is_news(published.seen, seen)
     ):
         return Register(state)
     return Stay()
@@ -171,10 +164,12 @@ def _is_short(published: Published | None, seen: Observation, config: BookieConf
     return seen.free_bytes < config.readonly_below_free_bytes
 
 
-def _is_news(published: Published, seen: Observation) -> bool:
-    if published.free_bytes is None or seen.free_bytes is None or not seen.total_bytes:
-        return published.free_bytes != seen.free_bytes
-    return abs(published.free_bytes - seen.free_bytes) > _NEWS * seen.total_bytes
+def _is_news(before: Observation, seen: Observation) -> bool:
+    if abs(before.clock_ahead_s - seen.clock_ahead_s) > SAME_CLOCK_SECONDS:
+        return True
+    if before.free_bytes is None or seen.free_bytes is None or not seen.total_bytes:
+        return before.free_bytes != seen.free_bytes
+    return abs(before.free_bytes - seen.free_bytes) > _NEWS * seen.total_bytes
 
 
 def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Observation:

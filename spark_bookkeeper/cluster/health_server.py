@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
@@ -120,21 +121,18 @@ def health(agent: Watched) -> dict[str, Any]:
         "root_uri": status.root_uri,
         "incarnation": status.incarnation,
         "seconds_since_good_probe": status.seconds_since_good_probe,
+        "zookeeper_problem": status.zookeeper_problem,
+        "seconds_since_zookeeper_answered": status.seconds_since_zookeeper_answered,
+        "clock_ahead_seconds": status.clock_ahead_s,
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
-        "duties": [
-            {
-                "name": duty.name,
-                "interval_ms": duty.interval_ms,
-                "is_running": duty.is_running,
-                "runs": duty.runs,
-                "failures": duty.failures,
-                "last_run_ms": duty.last_run_ms,
-                "last_error": duty.last_error,
-            }
-            for duty in status.duties
-        ],
+        "duties": [asdict(duty) for duty in status.duties],
     }
+
+
+def _is_alive(told: Mapping[str, Any]) -> bool:
+    """Whether to leave the agent alone: a restart brings no ZooKeeper back."""
+    return told["state"] in SERVED or told["zookeeper_problem"] is not None
 
 
 def health_of_all(agents: Sequence[Watched]) -> dict[str, Any]:
@@ -210,18 +208,18 @@ def _handler_of(
                 self.answer(200, CONTENT_TYPE_LATEST, exposition(agents, shared, beside))
             elif page == "/health" and len(agents) > 1:
                 told = health_of_all(agents)
-                self._tell(told, any(told[state] for state in SERVED))
+                self._tell(told, any(map(_is_alive, told["bookies"])))
             elif page == "/health" or page in by_page:
                 told = health(by_page.get(page, agents[0]))
-                self._tell(told, told["state"] in SERVED)
+                self._tell(told, _is_alive(told))
             else:
                 self.answer(404, "text/plain", f"there are {pages}\n".encode())
 
         def do_HEAD(self) -> None:
             self.do_GET()  # whose answer leaves out the body
 
-        def _tell(self, told: dict[str, Any], is_served: bool) -> None:
+        def _tell(self, told: dict[str, Any], is_alive: bool) -> None:
             body = json.dumps(told, indent=2).encode()
-            self.answer(200 if is_served else 503, "application/json", body)
+            self.answer(200 if is_alive else 503, "application/json", body)
 
     return Pages

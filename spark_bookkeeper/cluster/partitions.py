@@ -54,6 +54,8 @@ class Partition:
         self._opened: tuple[BookieAgent, Callable[[], None]] | None = None
         self._is_started = False
         self._problem: str | None = "it was not started yet"
+        self._silence: str | None = None
+        """The same, where it is that the metadata store does not answer."""
 
     @property
     def status(self) -> AgentStatus:
@@ -61,7 +63,9 @@ class Partition:
         opened = self._opened
         if opened is not None and self._is_started:
             return opened[0].status
-        return AgentStatus(self.bookie_id, self.root, "", None, self._problem)
+        return AgentStatus(
+            self.bookie_id, self.root, "", None, self._problem, zookeeper_problem=self._silence
+        )
 
     @property
     def is_started(self) -> bool:
@@ -80,6 +84,7 @@ class Partition:
             self._opened[0].start()
         except BookKeeperError as error:
             self._problem = error.message
+            self._silence = error.message if isinstance(error, MetadataUnavailableError) else None
             raise
         self._is_started = True
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import Final
 
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.health import BY_HAND, SHORT_OF_SPACE
-from spark_bookkeeper.config import GIB
+from spark_bookkeeper.cluster.health import BY_HAND, FULL, NOT_WRITTEN, SHORT_OF_SPACE
+from spark_bookkeeper.config import GIB, BookieConfig
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookieFullError, BookKeeperError
-from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.errors import BookieFullError, BookKeeperError, MetadataFormatError
+from spark_bookkeeper.metadata.store import READONLY_BELOW, Cookie, Registration
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-
-LITTLE_SPACE: Final = 2 * GIB
-"""With less free space a bookie is about to become read-only."""
 
 
 def present_bookie(
@@ -47,11 +43,16 @@ def present_bookie(
             "broken; no ledgers of ours go there",
         )
     if cookie is None:
+        found, begin = "its cookie is gone: it takes no new data", "if it is to stay, "
+        try:
+            context.store.read_cookie(live.bookie_id)
+        except MetadataFormatError as junk:
+            found, begin = junk.message, "remove that node of ZooKeeper, and "
         return Diagnosis(
             check,
             "problem",
-            "its cookie is gone: it takes no new data, and once stopped it will not start",
-            "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
+            f"{found}. Once stopped it will not start",
+            f"{begin}write the cookie again: spark-bookkeeper bookie cookie create "
             f"--bookie-id {live.bookie_id} --root {shlex.quote(live.root_uri)}",
         )
     if instance_id and cookie.instance_id not in (None, instance_id):
@@ -98,6 +99,8 @@ def _storage(
             _make_writable(live, is_full=True),
         )
     except BookKeeperError as error:
+        if NOT_WRITTEN in live.readonly_causes:  # its agent, which is beside it, says why
+            return _by_registration(check, live)
         return Diagnosis(
             check,
             "problem",
@@ -108,7 +111,10 @@ def _storage(
     if space is None:
         return Diagnosis(check, "ok", facts)
     facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
-    if live.is_readonly or space[0] < LITTLE_SPACE:
+    readonly_below = live.told(READONLY_BELOW)
+    if readonly_below is None:  # an agent of an earlier version
+        readonly_below = BookieConfig.readonly_below_free_bytes
+    if live.is_readonly or space[0] < 2 * readonly_below:
         return Diagnosis(check, "warning", facts, _make_writable(live))
     return Diagnosis(check, "ok", facts)
 
@@ -117,7 +123,8 @@ def _by_registration(check: str, live: Registration) -> Diagnosis:
     """A bookie that is alive, by what its agent says of it."""
     if not live.is_readonly:
         return Diagnosis(check, "ok", "registered, writable")
-    return Diagnosis(check, "warning", _state(live), _make_writable(live))
+    is_bad = not live.readonly_causes.isdisjoint({FULL, NOT_WRITTEN})
+    return Diagnosis(check, "problem" if is_bad else "warning", _state(live), _make_writable(live))
 
 
 def _state(live: Registration) -> str:

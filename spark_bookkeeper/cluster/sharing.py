@@ -49,8 +49,13 @@ class Shared:
 
     @property
     def is_for_trying(self) -> bool:
-        """Whether they are of a cluster on the loopback address, which is made to be tried."""
-        return all(_host(bookie) in _LOOPBACK for bookie in self.bookies)
+        """Whether they are of a cluster that is made to be tried."""
+        return are_for_trying(self.bookies)
+
+
+def are_for_trying(bookies: Iterable[BookieId]) -> bool:
+    """Whether bookies are of a cluster on the loopback address, which is made to be tried."""
+    return all(_host(bookie) in _LOOPBACK for bookie in bookies)
 
 
 def shared(places: Mapping[BookieId, Place]) -> Sequence[Shared]:

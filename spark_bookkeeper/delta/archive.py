@@ -178,7 +178,7 @@ class Archive:
             elif isinstance(found, MetadataFormatError):
                 yield Row(ledger_id, _ACTION, Outcome.LEFT, found.message)
             elif not found.value.is_closed:
-                reason = "not closed: archive it again when it is; `ledger recover` closes it"
+                reason = "not closed: its writer closes it, or `ledger recover` if that has ended"
                 yield Row(ledger_id, _ACTION, Outcome.PENDING, reason, 0)
             else:
                 try:

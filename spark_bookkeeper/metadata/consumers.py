@@ -61,6 +61,14 @@ def consumers(registers: Registers, log: str, nonce: str) -> list[Consumer]:
     return [each.value for each in _of_life(registers, log, nonce)]
 
 
+def unreadable_consumers(registers: Registers) -> list[str]:
+    """Registers of consumers, of whichever log, that cannot be decoded; by name."""
+    logs = [f"{CONSUMERS_PARENT}/{log}" for log in registers.names(CONSUMERS_PARENT)]
+    every = [f"{log}/{name}" for log in logs for name in registers.names(log)]
+    told = registers.read_many(every)
+    return [name for name, found in told if found and _decoded(name, found) is None]
+
+
 def forget(registers: Registers, log: str, name: str) -> None:
     """A follower is no more; nobody waits for it. Idempotent."""
     registers.delete(_register(log, name))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
     LogExistsError,
     MetadataFormatError,
     NoSuchLogError,
@@ -39,6 +41,16 @@ _CHUNK_NAME = re.compile(r"[0-9a-f]+")
 def log_names(registers: Registers) -> Sequence[str]:
     """Every name that has a head, in order; some may be of logs that were deleted."""
     return registers.names(LOGS_PARENT)
+
+
+def unreadable_logs(registers: Registers) -> Iterator[BookKeeperError]:
+    """One for each log whose head cannot be decoded, or whose name is none."""
+    names = [f"{LOGS_PARENT}/{name}" for name in log_names(registers)]
+    for register, head in registers.read_many(names):
+        try:
+            _value(head, parse_log_name(register.partition("/")[2]))
+        except (MetadataFormatError, InvalidArgumentError) as error:
+            yield error
 
 
 def read_log(registers: Registers, name: str) -> LogHead:

@@ -9,6 +9,7 @@ such a method means that it MAY have happened (SLOT-LOG rule R14: re-read and co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
@@ -30,6 +31,12 @@ READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
 
 READONLY_CAUSES: Final = "spark-bookkeeper.readonly_causes"
 """The property in which it says the same for programs: words with commas between them."""
+
+READONLY_BELOW: Final = "spark-bookkeeper.readonly_below_free_bytes"
+"""The property in which an agent says with how little free space its bookie becomes read-only."""
+
+CLOCK_AHEAD: Final = "spark-bookkeeper.clock_ahead_s"
+"""The property in which an agent says how far its machine's clock is ahead of the store's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,11 @@ class Registration:
     def readonly_causes(self) -> frozenset[str]:
         """The same for programs (``cluster/health.py`` has them)."""
         return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
+
+    def told(self, name: str) -> int | None:
+        """A whole number among the properties; ``None``: its agent says none."""
+        value = self.properties.get(name, "")
+        return int(value) if re.fullmatch(r"-?\d{1,18}", value) else None  # it may be anything
 
 
 @dataclass(frozen=True, slots=True)

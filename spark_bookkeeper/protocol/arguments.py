@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
+
+LABEL_CHARACTERS: Final = 200
+"""Of a name or an owner: lists show it on one line."""
+
+_HIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Ends a line or turns it round. Joiners and wide spaces do not, and many scripts need them."""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
@@ -67,6 +74,18 @@ def check_filled(name: str, value: Any) -> None:
     if not value.strip():
         raise InvalidArgumentError(
             f"{name}={value!r} is empty; is a variable not set that should hold it?"
+        )
+
+
+def check_name(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` says something that fits on a line."""
+    check_filled(name, value)
+    hidden = _HIDDEN.search(value)
+    if hidden or len(value) > LABEL_CHARACTERS:
+        found = f"the character {hidden[0]!r}" if hidden else f"{len(value):,} characters"
+        raise InvalidArgumentError(
+            f"{name}={value[:40]!r} has {found}; lists show it, so give at most "
+            f"{LABEL_CHARACTERS} printable ones, and other text as another label (custom_metadata)"
         )
 
 

@@ -23,6 +23,16 @@ than there is memory for."""
 NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
 """What a ledger waits for that has its copies on all the bookies which could take one."""
 
+RECOVER: Final = "spark-bookkeeper bookie recover {} --skip-open-ledgers"
+REFILL: Final = "spark-bookkeeper bookie refill {} --skip-open-ledgers"
+"""Proposed to whoever looks. A writer that lives replaces the bookie itself; without the option
+its ledger would be closed."""
+
+SKIPPED: Final = (
+    "skipped: its last fragment is still open. Its writer replaces the bookie with the next "
+    "append; if that has ended, `ledger recover` it and repeat"
+)
+"""Why a ledger that is not closed was left alone."""
 
 OLD_DISK: Final = (
     "where an old disk of {bookies} can be read: stop the agent, mount that disk at its root, do "
@@ -162,7 +172,7 @@ def needs_bookie(limbo: Collection[BookieId]) -> str:
     Args:
         limbo: members that came back without what they held: each can have it again in its place.
     """
-    refills = " or ".join(f"`spark-bookkeeper bookie refill {bookie}`" for bookie in sorted(limbo))
+    refills = " or ".join(f"`{REFILL.format(bookie)}`" for bookie in sorted(limbo))
     return f"{NEEDS_BOOKIE}, or {refills}" if refills else NEEDS_BOOKIE
 
 

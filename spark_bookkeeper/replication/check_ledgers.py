@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is_table
+from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
@@ -297,14 +298,14 @@ def _check_share(
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
     """What to do about a finding; reads take the other replicas meanwhile."""
+    recover = f"`{RECOVER.format(bookie)}`"
     if is_table(bookie):
         return (
             "It stands for copies that were released: restore the table to a version that has "
-            f"them, or bring it back where it was. `spark-bookkeeper bookie recover {bookie}` has "
-            "bookies keep copies again, as far as any are left"
+            f"them, or bring it back where it was. {recover} has bookies "
+            "keep copies again, as far as any are left"
         )
     if status is Outcome.UNAVAILABLE:
-        recover = f"`spark-bookkeeper bookie recover {bookie}`"
         return (
             f"Bring the bookie back with its storage; if that is lost, {recover}. If the bookie is "
             f"there and a file of this ledger cannot be read, {recover[:-1]} --even-if-alive "
@@ -312,8 +313,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
         )
     repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
     if status is Outcome.PENDING:
-        recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
-        return f"Check again; if its writer is gone, {recover}, and then {repair}"
+        return f"Check again; if its writer has ended, `ledger recover` it, and then {repair}"
     repair = f"{repair}, when it is closed" if is_open else repair
     return f"Check again; if it stays so, {repair}" if status is Outcome.UNREADABLE else repair
 

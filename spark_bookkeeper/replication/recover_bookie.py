@@ -20,7 +20,7 @@ from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.underreplication import live_copies, missing_replicas
+from spark_bookkeeper.protocol.underreplication import SKIPPED, live_copies, missing_replicas
 from spark_bookkeeper.replication.fragments import Todo, copy_fragments
 from spark_bookkeeper.replication.job import GROUP_ITEMS, Job, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
@@ -261,8 +261,7 @@ def _is_skipped(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
 def _skipped(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> ShareCopied:
     lost = next(b for b in metadata.last_fragment.ensemble if b in wish.bookies)
     first = metadata.last_fragment.first_entry_id
-    reason = "skipped: its last fragment is still open"
-    return ShareCopied(ledger_id, Outcome.LEFT, reason, first, source=lost)
+    return ShareCopied(ledger_id, Outcome.LEFT, SKIPPED, first, source=lost)
 
 
 def _work(

@@ -31,7 +31,7 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.protocol.underreplication import live_copies
+from spark_bookkeeper.protocol.underreplication import RECOVER, SKIPPED, live_copies
 from spark_bookkeeper.replication.job import Job, Known, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
@@ -206,7 +206,7 @@ class _Survey:
         if not self._ends_here(metadata):
             return None
         if self.wish.skip_open_ledgers:
-            return "skipped: its last fragment is still open"
+            return SKIPPED
         return f"the ledger is not closed, and {self.bookie} is in its last fragment"
 
     def work(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> RefillWork:
@@ -307,7 +307,7 @@ def _check(context: ClientContext, wish: Refill, registration: Registration | No
         f"bookie {bookie} is not registered, so nothing can be copied to it; nothing was changed. "
         "Where its disk was replaced: `spark-bookkeeper bookie format --replaced` and "
         "`spark-bookkeeper bookie start`, then repeat. To copy what it held to others: "
-        f"`spark-bookkeeper bookie recover {bookie}`"
+        f"`{RECOVER.format(bookie)}`"
     )
 
 

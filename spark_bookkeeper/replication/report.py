@@ -283,7 +283,7 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def some_of(ids: Sequence[int], most: int = 10) -> str:
+def some_of(ids: Sequence[object], most: int = 10) -> str:
     """The first of these ids, and how many more there are; ``none`` for none."""
     more = len(ids) - most
     listed = ", ".join(map(str, ids[:most])) or "none"

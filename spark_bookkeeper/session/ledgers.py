@@ -49,7 +49,7 @@ def create_ledger(
         password: needed to open it again; also the key of ``digest_type="MAC"``.
         digest_type: ``CRC32C``, ``CRC32``, ``MAC`` or ``DUMMY`` (none).
         custom_metadata: kept with the ledger, seen by every tool.
-        name, owner: labels to find it by.
+        name, owner: labels to find it by, each of at most 200 printable characters.
         ledger_id: a chosen id, never used before; ``None`` takes the next one.
         compression: ``None``, ``"lz4"`` or ``"zstd"``.
         entry_target_bytes: about how large the entries of a bulk append get.

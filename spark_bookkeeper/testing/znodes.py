@@ -261,6 +261,7 @@ def client_class(znodes: ZNodes) -> type[client.Client]:
             self._state = KeeperState.CONNECTED
             self._session = next(znodes.sessions)
             self._live.set()
+            self.decided.set()
             self._stopped.clear()
             return self._live
 

@@ -543,8 +543,8 @@ def test_what_a_bookie_cannot_read_that_is_there_is_for_a_person_to_mend(ground:
         for each in check_all_ledgers(ground.context, LocalRunner(ground.context)).rows
         if each.source == unreadable
     )
-    remedy = f"`spark-bookkeeper bookie recover {unreadable} --even-if-alive --ledger "
-    assert f"{remedy}{writer.ledger_id}`" in str(row.reason)
+    remedy = f"`spark-bookkeeper bookie recover {unreadable} --skip-open-ledgers --even-if-alive "
+    assert f"{remedy}--ledger {writer.ledger_id}`" in str(row.reason)
 
 
 def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) -> None:

@@ -384,6 +384,25 @@ def test_only_what_changes_something_may_or_may_not_have_taken_effect(
     assert caught.value.message.endswith(": Input/output error")
 
 
+def test_what_a_readonly_file_system_refuses_has_taken_no_effect(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it became read-only behind what was written, and its sync says so."""
+    with monkeypatch.context() as failing:
+        failing.setattr(new_file, "sync_content", _fail_with(errno.EROFS))
+        with pytest.raises(BookieUnavailableError, match="may or may not have taken effect"):
+            storage.put_if_absent("a", b"x")
+
+    def refuse(path: str, *_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(BookieUnavailableError) as caught:
+        storage.put_if_absent("b", b"x")
+
+    assert caught.value.message.endswith(": Read-only file system")
+
+
 def test_files_of_killed_writers_are_not_listed_and_can_be_collected(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage._unnamed_files = False

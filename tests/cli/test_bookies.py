@@ -11,6 +11,7 @@ import pytest
 
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
+from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
@@ -76,11 +77,12 @@ def test_draining_is_asked_for_and_changes_nothing_before(
 
     done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
     assert (done.code, state()) == (0, "readonly")
-    assert f"stays read-only until it is told otherwise: {WRITABLE} {bookie}" in done.err
+    typed = pasteable(f"{WRITABLE} {bookie}", own_cluster.metadata_uri)
+    assert f"stays read-only until it is told otherwise: {typed}" in done.err
     again = call_own("bookie", "decommission", bookie, "--drain", "--no-spark", "--yes", "--json")
     assert (again.code, "stop its agent" in again.json["blocked_by"]) == (1, True)
     assert "nothing was changed" not in again.err
-    assert f"{WRITABLE} {bookie}" in again.err
+    assert typed in again.err
     assert bookie not in call_own("ledger", "show", ledger_id, "--json").json["bookies"]
 
 

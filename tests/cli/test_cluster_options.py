@@ -13,7 +13,7 @@ from spark_bookkeeper.cli.shell import cluster_options
 from spark_bookkeeper.cli.shell.cluster_options import SAID_AGAIN_SECONDS, patiently
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import MetadataUnavailableError, NoClusterError
+from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError, NoClusterError
 from spark_bookkeeper.testing.ground import InlineRuntime
 from tests.cli.conftest import Call
 
@@ -34,12 +34,28 @@ def test_who_waits_for_zookeeper_says_so_at_once_and_then_each_minute() -> None:
     assert all(60 <= b - a <= 72 for a, b in pairwise(said))
 
 
-def test_what_no_waiting_mends_is_raised() -> None:
+@pytest.mark.parametrize("error", [NoClusterError("no cluster there"), MetadataError("refused")])
+def test_what_no_waiting_mends_is_raised(error: MetadataError) -> None:
     def connect() -> None:
-        raise NoClusterError("no cluster there")
+        raise error
 
-    with pytest.raises(NoClusterError):
+    with pytest.raises(type(error)):
         patiently(connect, lambda _: None, InlineRuntime())
+
+
+@pytest.mark.parametrize("command", [["bookie", "list"], ["ledger", "list"]])
+def test_who_is_refused_has_changed_nothing(
+    call: Call, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
+) -> None:
+    def open_store(*_: object, **__: object) -> None:
+        raise MetadataError("every ZooKeeper refused who this is")
+
+    monkeypatch.setattr(Connection, "open_store", open_store)
+
+    called = call(*command)
+
+    assert called.code == 2
+    assert "refused who this is" in called.err
 
 
 @pytest.fixture

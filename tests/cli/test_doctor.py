@@ -11,11 +11,13 @@ import pytest
 from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster import examination, sharing
 from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
@@ -66,9 +68,10 @@ def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
     found = findings(call_own)
 
     assert done.code == 1
+    uri = own_cluster.metadata_uri
     remedy = found["fragments on lost bookies"]["remedy"]
-    assert remedy == f"spark-bookkeeper bookie recover {lost}"
-    assert f"spark-bookkeeper bookie recover {lost}" in done.out
+    assert remedy == f"spark-bookkeeper bookie recover {lost} --skip-open-ledgers"
+    assert pasteable(remedy, uri) in done.out
     assert found[f"bookie {lost}"]["verdict"] == "problem"
     assert found["fragments on lost bookies"]["detail"].startswith("2 of 2 ledgers")
     assert str(opened["ledger_id"]) in found["open ledgers on lost bookies"]["detail"]
@@ -89,12 +92,13 @@ def test_what_is_advised_about_a_lost_bookie_is_the_same_wherever_one_looks(
     after = call_own("cluster", "info").out
     health = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
 
-    assert health[f"bookie {unused}"]["remedy"] in before
+    uri = own_cluster.metadata_uri
+    assert pasteable(health[f"bookie {unused}"]["remedy"], uri) in before
     assert f"bookie cookie delete {unused}" in before
     assert "bookie recover" not in before
     for bookie in (unused, named):
-        assert health[f"bookie {bookie}"]["remedy"] in after
-    assert f"bookie recover {named} --delete-cookie" in after
+        assert pasteable(health[f"bookie {bookie}"]["remedy"], uri) in after
+    assert f"bookie recover {named} --skip-open-ledgers --delete-cookie" in after
     assert call_own("bookie", "cookie", "delete", unused, "--yes").code == 0
     assert f"bookie {unused}" not in findings(call_own)
 
@@ -114,10 +118,10 @@ def test_a_ledger_that_autorecovery_is_at_work_on_is_not_shown_as_for_a_person_t
         after = call_own("ledger", "show", made["ledger_id"]).out
         remedy = findings(call_own)["fragments on lost bookies"]["remedy"]
 
-    assert f"spark-bookkeeper bookie recover {lost}\n" in by_hand
+    assert f" bookie recover {lost} --skip-open-ledgers\n" in by_hand
     assert "autorecovery takes it up when its auditor looks next" in before
     assert "autorecovery is at work on it" in remedy
-    assert remedy in after
+    assert pasteable(remedy, own_cluster.metadata_uri) in after
     assert "cannot be repaired now: a writable bookie outside its ensemble" in after
     assert "bookie recover" not in before + after
 
@@ -171,6 +175,21 @@ def test_a_cluster_that_cannot_be_reached_is_exit_code_2(
     done = call("doctor")
 
     assert (done.code, "cluster init" in done.out) == (2, True)
+
+
+def test_a_zookeeper_that_refuses_who_asks_is_a_row_of_the_table(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_store(*_: object, **__: object) -> None:
+        raise MetadataError("127.0.0.1:2181 refused who this is")
+
+    monkeypatch.setattr(Connection, "open_store", open_store)
+
+    done = call("doctor")
+
+    assert done.code == 2
+    assert "refused who this is" in done.out
+    assert "--zk-option" in done.out
 
 
 @pytest.mark.parametrize(

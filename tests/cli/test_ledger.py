@@ -456,7 +456,7 @@ def test_a_file_that_is_damaged_in_the_middle_leaves_something_undone(
 
     for each in (done, logged):
         assert (each.code, f"{path} cannot be read" in each.err) == (1, True), each
-    assert "not closed; `spark-bookkeeper ledger recover" in " ".join(done.err.split())
+    assert "not closed; `spark-bookkeeper --metadata-uri zk" in " ".join(done.err.split())
 
 
 def test_a_file_that_may_not_be_read_is_refused_before_anything_is_made(

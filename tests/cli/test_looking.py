@@ -84,6 +84,29 @@ def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
     assert (space.code, "not registered" in space.out) == (1, True)
 
 
+def test_a_bookie_that_takes_nothing_new_is_not_called_healthy(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    bookie = own_cluster.bookie_ids[0]
+    before = call_own("cluster", "health")
+    own_cluster.stop_bookie(bookie)
+
+    told, for_programs = call_own("cluster", "health"), call_own("cluster", "health", "--json")
+
+    assert (before.code, before.out.split(":")[0]) == (0, "healthy")
+    assert (told.code, told.out.split(":")[0], bookie in told.out) == (0, "warning", True)
+    assert (for_programs.json["healthy"], for_programs.json["verdict"]) == (True, "warning")
+
+
+def test_a_disk_that_bookies_share_is_counted_once(own_cluster: LocalCluster, call: Call) -> None:
+    one = call("bookie", "list", "--json").json["bookies"][0]
+
+    told = call("cluster", "info", "--json").json
+
+    assert told["total_bytes"] == one["total_bytes"]
+    assert f"of {one['total_bytes'] / 2**30:,.1f} GiB" in call("cluster", "info").out
+
+
 @pytest.fixture
 def zookeeper_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers that there is a cluster, and nothing more."""

@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from spark_bookkeeper.cli.shell import output
-from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
+from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed, text_of
+from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS
 from spark_bookkeeper.runtime import progress as module
 
 
@@ -36,8 +37,10 @@ class Row:
 def test_what_others_chose_as_a_name_is_shown_and_not_obeyed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An escape sequence in a label could clear the screen, or write over what stands there."""
-    name = "a\x1b[2J\x1b]0;title\x07\rb\x9b31mc\td\ne ☃"
+    """An escape sequence in a label could clear the screen, or write over what stands there, and
+    a mark of direction turns round what is behind it.
+    """
+    name = "a\x1b[2J\x1b]0;title\x07\rb\x9b31mc\td\ne ☃\u202efdp\u2066"
     out = Output()
 
     out.table(["name"], [[name]])
@@ -46,11 +49,18 @@ def test_what_others_chose_as_a_name_is_shown_and_not_obeyed(
 
     said = capsys.readouterr()
     for text in (said.out, said.err):
-        assert not any(control in text for control in "\x1b\x07\r\x9b")
+        assert not any(control in text for control in "\x1b\x07\r\x9b\u202e\u2066")
+        assert "\\u202efdp\\u2066" in text
         assert "a\\x1b[2J" in text
         assert "☃" in text
     Output(is_json=True).json({"name": name})
     assert json.loads(capsys.readouterr().out) == {"name": name}
+
+
+def test_of_a_long_label_a_line_shows_the_beginning() -> None:
+    assert text_of(b"x" * LABEL_CHARACTERS) == "x" * LABEL_CHARACTERS
+    assert text_of(b"x" * 3_000) == "x" * LABEL_CHARACTERS + "..."
+    assert text_of(None) is None
 
 
 def test_json_has_a_form_for_every_value_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:

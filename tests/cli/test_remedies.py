@@ -23,16 +23,17 @@ import spark_bookkeeper
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import root as command_line
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import CookieMismatchError
+from spark_bookkeeper.errors import CookieMismatchError, NoClusterError
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from tests.cli.conftest import is_integration
+from tests.cli.conftest import Call, is_integration
 from tests.twins import twins
 
 # Whatever a text names, there is
@@ -90,6 +91,34 @@ def test_every_command_that_a_text_names_is_one_and_has_the_options_that_it_name
             assert options <= known | {"--help", "--verbose", "--json"}, where
             named += 1
     assert named > 60
+
+
+def test_no_text_proposes_for_a_bookie_what_would_close_ledgers_of_living_writers() -> None:
+    command = re.compile(r"bookie (recover|refill) 7\b(?! --skip-open-ledgers)")
+
+    assert [(file, text) for file, text in texts() if command.search(text)] == []
+
+
+def test_a_command_that_was_given_its_cluster_tells_of_commands_that_are(
+    call_at: Callable[[str], Call],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Quoted, for a shell ends a command at a semicolon; where the environment has it, without."""
+    uri = "zk+hierarchical://127.0.0.1:1;127.0.0.1:2/nowhere"
+
+    def nothing(*_: object, **__: object) -> None:
+        raise NoClusterError("no cluster is there")
+
+    monkeypatch.setattr(Connection, "open_store", nothing)
+    typed = call_at(uri)("doctor").out
+    behind = run(["doctor", "--metadata-uri", uri, "--json"]), capsys.readouterr().out
+    monkeypatch.setenv(METADATA_URI_VARIABLE, uri)
+    unsaid = run(["doctor"]), capsys.readouterr().out
+
+    assert f"spark-bookkeeper --metadata-uri '{uri}' cluster init\n" in typed
+    assert (behind[0], "cluster init" in behind[1]) == (2, True)
+    assert (unsaid[0], "spark-bookkeeper cluster init\n" in unsaid[1]) == (2, True)
 
 
 # Walking what is said

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.client.presence import age
+from spark_bookkeeper.client.read import newest
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
@@ -80,7 +81,6 @@ def test_lists_and_pictures_tell_who_writes_and_whether_he_lives(
     assert asked[gone]["newest_entry_at"] == told[gone]["newest_entry_at"] is not None
     assert f"lives: {listed[living]['writer']}" in table
     assert "ago" in table or "now" in table
-    assert f"ledger recover {gone}" in shown[gone]
     assert "writer lives    no: its process ended" in shown[gone]
     assert "writer lives    yes" in shown[living]
     assert "recover" not in shown[living]
@@ -95,8 +95,9 @@ def test_reading_says_whether_more_may_come(
 
 
 def test_the_doctor_finds_ledgers_that_nobody_closes_any_more(
-    call_own: Call, writer: LedgerWriter, gone: int
+    call_own: Call, writer: LedgerWriter, gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of one that has an entry of the last minutes nobody can say so."""
     found = finding(call_own)
     assert found["verdict"] == "warning"
     assert found["detail"].startswith("1 whose writer lives, 1 whose writer is gone, 0 ")
@@ -104,8 +105,14 @@ def test_the_doctor_finds_ledgers_that_nobody_closes_any_more(
     assert "newest entry" in found["detail"]
     assert "confirmed up to" in found["detail"]
     remedy = f"spark-bookkeeper ledger recover {gone}"
-    assert found["remedy"].endswith(remedy)
+    fresh = found["remedy"], call_own("ledger", "show", gone).out
+    for told in fresh:
+        assert f"look at the process that writes {gone} first" in told
+        assert f"ledger recover {gone}" not in told, "it would be pasted, and end a living writer"
 
+    monkeypatch.setattr(newest, "FRESH_MS", 0)
+    assert finding(call_own)["remedy"].endswith(remedy)
+    assert f"ledger recover {gone}\n" in call_own("ledger", "show", gone).out
     assert call_own(*remedy.split()[1:], "--no-spark").code == 0
 
     found = finding(call_own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spark_bookkeeper.cluster import present
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookieFullError
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.ground import Ground
@@ -52,6 +54,29 @@ def test_a_clock_that_is_not_zookeepers_is_told(
     assert not any(
         each.check == "clock" for each in cluster_diagnoses(ground.context, metadata_only=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [("172800", "172,800 s ahead of"), ("-172800", "172,800 s behind"), ("", None), ("junk", None)],
+)
+def test_the_clock_of_a_bookies_machine_is_told_with_its_name(
+    ground: Ground, told: str, words: str | None
+) -> None:
+    live = ground.context.store.registrations()[0]
+    held = ground.cluster.registrations
+    (_, holder) = held[live.bookie_id]
+    changed = replace(live, properties={**live.properties, CLOCK_AHEAD: told})
+    held[live.bookie_id] = changed, holder
+
+    found = [
+        each
+        for each in cluster_diagnoses(ground.context, metadata_only=True)
+        if each.check == f"bookie {live.bookie_id}" and "clock" in each.detail
+    ]
+
+    assert [words in each.detail for each in found if words] == ([True] if words else [])
+    assert len(found) == (words is not None)
 
 
 def lose(ground: Ground) -> BookieId:
@@ -132,7 +157,7 @@ def test_a_lost_bookie_whose_storage_gives_no_answer_is_told_so(ground: Ground) 
     told = findings(ground)[f"bookie {lost}"]
 
     assert (told.verdict, "no answer" in told.detail) == ("problem", True)
-    assert f"bookie recover {lost} --delete-cookie" in str(told.remedy)
+    assert f"bookie recover {lost} --skip-open-ledgers --delete-cookie" in str(told.remedy)
 
 
 def test_where_only_the_metadata_is_asked_no_storage_is(ground: Ground) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
 from spark_bookkeeper.cluster.duties import Duties
 from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.health import NO_COOKIE
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -23,7 +24,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_BELOW, Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
@@ -95,6 +96,11 @@ class AgentWorld:
         return held[0] if held else None
 
     @property
+    def causes(self) -> Set[str]:
+        """Why it is read-only."""
+        return self.registration.readonly_causes if self.registration else set()
+
+    @property
     def state(self) -> str:
         registration = self.registration
         if registration is None:
@@ -123,7 +129,12 @@ def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(
     marker = read_marker(world.storage)
     assert marker is not None
     assert world.registration == Registration(
-        BOOKIE, "memory://disk", marker.incarnation, free_bytes=500, total_bytes=TOTAL
+        BOOKIE,
+        "memory://disk",
+        marker.incarnation,
+        free_bytes=500,
+        total_bytes=TOTAL,
+        properties={READONLY_BELOW: "100"},
     )
     assert not [name for name in world.disk.files if name.startswith(AGENT_PROBE_PREFIX)]
 
@@ -178,7 +189,7 @@ def test_a_bookie_that_was_forgotten_just_after_it_registered_looks_again_at_onc
     fresh.store.expire()
 
     wait_for(fresh, "readonly")
-    assert fresh.agent.status.lacks_cookie
+    assert fresh.causes == {NO_COOKIE}
 
 
 def test_a_stopped_bookie_is_unregistered(world: AgentWorld) -> None:
@@ -362,6 +373,57 @@ def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not
     assert world.state == "gone"
 
 
+def test_it_is_known_that_zookeeper_does_not_answer_and_the_disk_is_not_blamed(
+    fresh: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while nothing else is asked of it, as the storage is not well."""
+    now = [1_000.0]
+    monkeypatch.setattr(NoLoop, "now", staticmethod(lambda: now[0]))
+    fresh.agent.start()
+    fresh.disturb.lost_requests = {"read_register", "has_cookie", "read_cookie"}
+    now[0] += 20
+
+    fresh.agent.step()
+    now[0] += 16  # so long the next look waits for answers
+
+    status = fresh.agent.status
+    assert (status.state, status.zookeeper_problem) == ("writable", "no answer")
+    assert status.seconds_since_zookeeper_answered == 36
+    assert status.seconds_since_good_probe == 0
+
+    fresh.disturb.lost_requests = set()
+    fresh.disturb.storage_fails = True
+    fresh.agent.step()
+    now[0] += 4
+
+    status = fresh.agent.status
+    assert (status.state, status.zookeeper_problem) == ("unregistered", None)
+    assert status.seconds_since_zookeeper_answered == 4
+    assert status.seconds_since_good_probe == 20
+
+
+def test_the_clock_of_a_machine_is_told_when_it_is_not_zookeepers(
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [world.agent._runtime.now()]
+    monkeypatch.setattr(NoLoop, "now", staticmethod(lambda: now[0]))
+
+    def told(ahead_ms: int) -> int | None:
+        world.metadata.clock_ms = lambda: world.agent._runtime.wall_ms() - ahead_ms
+        now[0] += 601
+        world.agent.step()
+        assert world.registration is not None
+        return world.registration.told(CLOCK_AHEAD)
+
+    assert told(30_000) is None
+    behind, ahead = told(-172_800_000), told(172_800_000)
+    assert behind is not None
+    assert ahead is not None
+    assert (-172_801 <= behind <= -172_799, 172_799 <= ahead <= 172_801) == (True, True)
+    assert world.agent.status.clock_ahead_s == ahead
+    assert told(0) is None, "it was set right"
+
+
 def test_a_lost_session_is_followed_by_a_new_registration(world: AgentWorld) -> None:
     world.store.expire()
     assert world.state == "gone"
@@ -433,7 +495,7 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     world.agent.step()
     world.agent.step()
 
-    assert (world.state, world.agent.status.lacks_cookie) == ("readonly", True)
+    assert (world.state, world.causes) == ("readonly", {NO_COOKIE})
     assert caplog.text.count("bookie cookie create --bookie-id 10.0.0.3:3181 --root") == 1
     world.store.expire()
     world.agent.step()
@@ -442,7 +504,7 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     restore_cookie(world.store, world.storage, BOOKIE)
     world.agent.step()
 
-    assert (world.state, world.agent.status.lacks_cookie) == ("writable", False)
+    assert (world.state, world.causes) == ("writable", set())
 
 
 @pytest.mark.parametrize(("free_bytes", "after"), [(150, "writable"), (50, "readonly")])

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.endangered import MOST_NAMED, endangered_ledgers
+from spark_bookkeeper.client.read.newest import Newest
+from spark_bookkeeper.cluster import endangered, sharing
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.endangered import MOST_NAMED, LedgersSeen, endangered_ledgers
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata import consumers
+from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.protocol.archive import table_member
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
@@ -93,15 +101,60 @@ def test_of_many_ledgers_the_remedy_is_a_command_that_can_be_typed(tmp_path: Pat
     count = MOST_NAMED + 2
     writers = [written(ground, count=1, close=False) for _ in range(count)]
     ground.stop(writers[0].metadata.last_fragment.ensemble[0])
+    store = ground.context.store
+    in_recovery = {w.ledger_id: store.read_ledger(w.ledger_id).value.in_recovery() for w in writers}
 
-    told = {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
+    told = {each.check: each for each in endangered_ledgers(in_recovery, frozenset(), {})}
+    exposed = {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
 
-    found = told["open ledgers on lost bookies"]
+    found = told["ledgers in recovery"]
     remedy = found.remedy or ""
     assert found.detail.startswith(f"{count} of {count} ledgers")
     (command,) = re.findall(r"ledger recover ([\d ]+) and then the other 2\b", remedy)
     assert command.split() == [str(writer.ledger_id) for writer in writers[:MOST_NAMED]]
     assert "..." not in remedy
+    remedy = exposed["open ledgers on lost bookies"].remedy or ""
+    assert "recover" not in remedy, "their writers may live"
+
+
+def test_no_command_about_a_lost_or_replaced_bookie_closes_the_ledger_of_a_living_writer(
+    tmp_path: Path,
+) -> None:
+    """It has the bookie replaced with its next append."""
+    ground = Ground(tmp_path, bookies=5)
+    lost, replaced = written(ground, count=1, close=False).metadata.last_fragment.ensemble[:2]
+    ground.stop(lost, destroy=True)
+    ground.format(replaced)
+
+    remedies = [each.remedy or "" for each in cluster_diagnoses(ground.context)]
+
+    commands = re.findall(r"spark-bookkeeper bookie (?:recover|refill) [^;`]*", "; ".join(remedies))
+    assert {command.split()[2] for command in commands} == {"recover", "refill"}
+    assert [each for each in commands if "--skip-open-ledgers" not in each] == []
+
+
+def test_of_many_ledgers_only_those_are_named_in_a_command_whose_bookies_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young one among the first makes no room for one that nobody has looked at."""
+    ground = Ground(tmp_path, bookies=3)
+    writers = [written(ground, count=1, close=False) for _ in range(MOST_NAMED + 2)]
+    seen = LedgersSeen.of(ground.context)
+    ids = list(seen.readable)
+    gone = replace(seen, open=dict.fromkeys(ids, "gone"))
+    now_ms = ground.runtime.wall_ms()
+
+    def newest(_: object, ledger_id: LedgerId, __: object) -> Newest:
+        return Newest(EntryId(0), now_ms if ledger_id == ids[1] else 0)
+
+    monkeypatch.setattr(endangered, "newest_entry", newest)
+    remedy = endangered.open_ledgers(ground.context, gone).remedy or ""
+
+    assert len(writers) == len(ids)
+    assert f"look at the process that writes {ids[1]} first" in remedy
+    (command,) = re.findall(r"spark-bookkeeper ledger recover ([\d ]+)", remedy)
+    assert command.split() == [str(i) for i in ids[:MOST_NAMED] if i != ids[1]]
+    assert remedy.endswith("then look again, for the others")
 
 
 def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_path: Path) -> None:
@@ -120,5 +173,57 @@ def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_
         if each.check == "ledger metadata"
     ]
 
-    assert len(told) == MOST_NAMED + 1
-    assert told[-1].detail.startswith("2 more")
+    (found,) = told
+    assert found.detail.endswith(f"holds garbage; and {MOST_NAMED + 1} ledgers more")
+    assert "ledger list --state unreadable" in (found.remedy or "")
+
+
+def test_logs_and_consumers_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=1)
+    registers = ground.context.store.registers
+    position = Position(LedgerId(0), EntryId(0))
+    consumers.publish(registers, "well", Consumer("etl", "n", position, 0))
+    registers.create("logs/deleted", json.dumps(LOG | {"is_deleted": True}).encode())
+    before = dict(told(ground))
+    registers.create("logs/orders", b"[[[[")
+    registers.create("logs/clicks", b"{}")
+    registers.create("consumers/orders/etl", b"[[[[")
+
+    after = told(ground)
+
+    assert before.keys().isdisjoint({"log metadata", "consumers of logs"})
+    log, consumer = after["log metadata"], after["consumers of logs"]
+    assert (log.verdict, consumer.verdict) == ("problem", "warning")
+    assert "logs/clicks" in log.detail
+    assert log.detail.endswith("and 1 log more")
+    assert "consumers/orders/etl" in consumer.detail
+    assert "consumers/well" not in consumer.detail
+
+
+LOG = {
+    "version": 1,
+    "nonce": "n",
+    "options": {},
+    "chunks": [],
+    "recent": [],
+    "begins_at": 0,
+    "deleted_below": 0,
+    "is_deleted": False,
+}
+
+
+def told(ground: Ground) -> dict[str, Diagnosis]:
+    return {each.check: each for each in cluster_diagnoses(ground.context, metadata_only=True)}
+
+
+def test_that_nobody_makes_lost_copies_again_is_a_warning_where_data_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    assert told(ground)["autorecovery"].verdict == "ok", "it is a cluster to try"
+    monkeypatch.setattr(sharing, "_LOOPBACK", frozenset())
+
+    found = told(ground)["autorecovery"]
+
+    assert found.verdict == "warning"
+    assert "autorecovery start" in (found.remedy or "")

@@ -27,22 +27,21 @@ from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 CONFIG = BookieConfig(readonly_below_free_bytes=100, writable_above_free_bytes=200)
 TOTAL = 1_000
 
-WELL = Observation(None, False, 500, TOTAL)
-WRITABLE = Published(False, 500, TOTAL)
-READONLY = Published(True, 50, TOTAL)
-UNNAMED = Published(False, 150, TOTAL, lacks_cookie=True)
-
 
 def seen(free_bytes: int | None, total_bytes: int | None = TOTAL, **more: Any) -> Observation:
-    return Observation(None, False, free_bytes, total_bytes, **more)
+    return Observation(None, free_bytes=free_bytes, total_bytes=total_bytes, **more)
 
 
 def registers(
     is_short: bool, free_bytes: int | None, total_bytes: int | None = TOTAL, **more: Any
 ) -> Register:
-    return Register(Published(is_short, free_bytes, total_bytes, **more))
+    return Register(Published(is_short, seen(free_bytes, total_bytes, **more)))
 
 
+WELL = seen(500)
+WRITABLE = Published(False, seen(500))
+READONLY = Published(True, seen(50))
+UNNAMED = Published(False, seen(150, lacks_cookie=True))
 NAMELESS: Any = {"lacks_cookie": True}
 UNWRITABLE: Any = {"write_error": "I/O error"}
 
@@ -63,24 +62,29 @@ UNWRITABLE: Any = {"write_error": "I/O error"}
         (None, seen(150), registers(False, 150)),
         (None, seen(50), registers(True, 50)),
         # A write that was refused says more than a number.
-        (WRITABLE, Observation(None, True, 500, TOTAL), registers(True, 500)),
-        (READONLY, Observation(None, True, 50, TOTAL), Stay()),
+        (WRITABLE, seen(500, is_full=True), registers(True, 500, is_full=True)),
+        (READONLY, seen(50, is_full=True), registers(True, 50, is_full=True)),
+        (Published(True, seen(50, is_full=True)), seen(50, is_full=True), Stay()),
+        # A clock that is set is news, and no second of it.
+        (WRITABLE, seen(500, clock_ahead_s=61), registers(False, 500, clock_ahead_s=61)),
+        (Published(False, seen(500, clock_ahead_s=61)), seen(500, clock_ahead_s=62), Stay()),
+        (Published(False, seen(500, clock_ahead_s=61)), seen(500), registers(False, 500)),
         # Without its cookie it takes nothing new; what is said of its space stays as it is.
         (WRITABLE, seen(150, **NAMELESS), Register(UNNAMED)),
         (UNNAMED, seen(150), registers(False, 150)),
         (UNNAMED, seen(99), registers(True, 99)),
         (READONLY, seen(150, **NAMELESS), registers(True, 150, **NAMELESS)),
-        (Published(True, 150, TOTAL, **NAMELESS), seen(150), registers(True, 150)),
+        (Published(True, seen(150, **NAMELESS)), seen(150), registers(True, 150)),
         (UNNAMED, seen(99, **NAMELESS), registers(True, 99, **NAMELESS)),
         # What cannot be written can be read, and is not lost.
         (WRITABLE, seen(500, **UNWRITABLE), registers(False, 500, **UNWRITABLE)),
-        (replace(WRITABLE, **UNWRITABLE), WELL, Register(WRITABLE)),
+        (Published(False, seen(500, **UNWRITABLE)), WELL, Register(WRITABLE)),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), registers(False, 440)),
         # Buckets have no end.
         (None, Observation(), registers(False, None, None)),
-        (Published(False, None, None), Observation(), Stay()),
+        (Published(False, Observation()), Observation(), Stay()),
     ],
 )
 def test_the_decision_follows_from_what_is_seen_now(

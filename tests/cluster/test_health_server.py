@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -16,20 +16,26 @@ from spark_bookkeeper.cluster.duties import Duty, Turn
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.memory_store import MemoryCluster
+from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 from tests.cluster.agents import free_port, half_full
 
 
 class ShownAgent:
     def __init__(self) -> None:
         self.metadata = MemoryCluster()
-        self.store = self.metadata.session()
+        self.silent: Set[str] | None = frozenset()
+        """To which requests the metadata store says nothing; ``None``: to any."""
+        self.store = MemoryStore(self.metadata, self.lose)
         self.store.initialize_cluster()
         self.disk = half_full()
         self.config = BookieConfig(3_600_000, 100, 200)
@@ -50,6 +56,10 @@ class ShownAgent:
         if self.fails:
             raise BookieUnavailableError("input/output error", bookie_id="a:1")
 
+    def lose(self, moment: str, operation: str, subject: str) -> None:
+        if self.silent is None or operation in self.silent:
+            raise MetadataUnavailableError("ZooKeeper did not answer")
+
     def scrub(self, turn: Turn) -> None:
         self.scrubbed.ring()
         raise BookieUnavailableError("entry 3 of ledger 7 is damaged", bookie_id="a:1")
@@ -68,7 +78,7 @@ class ShownAgent:
 def fresh() -> Iterator[ShownAgent]:
     world = ShownAgent()
     yield world
-    world.fails = False
+    world.fails, world.silent = False, frozenset()
     world.agent.stop()
     world.server.close()
     world.server.close()
@@ -102,6 +112,47 @@ def test_health_is_bad_before_a_start_and_says_why_after_a_failed_probe(fresh: S
     code, body = fresh.get("/health")
     told = json.loads(body)
     assert (code, told["state"], told["reason"]) == (503, "unregistered", "input/output error")
+
+
+def test_health_says_that_zookeeper_does_not_answer_and_asks_for_no_restart(
+    world: ShownAgent,
+) -> None:
+    """A restarted agent would only wait for it, and its bookie be away for longer."""
+    world.silent = None
+    world.agent.step()
+
+    code, body = world.get("/health")
+    told = json.loads(body)
+    assert (code, told["zookeeper_problem"]) == (200, "ZooKeeper did not answer")
+    assert told["seconds_since_zookeeper_answered"] >= 0
+
+    world.store.expire()
+    world.agent.step()
+
+    code, body = world.get("/health")
+    assert (code, json.loads(body)["state"]) == (200, "unregistered")
+    assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
+
+    world.silent = frozenset()
+    world.agent.step()
+
+    told = json.loads(world.get("/health")[1])
+    assert (told["state"], told["zookeeper_problem"]) == ("writable", None)
+
+
+def test_a_registration_that_gets_no_answer_asks_for_no_restart(world: ShownAgent) -> None:
+    """ZooKeeper froze just after it was asked for orders."""
+    world.store.expire()
+    world.silent = {"register"}
+    world.agent.step()
+
+    code, body = world.get("/health")
+    told = json.loads(body)
+    assert (told["state"], told["zookeeper_problem"]) == (
+        "unregistered",
+        "ZooKeeper did not answer",
+    )
+    assert code == 200
 
 
 def test_health_says_why_a_bookie_is_readonly(world: ShownAgent) -> None:
@@ -145,7 +196,8 @@ def test_metrics_are_what_prometheus_reads(fresh: ShownAgent) -> None:
         "bookie_failed_probes_total 1.0",
     ):
         assert line in lines
-    assert any(line.startswith("bookie_seconds_since_good_probe ") for line in lines)
+    for name in ("bookie_seconds_since_good_probe", "bookie_seconds_since_zookeeper_answered"):
+        assert any(line.startswith(f"{name} ") for line in lines)
 
 
 def test_the_status_follows_the_registration(world: ShownAgent) -> None:

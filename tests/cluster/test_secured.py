@@ -1,12 +1,14 @@
-"""A cluster behind TLS whose nodes only its creator may read: every command and agent gets in."""
+"""A cluster behind TLS or SASL whose nodes only its creator reads: who may gets in."""
 
 from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +21,27 @@ from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import ClientConfig, load_conf
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 pytestmark = pytest.mark.integration
 
 BOOKIE = "127.0.0.1:3181"
+
+
+class Guarded(EmbeddedZooKeeper):
+    """One with settings and options of Java beyond the usual ones."""
+
+    def __init__(self, directory: Path, settings: str, *options: str) -> None:
+        super().__init__(directory)
+        self._settings, self._options = settings, options
+
+    def start(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(zookeeper, "_SETTINGS", zookeeper._SETTINGS + self._settings)
+            patch.setattr(zookeeper, "_JVM_OPTIONS", (*zookeeper._JVM_OPTIONS, *self._options))
+            patch.setattr(zookeeper, "_JARS", (*zookeeper._JARS, "netty-*.jar"))
+            super().start()
 
 
 @dataclass(frozen=True)
@@ -59,11 +77,27 @@ ssl.trustStore.location={certificate}
 ssl.trustStore.type=PEM
 ssl.clientAuth=none
 """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zookeeper, "_SETTINGS", zookeeper._SETTINGS + settings)
-        patch.setattr(zookeeper, "_JARS", (*zookeeper._JARS, "netty-*.jar"))
-        with EmbeddedZooKeeper(directory / "zookeeper") as running:
-            yield Secured(running.address, f"127.0.0.1:{port}", certificate)
+    with Guarded(directory / "zookeeper", settings) as running:
+        yield Secured(running.address, f"127.0.0.1:{port}", certificate)
+
+
+@contextmanager
+def agent(call: Sequence[str], bookie: Sequence[str]) -> Iterator[None]:
+    """An agent that serves, and ends well."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "spark_bookkeeper", *call, "bookie", "start", *bookie],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert started.stderr is not None
+        said = next((line for line in started.stderr if "serves" in line), None)
+        assert said is not None, "the agent ended"
+        yield
+    finally:
+        started.send_signal(signal.SIGINT)
+        started.communicate(timeout=60)
+    assert started.returncode == 0
 
 
 @pytest.fixture
@@ -98,23 +132,11 @@ def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
     assert run([*call, "bookie", "verify", str(root)]) == 0
     assert run([*call, "bookie", "cookie", "delete", BOOKIE, "--yes"]) == 0
     assert run([*call, "bookie", "cookie", "create", *bookie, "--yes"]) == 0
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "spark_bookkeeper", *call, "bookie", "start", *bookie],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert agent.stderr is not None
-        said = next((line for line in agent.stderr if "serves" in line), None)
-        assert said is not None, "the agent ended"
+    with agent(call, bookie):
         capsys.readouterr()
         assert run([*call, "--json", "bookie", "list"]) == 0
         (seen,) = json.loads(capsys.readouterr().out)["bookies"]
         assert (seen["bookie_id"], seen["state"]) == (BOOKIE, "writable")
-    finally:
-        agent.send_signal(signal.SIGINT)
-        agent.communicate(timeout=60)
-    assert agent.returncode == 0
 
 
 @pytest.mark.parametrize("verb", ["start", "format"])
@@ -161,3 +183,107 @@ def test_an_option_that_is_left_out_is_noticed(server: Secured, conf: Path) -> N
     with pytest.raises(MetadataError, match="refused"):
         stranger.instance_id()
     stranger.close()
+
+
+ANN = {
+    "sasl_mechanism": "DIGEST-MD5",
+    "sasl_username": "ann",
+    "sasl_password": 'se"cr,ét',
+    "acl": "creator",
+}
+BOB = {**ANN, "sasl_username": "bob"}
+
+
+@pytest.fixture(scope="module")
+def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper that serves only who proves itself by SASL."""
+    directory = tmp_path_factory.mktemp("sasl")
+    jaas = directory / "jaas.conf"
+    password = ANN["sasl_password"].replace('"', '\\"')
+    jaas.write_text(
+        "Server { org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+        f'user_ann="{password}" user_bob="{password}"; }};\n',
+        encoding="utf-8",
+    )
+    settings = """\
+authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+requireClientAuthScheme=sasl
+sessionRequireClientSASLAuth=true
+"""
+    login = f"-Djava.security.auth.login.config={jaas}"
+    with Guarded(directory / "zookeeper", settings, login) as running:
+        yield running
+
+
+@pytest.mark.full
+def test_an_agent_and_every_command_reach_a_cluster_behind_sasl(
+    sasl: EmbeddedZooKeeper,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conf, root, lines = (tmp_path / name for name in ("ann.toml", "bookie", "lines"))
+    conf.write_text(
+        "".join(["[zk]\n", *(f"{name} = '{text}'\n" for name, text in ANN.items())]),
+        encoding="utf-8",
+    )
+    conf.chmod(0o600)
+    root.mkdir()
+    lines.write_text("one\ntwo\n")
+    bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
+    call = ["--metadata-uri", f"zk://{sasl.address}/commands"]
+    monkeypatch.setenv(CONF_VARIABLE, str(conf))
+
+    assert run([*call, "cluster", "init"]) == 0
+    assert run([*call, "bookie", "format", *bookie, "--yes"]) == 0
+    with agent(call, bookie):
+        assert run([*call, "ledger", "append", str(lines), "-e", "1", "-w", "1", "-a", "1"]) == 0
+        capsys.readouterr()
+        assert run([*call, "ledger", "read", "0"]) == 0
+        assert "two" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({**ANN, "sasl_password": "wrong"}, "refused who this is"),
+        ({**ANN, "sasl_username": "eve"}, "refused who this is"),
+        ({}, "give sasl_mechanism"),
+    ],
+)
+def test_who_does_not_prove_itself_is_told_so_at_once(
+    sasl: EmbeddedZooKeeper, options: dict[str, str], said: str
+) -> None:
+    connection = Connection(
+        f"zk://{sasl.address}/refused",
+        ClientConfig(metadata_timeout_ms=600_000),
+        zk_options=options,
+    )
+
+    with pytest.raises(MetadataError, match=said) as caught:
+        connection.open_store(ThreadRuntime()).require_cluster()
+
+    assert not isinstance(caught.value, MetadataUnavailableError), "nobody waits for it"
+
+
+def test_who_proved_itself_does_so_on_every_connection_and_is_who_made_its_nodes(
+    sasl: EmbeddedZooKeeper,
+) -> None:
+    runtime = ThreadRuntime()
+    uri = f"zk://{sasl.address}/nodes"
+    ann = Connection(uri, zk_options=ANN).open_store(runtime)
+    ann.initialize_cluster()
+    bob = Connection(uri, zk_options=BOB).open_store(runtime)
+    with pytest.raises(MetadataError, match="NoAuthError"):
+        bob.instance_id()
+
+    assert isinstance(ann, ZooKeeperStore)
+    link = ann._zk._link
+    session = link.session_id
+
+    link.client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+    assert len(ann.instance_id()) == 36
+    assert link.session_id == session
+    ann.close()
+    bob.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.metadata.zookeeper.options import client_options
 
 
@@ -53,7 +53,11 @@ def test_the_host_of_a_certificate_that_is_not_verified_cannot_be_checked() -> N
         ("zzz", "1", "known are"),
         ("use_ssl", "yes", "neither true nor false"),
         ("auth_data", "secret", "scheme:credential"),
-        ("auth_data", "sasl:ann:secret", "SASL is not supported"),
+        ("auth_data", "sasl:ann:secret", "give sasl_mechanism, sasl_username"),
+        ("sasl_mechanism", "PLAIN", "'PLAIN', beside"),
+        ("sasl_mechanism", "DIGEST-MD5", "sasl_username and sasl_password"),
+        ("sasl_username", "zo\u00e9secret", "other characters than ASCII"),
+        ("sasl_password", "secret", "'', beside \\['sasl_password"),
         ("acl", "mine", "neither open"),
         ("ca", "absent.pem", "absent.pem cannot be read: No such file"),
         ("keyfile", "/", "cannot be read"),
@@ -65,3 +69,73 @@ def test_what_is_wrong_is_named_without_its_value(name: str, text: str, said: st
 
     assert name in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+ANN = {"sasl_mechanism": "DIGEST-MD5", "sasl_username": "ann", "sasl_password": "secret"}
+KERBEROS = {"sasl_mechanism": "GSSAPI"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ANN,
+        KERBEROS,
+        {**KERBEROS, "sasl_service": "zk"},
+        {**KERBEROS, "sasl_service": "zk", "sasl_principal": "ann@EXAMPLE.COM"},
+    ],
+)
+def test_options_of_sasl_become_those_of_its_package(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_bookkeeper.metadata.zookeeper.options.find_spec", bool)
+
+    assert client_options({**options, "use_ssl": "true"}) == {
+        "use_ssl": True,
+        "check_hostname": True,
+        "sasl_options": {
+            name.removeprefix("sasl_"): b"secret" if name == "sasl_password" else text
+            for name, text in options.items()
+        },
+    }
+
+
+@pytest.mark.parametrize("text", ["s\u00e9cret", "\u20ac"])
+def test_a_password_of_sasl_has_the_bytes_that_java_gives_it(text: str) -> None:
+    found = client_options({**ANN, "sasl_password": text})["sasl_options"]
+
+    assert found["password"] == text.encode("utf-8" if text == "\u20ac" else "latin-1")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**ANN, "sasl_service": "zk"},
+        {**ANN, "sasl_password": ""},
+        {**KERBEROS, "sasl_password": "secret"},
+        {**KERBEROS, "sasl_service": ""},
+    ],
+)
+def test_what_its_mechanism_does_not_take_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="give DIGEST-MD5 with") as caught:
+        client_options(options)
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "missing", "extra"),
+    [
+        (ANN, "puresasl", "sasl"),
+        (KERBEROS, "puresasl", "kerberos"),
+        (KERBEROS, "kerberos", "kerberos"),
+    ],
+)
+def test_a_package_that_sasl_needs_is_named_with_what_brings_it(
+    options: dict[str, str], missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "spark_bookkeeper.metadata.zookeeper.options.find_spec", lambda name: name != missing
+    )
+
+    with pytest.raises(MissingRequirementError, match=rf"spark-bookkeeper\[{extra}\]"):
+        client_options(options)

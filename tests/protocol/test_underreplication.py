@@ -148,4 +148,4 @@ def test_what_a_ledger_is_blocked_by_is_said() -> None:
         Quorum(2, 2, 1), LedgerState.OPEN, (Fragment(EntryId(0), (A, B)),)
     ).closed(EntryId(3), 1)
     refilled = blocked(pair, {B}, {A, B}, {A})
-    assert refilled == f"{needed}, or `spark-bookkeeper bookie refill {A}`"
+    assert refilled == f"{needed}, or `spark-bookkeeper bookie refill {A} --skip-open-ledgers`"

@@ -22,6 +22,7 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.underreplication import SKIPPED
 from spark_bookkeeper.replication import rereplicate
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
@@ -242,7 +243,7 @@ def test_r13_open_ledgers_can_be_skipped_and_are_said_to_be_left(tmp_path: Path)
 
     assert not report.is_complete
     (left,) = report.unfinished
-    assert left.reason == "skipped: its last fragment is still open"
+    assert left.reason == SKIPPED
     metadata = ground.context.store.read_ledger(writer.ledger_id).value
     assert metadata.state is LedgerState.OPEN
     assert [lost in f.ensemble for f in metadata.fragments][-1]

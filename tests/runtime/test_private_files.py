@@ -64,6 +64,7 @@ def test_what_is_not_there_is_read_by_nobody(tmp_path: Path) -> None:
         ({"use_ssl": "true", "keyfile": "/etc/key.pem", "acl": "creator"}, False),
         ({"auth_data": "digest:ann:x"}, True),
         ({"keyfile_password": "x"}, True),
+        ({"sasl_password": "x"}, True),
         ({"endpoint_url": "http://s3:9000", "anon": False}, False),
         ({"endpoint_url": "http://ann:x@s3:9000"}, True),
         ({"key": "x"}, True),

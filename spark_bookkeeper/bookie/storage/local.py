@@ -490,6 +490,8 @@ class _Translated:
                 bookie_id=storage.bookie_id,
                 path=target,
             ) from error
+        if error.errno == errno.EROFS and error.filename is not None:
+            self._doubt = ""  # refused at its name; of what is written, a sync may say it too late
         raise BookieUnavailableError(
             f"{reason}{self._doubt}", bookie_id=storage.bookie_id, path=target
         ) from error

@@ -23,6 +23,7 @@ from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
+from spark_bookkeeper.protocol.underreplication import REFILL
 from spark_bookkeeper.replication.report import RecoveryReport, counted
 from spark_bookkeeper.secrecy import without_passwords
 from spark_bookkeeper.session import BookKeeper
@@ -184,8 +185,8 @@ def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
     if row["limbo_ledgers"]:
         settings.output.say(
             f"{row['bookie_id']} was formatted again and lacks its share of "
-            f"{counted(row['limbo_ledgers'], 'ledger')}: spark-bookkeeper bookie refill "
-            f"{row['bookie_id']} copies it back"
+            f"{counted(row['limbo_ledgers'], 'ledger')}: {REFILL.format(row['bookie_id'])} copies "
+            "it back"
         )
 
 

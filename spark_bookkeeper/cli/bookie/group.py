@@ -37,6 +37,7 @@ from spark_bookkeeper.cluster.sharing import place_of
 from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+from spark_bookkeeper.protocol.underreplication import REFILL
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
@@ -132,7 +133,7 @@ def format_(
         lambda: settings.output.say(
             f"bookie {name} at {storage.uri} is formatted, incarnation {marker.incarnation}. "
             f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
-            + (f"; then fill it: spark-bookkeeper bookie refill {name}" if replaced else "")
+            + (f"; then fill it: {REFILL.format(name)}" if replaced else "")
         ),
     )
     return EXIT_DONE

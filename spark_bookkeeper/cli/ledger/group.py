@@ -25,6 +25,7 @@ from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
+from spark_bookkeeper.client.read.newest import may_be_cut_off
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
@@ -142,7 +143,7 @@ def list_(
             [
                 [
                     row["ledger_id"],
-                    row["name"],
+                    text_of(row["custom_metadata"].get("name")),
                     row["state"],
                     "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
                     row["fragments"],
@@ -175,14 +176,15 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         value = ledger_object(info)
         found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
         lost = found.bookies() - bk.context.bookies.registrations().keys()
-        copies = _copies(bk.context, parse_ledger_id(ledger_id), lost) if lost else []
+        advice = _copies(bk.context, parse_ledger_id(ledger_id), lost) if lost else []
         rows = info.slots_arrow().to_pylist() if slots else []
         now_ms = bk.context.runtime.wall_ms()
+        advice += _closing(bk.context, info, found) if info.writer_state == "gone" else []
     if slots:
         value["slots"] = rows
 
     def present() -> None:
-        _show_ledger(settings, info, found, lost, copies, now_ms)
+        _show_ledger(settings, info, found, lost, advice, now_ms)
         if slots:
             _show_slots(settings, rows)
 
@@ -228,7 +230,7 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
     }
 
 
-def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) -> Sequence[str]:
+def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) -> list[str]:
     """What makes the copies of lost bookies again, as `doctor` says, and what that waits for."""
     from spark_bookkeeper.cluster.at_work import AutorecoverySeen
     from spark_bookkeeper.cluster.endangered import make_again
@@ -237,9 +239,20 @@ def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) ->
     advice = make_again(sorted(lost), autorecovery.instead_of_recover([ledger_id]))
     waits = (*autorecovery.without_worker, *autorecovery.waiting)
     return [
-        f"make their copies again: {advice}",
-        *(f"cannot be repaired now: {why}" for _, why in waits),
+        f"\n  lost: {', '.join(sorted(lost))}",
+        f"  make their copies again: {advice}",
+        *(f"  cannot be repaired now: {why}" for _, why in waits),
     ]
+
+
+def _closing(context: ClientContext, info: LedgerInfo, metadata: LedgerMetadata) -> list[str]:
+    """What fixes the end of a ledger whose writer is gone, as `doctor` says."""
+    from spark_bookkeeper.cluster.endangered import how_to_close
+
+    ids = [parse_ledger_id(info.ledger_id)]
+    newest = info.last_add_confirmed, info.newest_entry_ms
+    fresh = ids if may_be_cut_off(metadata, *newest, context.earlier_ms()) else []
+    return [f"\n  its end is not fixed: {how_to_close(ids, fresh)}"]
 
 
 def show_picture(settings: Settings, metadata: LedgerMetadata, lost: Set[BookieId]) -> None:
@@ -255,7 +268,7 @@ def _show_ledger(
     info: LedgerInfo,
     metadata: LedgerMetadata,
     lost: Set[BookieId],
-    copies: Sequence[str],
+    advice: Sequence[str],
     now_ms: int,
 ) -> None:
     quorum = metadata.quorum
@@ -293,15 +306,8 @@ def _show_ledger(
         settings.output.say(f"  {name:<15} {value}")
     settings.output.say("")
     show_picture(settings, metadata, lost)
-    if lost:
-        settings.output.say(f"\n  lost: {', '.join(sorted(lost))}")
-        for line in copies:
-            settings.output.say(f"  {line}")
-    if info.writer_state == "gone":
-        settings.output.say(
-            "\n  nobody writes it any more, and its end is not fixed. Fix it: "
-            f"spark-bookkeeper ledger recover {info.ledger_id}"
-        )
+    for line in advice:
+        settings.output.say(line)
 
 
 def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:

@@ -16,10 +16,7 @@ from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
 from spark_bookkeeper.connection import Connection, open_root
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
@@ -139,7 +136,7 @@ def connected(
 
     Raises:
         InvalidArgumentError: no cluster was named, or an option is wrong.
-        MetadataUnavailableError, NoClusterError: it cannot be reached. Nothing was changed.
+        MetadataError: it cannot be reached, or refuses. Nothing was changed.
     """
     connection = (access or Access()).connection(settings)
 
@@ -205,7 +202,7 @@ SAID_AGAIN_SECONDS: Final = 60.0
 def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Runtime) -> T:
     """Connect as soon as ZooKeeper answers: after a power cut it may be up last.
 
-    Ctrl-C ends the wait.
+    Ctrl-C ends the wait, and so does what no waiting mends: a refusal by every server.
     """
     said: float | None = None
     while True:
@@ -223,5 +220,7 @@ def _nothing_changed() -> Iterator[None]:
     """What cannot be reached in the first place was not changed."""
     try:
         yield
-    except MetadataUnavailableError as error:
-        raise MetadataUnavailableError(error.message, nothing_changed=True) from error
+    except MetadataError as error:
+        if type(error) not in (MetadataError, MetadataUnavailableError):
+            raise
+        raise type(error)(error.message, nothing_changed=True) from error

@@ -21,6 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
+from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.runtime.progress import Progress, shown
 from spark_bookkeeper.secrecy import without_passwords
 
@@ -58,6 +59,8 @@ class Output:
     """Where a command says things, and for whom."""
 
     is_json: bool = False
+    metadata_uri: str | None = None
+    """As it was given to this command, and so has to be to those that it tells of."""
 
     def result(self, value: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print the result: ``value`` as one JSON object, or ``show()`` for a person."""
@@ -124,13 +127,13 @@ class Output:
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
         console = _stderr() if self.is_json else _stdout()
-        console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+        told = pasteable(text, self.metadata_uri)
+        console.print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        _stderr().print(
-            plain(without_passwords(text)), markup=False, highlight=False, soft_wrap=True
-        )
+        told = without_passwords(pasteable(text, self.metadata_uri))
+        _stderr().print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def progress(
         self, what: str, total: float | None = None, unit: str = ""
@@ -150,8 +153,13 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""They turn round what is behind them on the line."""
+
 _CONTROLS: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
+    if chr(code) not in "\n\t"
 }
 
 
@@ -167,8 +175,13 @@ def cell(value: Any) -> Any:
 
 
 def text_of(label: bytes | None) -> str | None:
-    """A label as text."""
-    return None if label is None else label.decode("utf-8", "replace")
+    """A label as text, of which a line shows the beginning."""
+    from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS  # not for `--help`
+
+    if label is None:
+        return None
+    text = label.decode("utf-8", "replace")
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[:LABEL_CHARACTERS]}..."
 
 
 def _stdout() -> Console:

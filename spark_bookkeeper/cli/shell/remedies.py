@@ -1,8 +1,9 @@
-"""Calls that the library's errors name as remedies, as the commands that do the same."""
+"""What is told as a remedy, as it can be typed or pasted."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 _COMMANDS: Final = (
@@ -14,6 +15,19 @@ _COMMANDS: Final = (
     (r"recover_ledgers\(\)", "`ledger recover`"),
 )
 """What a message says, and what a person types behind ``spark-bookkeeper``."""
+
+
+_NEEDS_CLUSTER: Final = re.compile(
+    r"spark-bookkeeper (?=(?:doctor|cluster|bookie|ledger|log|autorecovery)\b)"
+)
+
+
+def pasteable(text: str, metadata_uri: str | None) -> str:
+    """Its commands with the URI that this one was given, quoted; ``None``: by the environment."""
+    if metadata_uri is None:
+        return text
+    given = f"spark-bookkeeper --metadata-uri {shlex.quote(metadata_uri)} "
+    return _NEEDS_CLUSTER.sub(lambda _: given, text)
 
 
 def in_commands(message: str) -> str:

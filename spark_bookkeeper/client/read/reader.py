@@ -459,9 +459,10 @@ class LedgerReader(PublicNames):
         except MetadataError:
             return False
         _log.warning(
-            "the writer of ledger %d (%s) is gone: %s. Nothing follows entry %d until somebody "
-            "recovers the ledger: open_ledger(%d) or recover_ledgers([%d]) keeps what was "
-            "acknowledged, and closes it; then those who follow it come to its end",
+            "the writer of ledger %d (%s) is gone: %s. Nothing follows entry %d unless it was only "
+            "cut off. If its process has ended, open_ledger(%d) or recover_ledgers([%d]) keeps "
+            "what was acknowledged, and closes the ledger; then those who follow it come to its "
+            "end",
             *(self.ledger_id, self.writer, GONE),
             *(self._confirmed, self.ledger_id, self.ledger_id),
             extra=about(ledger_id=self.ledger_id),

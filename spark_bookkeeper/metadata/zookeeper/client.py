@@ -5,6 +5,8 @@ waits for it any more: a lock or a ledger would come, or go, behind everybody's 
 request can be given up (``Awaited.give_up``).
 """
 
+# ruff: noqa: SLF001  (kazoo has no other way in)
+
 from __future__ import annotations
 
 import select
@@ -15,8 +17,13 @@ from collections.abc import Sequence
 from typing import Any, Final, SupportsIndex
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ZookeeperError
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionClosedError, SessionExpiredError
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.serialization import SASL
+from kazoo.protocol.states import KazooState, KeeperState
+
+from spark_bookkeeper.metadata.zookeeper.unreached import met
 
 _GREETING_SECONDS: Final = 2.0
 """How long a server may take to answer the first request of a connection, before it is asked over
@@ -24,7 +31,7 @@ a new one; doubled each time. One that starts never answers who comes between it
 server behind it, and kazoo alone would wait there for the whole timeout of the session."""
 
 
-class SaslRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo has no types
+class SaslRequiredError(AuthFailedError):  # type: ignore[misc]  # kazoo has no types
     """The server serves only who proved itself by SASL. kazoo does not know this answer."""
 
     code = -124
@@ -40,20 +47,59 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         super().__init__(**arguments)
         self.troubles: dict[str, BaseException] = {}
         """What the last attempt to connect to a server met, by ``host:port``."""
+        self.is_refused = False
+        self.decided = self.handler.event_object()
+        """Set at the first session, or when it ``is_refused``: by every server, for good."""
         connection = self._connection
-        self._connect_once = connection._connect  # noqa: SLF001  (kazoo only logs what it raises)
-        connection._connect = self._connect  # noqa: SLF001
+        self._connect_round, connection._connect_loop = connection._connect_loop, self._one_round
+        self._connect_once, connection._connect = connection._connect, self._connect
+        self._is_kerberos = (connection.sasl_options or {}).get("mechanism") == "GSSAPI"
+        if connection.sasl_options:
+            self._submit_any, connection._submit = connection._submit, self._submit
+
+    def _one_round(self, retry: Any) -> Any:
+        self._refusals: dict[str, bool] = {}  # by server, whose name may stand for several
+        try:
+            return self._connect_round(retry)
+        finally:
+            if len(self._refusals) == len(set(self.hosts)) and all(self._refusals.values()):
+                self.is_refused = True
+                self.decided.set()
 
     def _connect(self, host: str, address: str, port: int) -> Any:
         server = f"{host}:{port}"
         self.troubles.setdefault(server, TimeoutError())  # as long as no attempt has come back
+        self._is_greeted = False
         try:
             connected = self._connect_once(host, address, port)
-        except Exception as error:
-            self.troubles[server] = error
+        except SessionExpiredError:
             raise
+        except Exception as error:
+            cause = self.troubles[server] = error.__cause__ or error  # kazoo hides what SASL met
+            # With Kerberos a clock or ticket may come later, as after a power cut.
+            is_refused = met(cause).is_for_good and not self._is_kerberos
+            self._refusals[server] = is_refused and self._refusals.get(server, True)
+            # After these kazoo tries again; after a refusal it never would, whatever is mended.
+            if self._is_greeted and self.state == KazooState.SUSPENDED:
+                # The greeting prolonged the session, and its locks, with which nothing is done.
+                raise SessionExpiredError("given up") from error
+            raise ConnectionDropped("not connected") from error
         del self.troubles[server]
+        self._refusals[server] = False
+        super()._session_callback(KeeperState.CONNECTED)
+        self.decided.set()
         return connected
+
+    def _session_callback(self, state: str) -> None:
+        if state == KeeperState.CONNECTED:  # kazoo says so before it has proved who this is
+            self._is_greeted = True
+        else:
+            super()._session_callback(state)
+
+    def _submit(self, request: Any, timeout: float, number: int | None = None) -> None:
+        if isinstance(request, SASL) and number == 10:  # three do; kazoo goes on for ever
+            raise RuntimeError("the server does not complete SASL, or does not know it")
+        self._submit_any(request, timeout, number)
 
     def _reset(self) -> None:
         super()._reset()

@@ -89,7 +89,7 @@ class Link:
 
     Raises:
         InvalidArgumentError: an option is wrong.
-        MetadataUnavailableError: no server answered.
+        MetadataUnavailableError, MetadataError: no server gave a session; all refused for good.
     """
 
     def __init__(
@@ -124,14 +124,16 @@ class Link:
             **arguments,
         )
         self.client.add_listener(self._state_changed)
-        self.client.start_async().wait(self.patience)
+        self.client.start_async()
+        self.client.decided.wait(self.patience)
         if not self.client.connected:
             # Where a server took the connection and says nothing, its end takes long. Nobody waits.
             troubles = dict(self.client.troubles)
             self.client.handler.spawn(self.close)
-            raise MetadataUnavailableError(
-                f"{headline(troubles)} at {hosts} (tried for {self.patience:g} s); nothing was "
-                f"changed. {why_unreached(troubles)}"
+            kind = MetadataError if self.client.is_refused else MetadataUnavailableError
+            raise kind(
+                f"{headline(troubles)} at {hosts} (tried for at most {self.patience:g} s); nothing "
+                f"was changed. {why_unreached(troubles)}"
             )
 
     @property
@@ -293,7 +295,7 @@ class Link:
             refused = f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}"
             rules = "Check the access rules of the node and the credentials"
             if isinstance(error, SaslRequiredError):
-                rules = "It serves only who proves itself by SASL, which this library does not"
+                rules = "It serves only who proves itself by SASL: give sasl_mechanism"
             if may_have_changed():
                 raise MetadataUnavailableError(f"{refused}. {_UNDECIDED}. {rules}") from error
             raise MetadataError(f"{refused}. {_UNCHANGED}. {rules}") from error

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
 
 def _switch(text: str) -> bool:
@@ -25,7 +26,7 @@ def _credentials(text: str) -> list[tuple[str, str]]:
     if not separator or not scheme or not credential:
         raise ValueError("it is not of the form scheme:credential, like digest:user:password")
     if scheme == "sasl":
-        raise ValueError("SASL is not supported; write digest:user:password, and use TLS")
+        raise ValueError("for SASL give sasl_mechanism, sasl_username and sasl_password instead")
     return [(scheme, credential)]
 
 
@@ -43,6 +44,12 @@ def _access(text: str) -> str:
     return text
 
 
+def _user(text: str) -> str:
+    if not text.isascii():
+        raise ValueError("it has other characters than ASCII, which DIGEST-MD5's package garbles")
+    return text
+
+
 _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "acl": _access,
     "auth_data": _credentials,
@@ -52,6 +59,10 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "keyfile": _file,
     "keyfile_password": str,
     "randomize_hosts": _switch,
+    **dict.fromkeys(("sasl_mechanism", "sasl_principal", "sasl_service"), str),
+    # As RFC 2831 and Java have it.
+    "sasl_password": lambda text: text.encode("utf-8" if max(text + " ") > "\xff" else "latin-1"),
+    "sasl_username": _user,
     "use_ssl": _switch,
     "verify_certs": _switch,
 }
@@ -63,7 +74,8 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
 
     Raises:
         InvalidArgumentError: a name is not known, a value cannot be meant, or a file cannot be
-            read. Only names of files are shown, as others may be secrets.
+            read. Names of files and mechanisms are shown; others may be secrets.
+        MissingRequirementError: a package that SASL needs is not installed.
     """
     values: dict[str, Any] = {}
     for name, text in options.items():
@@ -81,4 +93,24 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
             "ZooKeeper option 'check_hostname': it is true where verify_certs is false, and a "
             "certificate that nobody verified says nothing of its host; leave one of them out"
         )
+    if sasl := {name: values.pop(name) for name in options if name.startswith("sasl_")}:
+        values["sasl_options"] = _proof(sasl)
     return values
+
+
+def _proof(sasl: dict[str, Any]) -> dict[str, Any]:
+    mechanism, rest = sasl.get("sasl_mechanism", ""), sasl.keys() - {"sasl_mechanism"}
+    is_kerberos = mechanism == "GSSAPI" and rest <= {"sasl_principal", "sasl_service"}
+    is_digest = mechanism == "DIGEST-MD5" and rest == {"sasl_password", "sasl_username"}
+    if not (is_kerberos or is_digest) or not all(sasl.values()):
+        raise InvalidArgumentError(
+            f"ZooKeeper option 'sasl_mechanism' is {mechanism!r}, beside {sorted(rest)}: "
+            "give DIGEST-MD5 with sasl_username and sasl_password, or GSSAPI (Kerberos), if need "
+            "be with sasl_principal and sasl_service; none may be empty"
+        )
+    if not find_spec("puresasl") or not (is_digest or find_spec("kerberos")):
+        raise MissingRequirementError(
+            f"ZooKeeper option 'sasl_mechanism': {mechanism} needs packages that are not here; "
+            f"pip install 'spark-bookkeeper[{'kerberos' if is_kerberos else 'sasl'}]' brings them"
+        )
+    return {name.removeprefix("sasl_"): value for name, value in sasl.items()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kazoo.exceptions import AuthFailedError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import ConnectionDropped
 
 _ADDRESS: Final = (
@@ -23,17 +24,18 @@ _REFUSED: Final = (
     "port is for TLS (use_ssl=true) or wants another certificate, and as long as most of the "
     "servers are away: its log says which"
 )
-_WHO: Final = "Check auth_data"
+_WHO: Final = "Check auth_data and sasl_*, with Kerberos also that there is a ticket (`klist`)"
 
 
 class _Met(NamedTuple):
     said: str
     advice: str
+    is_for_good: bool = False  # no waiting mends it: a refusal, or another's certificate
 
 
 def headline(troubles: Mapping[str, BaseException]) -> str:
     """Whether anything answers, as the beginning of a sentence that goes on with an address."""
-    is_answered = any(_met(each).advice != _ADDRESS for each in troubles.values())
+    is_answered = any(met(each).advice != _ADDRESS for each in troubles.values())
     return "no session with ZooKeeper" if is_answered else "no ZooKeeper answers"
 
 
@@ -46,22 +48,26 @@ def why_unreached(troubles: Mapping[str, BaseException]) -> str:
     """
     if not troubles:
         return f"No name of a server could be resolved. {_ADDRESS}"
-    met = {server: _met(error) for server, error in troubles.items()}
-    said = "; ".join(f"{server} {each.said}" for server, each in met.items())
-    return ". ".join([said, *dict.fromkeys(each.advice for each in met.values())])
+    found = {server: met(error) for server, error in troubles.items()}
+    said = "; ".join(f"{server} {each.said}" for server, each in found.items())
+    return ". ".join([said, *dict.fromkeys(each.advice for each in found.values())])
 
 
-def _met(error: BaseException) -> _Met:
+def met(error: BaseException) -> _Met:
+    """What an attempt to connect came to, by what kazoo raised."""
     cause = error.__context__ if isinstance(error, ConnectionDropped) else error
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or cause
-        return _Met(f"failed in TLS ({why})", _TLS)
+        code = getattr(cause, "verify_code", 0)  # 9, 10: not valid yet, or any more, by this clock
+        return _Met(f"failed in TLS ({why})", _TLS, code not in (0, 9, 10))
     if cause is None or isinstance(cause, ConnectionError):
         if isinstance(cause, ConnectionRefusedError):
             return _Met("has nothing that listens", _ADDRESS)
         return _Met("took the connection and ended it", _REFUSED)
     if isinstance(cause, AuthFailedError):
-        return _Met("refused who this is", _WHO)
+        return _Met("refused who this is", _WHO, is_for_good=True)
     if isinstance(cause, OSError) and cause.strerror:
         return _Met(f"cannot be reached ({cause.strerror})", _ADDRESS)
-    return _Met("gave no answer", _ADDRESS)  # a time-out, of the system's or kazoo's own
+    if isinstance(cause, (TimeoutError, KazooTimeoutError)):
+        return _Met("gave no answer", _ADDRESS)
+    return _Met(f"gave no session ({type(cause).__name__}: {cause})", _WHO)
