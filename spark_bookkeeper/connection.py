@@ -34,7 +34,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import ClientMetrics, Metrics
-from spark_bookkeeper.protocol.arguments import check_text
+from spark_bookkeeper.protocol.arguments import check_filled
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 from spark_bookkeeper.secrecy import without_passwords
@@ -218,10 +218,10 @@ def metadata_uri(given: str | None) -> str:
     """The URI given, or the one in the environment.
 
     Raises:
-        InvalidArgumentError: neither, or one that is no text.
+        InvalidArgumentError: neither, or one that is empty or no text.
     """
     if given is not None:
-        check_text("metadata_uri", given)
+        check_filled("metadata_uri", given)
     uri = given or os.environ.get(METADATA_URI_VARIABLE)
     if not uri:
         raise InvalidArgumentError(

@@ -216,7 +216,8 @@ class _Restoring:
             if there.value.nonce == saved.metadata.nonce:
                 if not dry_run:
                     restores.end(self._context.store.registers, ledger_id)
-                return _row(saved, Outcome.RESTORED, "it was there already")
+                    return _row(saved, Outcome.RESTORED, "it was there already")
+                return _row(saved, Outcome.THERE_ALREADY, None)
             return _row(
                 saved,
                 Outcome.LEFT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import (
@@ -40,7 +41,9 @@ def planned_log(
     """
     ledgers = ledgers_of_log(registers, log)
     if context.store.registers.read(f"{logs.LOGS_PARENT}/{log}") is not None:
-        return _row_of_found(context, registers, log)
+        row = _row_of_found(context, registers, log)
+        is_there = row.status is Outcome.RESTORED
+        return replace(row, status=Outcome.THERE_ALREADY) if is_there else row
     for ledger_id, there in context.store.read_ledgers([i for i in ledgers if i not in saved]):
         if there is None:
             return _row(registers, log, Outcome.LEFT, _lacks(ledger_id))

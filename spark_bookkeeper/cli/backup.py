@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import click
 from click.core import ParameterSource
 
+from spark_bookkeeper.backup.folder import backup_at
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber, is_decimal
+from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType, LedgerType, WholeNumber, is_decimal
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 from spark_bookkeeper.replication.report import counted, some_of
-from spark_bookkeeper.session.arguments import either_of
-
-_ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.session.arguments import either_of, uri_of
 
 
 @click.command(epilog="Example: spark-bookkeeper cluster backup s3://backups/main")
 @click.argument("uri", metavar="URI")
-@_ledger_ids
+@click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 @click.option("--log", metavar="NAME", help="The ledgers of this log, its list and consumers.")
 @click.option(
     "--table",
@@ -46,7 +48,7 @@ def backup(
     """
     wanted = either_of(ledger_ids or None, log)
     if in_table:
-        if not work.on_spark:
+        if work.on_spark is False:
             raise InvalidArgumentError(
                 "--table writes a Delta table, which needs Spark: leave --no-spark out; nothing "
                 "was changed"
@@ -54,6 +56,7 @@ def backup(
         from spark_bookkeeper.spark.delta_tables import session_with_delta
 
         session_with_delta(**work.settings.spark_conf)
+        work = replace(work, on_spark=True)
     report = work.run(
         "copying ledgers",
         lambda bk, dry_run, progress: bk.backup(
@@ -66,13 +69,14 @@ def backup(
             progress=progress,
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
+        sizes=lambda bk: sizes_of(bk, wanted if log is None else bk.open_log(log).ledgers()),
     )
     return _show(work, report)
 
 
 @click.command(epilog="Example: spark-bookkeeper cluster restore s3://backups/main --dry-run")
 @click.argument("uri", metavar="[URI]", required=False)
-@_ledger_ids
+@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER_ID]...")
 @click.option("--log", metavar="NAME", help="This log and its ledgers.")
 @click.option("--snapshot", type=WholeNumber(1), metavar="N", help="Which; the newest without it.")
 @click.option(
@@ -121,8 +125,20 @@ def restore(
         lambda bk, dry_run, progress: bk.restore(
             uri, wanted, log, snapshot=snapshot, dry_run=dry_run, progress=progress
         ),
+        sizes=lambda bk: _saved_sizes(bk, uri, wanted, snapshot),
     )
     return _show(work, report)
+
+
+def _saved_sizes(
+    bk: BookKeeper, uri: str, wanted: Sequence[int] | None, snapshot: int | None
+) -> Iterator[tuple[int, int]]:
+    """Entries and bytes of each ledger in a snapshot, or of those that are wanted of it."""
+    folder = backup_at(bk.context, uri_of(uri))
+    folder.incarnation()  # refuses what is no backup
+    for each in folder.snapshots.read(snapshot)[1].ledgers:
+        if wanted is None or each.ledger_id in wanted:
+            yield each.last_entry_id + 1, each.length_bytes
 
 
 def _show(work: Work, report: BackupReport) -> int:

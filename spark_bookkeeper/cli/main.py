@@ -4,7 +4,7 @@ A noun is a module ``cli/<noun>.py`` with a click group of its name. It is impor
 asked for, so that ``--help`` is quick and one noun cannot break another.
 
 Exit codes: 0 everything asked for is done; 1 something is left undone; 2 the call was wrong or
-the cluster cannot be reached, and nothing was changed.
+the cluster cannot be reached, and nothing was changed; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
@@ -40,6 +42,7 @@ from spark_bookkeeper.cli.shell.output import (
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import (
+    EXIT_CLOSED_PIPE,
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
     EXIT_NOTHING_CHANGED,
@@ -52,7 +55,7 @@ from spark_bookkeeper.cli.shell.termination import (
     is_first_to_say,
     termination_interrupts,
 )
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.secrecy import without_passwords
 
 NOUNS: Final = {
@@ -112,9 +115,9 @@ def _accept_global_options(command: click.Command) -> None:
             child.short_help = child.get_short_help_str(limit=1_000)
             _accept_global_options(child)
         return
-    refuse_empty(command)
     taken = {text for parameter in command.params for text in parameter.opts}
     command.params.extend(option for option in _global_options() if option.opts[0] not in taken)
+    refuse_empty(command)
 
 
 def _global_options() -> list[click.Option]:
@@ -230,6 +233,11 @@ def root(
     _log_in(log_format)
 
 
+# Click suggests the nearest of these names; the commands are those of ``_Nouns.get_command``.
+root.commands.update(dict.fromkeys(NOUNS, root))
+refuse_empty(root)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
     open_closed_streams()
@@ -240,57 +248,67 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code.
 
-    A command returns ``None`` or an exit code. Errors become one message on stderr.
+    A command returns ``None`` or an exit code. Errors become one message on stderr, and with
+    ``--json`` also an object on stdout.
     """
     return guarded(
         lambda: root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False),
-        is_verbose="--verbose" in arguments,
+        arguments,
     )
 
 
-def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
+def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
+    is_verbose = "--verbose" in arguments
+    facts: Mapping[str, Any] = {}
     try:
         with termination_interrupts():
             code = command()
-    except NotConfirmedError as error:
-        error.show()
-        return error.exit_code
+        return code if isinstance(code, int) else EXIT_DONE
     except click.ClickException as error:
-        error.show()
-        return EXIT_NOTHING_CHANGED
+        error.show(said := StringIO())
+        click.echo(without_passwords(said.getvalue()), nl=False, err=True)
+        message = without_passwords(error.format_message())
+        is_no = isinstance(error, NotConfirmedError)
+        exit_code = EXIT_LEFT_UNDONE if is_no else EXIT_NOTHING_CHANGED
+        condition = "BOOKKEEPER_NOT_CONFIRMED" if is_no else InvalidArgumentError.condition
     except (click.Abort, KeyboardInterrupt):
         if is_first_to_say():
             click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
-        _show(error, is_verbose)
-        return exit_code_of(error)
-    except BrokenPipeError:
-        # The reader of our output went away (`... | head`). Nothing is wrong with the cluster;
+        message, facts = _show(error, is_verbose), error.facts
+        exit_code, condition = exit_code_of(error), error.condition
+    except SystemExit:
+        # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
         # stdout is pointed elsewhere so that the interpreter's own flush at exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_LEFT_UNDONE
+        return EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last door before a person
-        _show(error, is_verbose)
-        return EXIT_LEFT_UNDONE
-    return code if isinstance(code, int) else EXIT_DONE
+        message = _show(error, is_verbose)
+        exit_code, condition = EXIT_LEFT_UNDONE, BookKeeperError.condition
+    if "--json" in arguments:
+        simple = {k: v for k, v in facts.items() if isinstance(v, str | int)}
+        with suppress(OSError):  # where the output cannot be written, that is the error
+            Output().json({"error": {"code": condition, "message": message, "facts": simple}})
+    return exit_code
 
 
-def _show(error: Exception, is_verbose: bool) -> None:
+def _show(error: Exception, is_verbose: bool) -> str:
+    """Print an error, and return its message."""
     if is_verbose:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
-        click.echo(f"Error: {plain(in_commands(error.message))}", err=True)
+        message = in_commands(error.message)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         # What bookies say is translated where it is met, so this is where the output goes.
-        click.echo(
-            "Error: the output cannot be written: no space left where it goes. That is no bookie; "
-            "what was asked for may be done",
-            err=True,
+        message = (
+            "the output cannot be written: no space left where it goes. That is no bookie; what "
+            "was asked for may be done"
         )
     else:
-        said = f"{type(error).__name__}: {plain(without_passwords(str(error)))}"
-        click.echo(f"Error: {said}", err=True)
+        message = f"{type(error).__name__}: {without_passwords(str(error))}"
+    click.echo(f"Error: {plain(message)}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)
+    return message

@@ -34,6 +34,9 @@ SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
 WRITER: Final = "spark-bookkeeper.writer"
+STAGER: Final = "spark-bookkeeper.stager"
+"""Of a ledger that tasks write: who made it. No node says whether that process lives."""
+
 LOG: Final = "spark-bookkeeper.log"
 """Of a ledger that was made for a log: the log's name."""
 

@@ -39,12 +39,12 @@ def ledger_called(context: ClientContext, ledger: int | str) -> LedgerId:
         )
         raise NoSuchLedgerError(
             f"there is no ledger with the name {ledger!r}; `spark-bookkeeper ledger list` shows "
-            f"those that there are{as_id}"
+            f"those that there are, and with `--name NAME` those of one name{as_id}"
         )
     if len(found) > 1:
         shown = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
         raise InvalidArgumentError(
-            f"{len(found)} ledgers have the name {ledger!r}; nothing was opened. Give the id of "
+            f"{len(found)} ledgers have the name {ledger!r}; nothing was done. Give the id of "
             f"one of them: {shown}"
         )
     return found[0]

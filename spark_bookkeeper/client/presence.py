@@ -13,7 +13,7 @@ from collections.abc import Iterator, Set
 from typing import Final, Literal
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import WRITER
+from spark_bookkeeper.client.ledger import STAGER, WRITER
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
@@ -33,7 +33,7 @@ _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 
 def writer_of(metadata: LedgerMetadata) -> WriterInfo | None:
     """Who created the ledger; ``None`` when nobody said so, or it cannot be read."""
-    told = metadata.custom_metadata.get(WRITER)
+    told = metadata.custom_metadata.get(WRITER) or metadata.custom_metadata.get(STAGER)
     return None if told is None else WriterInfo.decode(told)
 
 

@@ -21,7 +21,7 @@ from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client import deletion, lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import STAGER, Ledger
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, WrittenPart
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
@@ -52,7 +52,10 @@ def stage(context: ClientContext, quorum: Quorum, note: bytes, **options: Any) -
 
     Raises what ``lifecycle.create_ledger`` does.
     """
-    ledger, _ = lifecycle.make_ledger(context, quorum, notes={STAGED: note}, **options)
+    notes = {STAGED: note}
+    if context.writer is not None:
+        notes[STAGER] = context.writer.encode()
+    ledger, _ = lifecycle.make_ledger(context, quorum, notes=notes, **options)
     return _plan(context, ledger)
 
 

@@ -100,6 +100,8 @@ class _OneBookie:
                 if self._wish.is_stopping():
                     return
                 if isinstance(found, Versioned) and found.value.is_closed:
+                    at_work = f"compacting, ledger {ledger_id} on {self._bookie}"
+                    self._progress(at_work, at + number, len(ids), self._moved_bytes)
                     try:
                         row = self._compact(Ledger.of(ledger_id, found.value))
                     except (MetadataError, NoSuchLedgerError):

@@ -46,7 +46,14 @@ def choose_ensemble(
         NotEnoughBookiesError: with every candidate and why it was not chosen.
     """
     size = quorum.ensemble_size
-    usable = _usable(size, candidates, excluded, "for the ensemble")
+    try:
+        usable = _usable(size, candidates, excluded, "for the ensemble")
+    except NotEnoughBookiesError as error:
+        if error.available < quorum.write_quorum_size:
+            raise
+        raise NotEnoughBookiesError(
+            f"{error.message}, or ask for fewer: ensemble_size={error.available}", **error.facts
+        ) from None
     chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
     return tuple(usable[index].bookie_id for index in chosen)
 

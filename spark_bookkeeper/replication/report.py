@@ -37,6 +37,8 @@ class Outcome(str, Enum):
     """It is in the backup."""
     RESTORED = "restored"
     """It is in the cluster again."""
+    THERE_ALREADY = "there already"
+    """What a dry run says of what is in the cluster."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -83,6 +85,7 @@ _DONE: Final = frozenset(
         Outcome.RELEASED,
         Outcome.SAVED,
         Outcome.RESTORED,
+        Outcome.THERE_ALREADY,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

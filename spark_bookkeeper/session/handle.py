@@ -38,7 +38,8 @@ class ClusterHandle(PublicNames):
     """What every call of ``BookKeeper`` has in its hand."""
 
     _INTERNALS = frozenset(
-        {"connection", "context", "frames", "begin", "calls", "reported", "runner", "note_deleted"}
+        {"connection", "context", "frames", "begin", "calls", "reported", "runner"}
+        | {"note_deleted", "runs_here"}
     )
 
     def __init__(
@@ -53,7 +54,7 @@ class ClusterHandle(PublicNames):
         self.connection = connection
         self.cluster = cluster
         """The embedded cluster of ``local``; ``None`` after ``connect``."""
-        self._runs_jobs_here = runs_jobs_here
+        self.runs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
         self._spark = spark
@@ -180,6 +181,6 @@ class ClusterHandle(PublicNames):
 
     def runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless jobs run here, or there is nothing to run."""
-        if dry_run or self._runs_jobs_here:
+        if dry_run or self.runs_here:
             return LocalRunner(self.context)
         return self.frames.runner(job)

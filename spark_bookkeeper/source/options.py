@@ -360,7 +360,8 @@ class SourceOptions:
         from spark_bookkeeper.config import ClientConfig
         from spark_bookkeeper.connection import METADATA_URI_VARIABLE, Connection
 
-        uri = self.metadata_uri or os.environ.get(METADATA_URI_VARIABLE)
+        given = self.metadata_uri
+        uri = os.environ.get(METADATA_URI_VARIABLE) if given is None else given
         if not uri:
             raise InvalidArgumentError(
                 "option metadataUri is missing: "
@@ -371,7 +372,7 @@ class SourceOptions:
                 "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
                 f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
-        return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk))
+        return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk), "Spark")
 
 
 def option_name(field_name: str) -> str:

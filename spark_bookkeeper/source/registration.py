@@ -60,9 +60,9 @@ def defaults_of(
     spark: SparkSession, metadata_uri: str | None, options: Mapping[str, str]
 ) -> Mapping[str, str]:
     """What reads and writes of a session have by default. Raises ``InvalidArgumentError``."""
-    uri = metadata_uri or spark.conf.get(SESSION_URI, None)
+    uri = spark.conf.get(SESSION_URI, None) if metadata_uri is None else metadata_uri
     defaults = {name.lower(): text for name, text in options.items()}
-    if uri:
+    if uri is not None:
         defaults["metadatauri"] = uri
     SourceOptions.parse(defaults)
     return defaults

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.read.evolution import is_wider
 from spark_bookkeeper.client.read.projection import projected
+from spark_bookkeeper.client.write.columns import is_wider
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions

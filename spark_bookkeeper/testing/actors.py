@@ -24,9 +24,12 @@ from typing import IO, Any
 import psutil
 from typing_extensions import Self
 
+from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, LogOwnershipLostError
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 from spark_bookkeeper.testing.rows import numbered, numbered_table
 from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
@@ -244,6 +247,36 @@ def recover(options: argparse.Namespace) -> None:
             say(error={"class": type(error).__name__, "text": error.message})
 
 
+def stand_by(options: argparse.Namespace) -> None:
+    """Lead a log or stand by, for ever, and say each entry: ``led`` and ``followed`` count them."""
+    config = ClientConfig(metadata_timeout_ms=options.patience_ms, explicit_lac_ms=200)
+    counts = {"led": 0, "followed": 0}
+    following: Position | None = None
+
+    def seen(place: Position, payload: str, role: str) -> None:
+        nonlocal following
+        counts[role] += 1
+        following = Position(place.ledger_id, EntryId(place.entry_id + 1))
+        say(**{role: counts[role]}, place=str(place), payload=payload)
+
+    def follow(entry: Entry) -> None:
+        place = Position(entry.ledger_id, EntryId(entry.entry_id))
+        seen(place, entry.payload.decode(), "followed")
+
+    with connect_without_spark(options.uri, config=config) as bk:
+        log = bk.open_log(options.log)
+        with log.elect() as vote:
+            while True:
+                try:
+                    with log.stand_by(vote, follow, following) as writer:
+                        while True:
+                            payload = f"{os.getpid()}, {counts['led']}"
+                            seen(writer.append(payload.encode()), payload, "led")
+                            time.sleep(0.05)
+                except LogOwnershipLostError:
+                    say(deposed=counts["led"])
+
+
 def local(options: argparse.Namespace) -> None:
     """A whole cluster, as ``spark_bookkeeper.local`` runs it, until standard input ends."""
     import spark_bookkeeper as sbk
@@ -256,7 +289,7 @@ def local(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """``write URI``, ``recover URI LEDGER`` or ``local DIRECTORY``."""
+    """``write URI``, ``recover URI LEDGER``, ``stand-by URI LOG`` or ``local DIRECTORY``."""
     parser = argparse.ArgumentParser(prog="spark_bookkeeper.testing.actors")
     commands = parser.add_subparsers(required=True)
     writing = commands.add_parser("write")
@@ -274,11 +307,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recovering.add_argument("ledger", type=int)
     recovering.add_argument("--give-up-after", type=float, help="seconds, once it is connected")
     recovering.set_defaults(run=recover)
+    standing = commands.add_parser("stand-by")
+    standing.add_argument("uri")
+    standing.add_argument("log")
+    standing.set_defaults(run=stand_by)
     running = commands.add_parser("local")
     running.add_argument("directory", type=Path)
     running.add_argument("--bookies", type=int, default=3)
     running.set_defaults(run=local)
-    for command in (writing, recovering):
+    for command in (writing, recovering, standing):
         command.add_argument("--patience-ms", type=int, default=60_000)
     options = parser.parse_args(arguments)
     # Whoever started the tests in the background may ignore Ctrl-C, and children inherit that.

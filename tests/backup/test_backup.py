@@ -432,7 +432,7 @@ def test_a_plan_of_a_restore_knows_the_logs_that_are_there(
         return row
 
     own = of_log(ground)
-    assert (own.status, "it was there already" in str(own.reason)) == (Outcome.RESTORED, True)
+    assert (own.status, "it was there already" in str(own.reason)) == (Outcome.THERE_ALREADY, True)
     assert of_log(empty).status is Outcome.PLANNED
     create_log(empty.context, "orders", LogOptions(Quorum(3, 3, 2)))
     other = of_log(empty)

@@ -122,6 +122,8 @@ def test_ledger_log_and_cluster_come_back_with_their_ids_and_positions(
     assert on_new("cluster", "restore", everything, first, "--no-spark").code == 0
     restored = on_new("--json", "cluster", "restore", everything, "--no-spark")
     assert (restored.code, restored.json["complete"]) == (0, True)
+    again = on_new("cluster", "restore", everything, "--dry-run")
+    assert (again.code, "planned 0   there already 8" in again.out) == (0, True), again.out
 
     assert list(new.context.store.ledger_ids()) == list(old.context.store.ledger_ids())
     assert positions_of(new, "visits") == more_positions

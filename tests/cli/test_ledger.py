@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +18,10 @@ import pytest
 
 from spark_bookkeeper.cli.ledger import work
 from spark_bookkeeper.cli.ledger.data import rows_of
+from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.client.read.reader import Entry, LedgerReader
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -82,13 +86,16 @@ def test_rows_of_a_ledger_are_read_by_time(call: Call, numbers: Path, tmp_path: 
     assert rows("--start-time", "1h", "--end-time", "2099-01-01") == 100
     assert rows("--start-time", "1h", "--last", 9) == 10
     assert rows("--first", 90, "--end-time", "2099-01-01") == 10
+    assert rows("--start", 90, "--end", 95) == rows("--first", 90, "--last", 94) == 5
     assert (rows("--end-time", "1h"), rows("--start-time", "2099-01-01")) == (0, 0)
     file = tmp_path / "rows.parquet"
     done = call("ledger", "read", ledger_id, "--start-time", "1h", "-o", file, "--json").json
     assert (done["first_entry_id"], done["rows"]) == (0, 100)
     for wrong, said in (
-        (("--first", 5, "--start-time", "1h"), "--first and --start-time"),
-        (("--last", 5, "--end-time", "1h"), "--last and --end-time"),
+        (("--first", 5, "--start-time", "1h"), "--start and --start-time"),
+        (("--last", 5, "--end-time", "1h"), "--end or --last and --end-time"),
+        (("--last", 5, "--end", 6), "--end and --last"),
+        (("--start", 5, "--end", 5), "5"),
         (("--start-time", "1h", "--end-time", "2h"), "Exchange them"),
     ):
         refused = call("ledger", "read", ledger_id, *wrong)
@@ -125,13 +132,79 @@ def test_nested_rows_go_from_file_to_file_unchanged(
     assert found.equals(NESTED)
 
 
-def test_rows_for_a_person_are_cut_and_say_so(call: Call, numbers: Path) -> None:
+def test_rows_for_a_person_are_cut_and_say_so(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
 
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     done = call("ledger", "read", ledger_id, "--first", 10, "--limit", 2)
 
     assert ("10" in done.out, "11" in done.out, "12" in done.out) == (True, True, False)
     assert "only 2 rows are shown" in done.err
+
+
+def test_a_pipe_gets_lines_of_bytes_and_objects_of_rows(
+    call: Call, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(NESTED, tmp_path / "rows.parquet")
+    lines = call("ledger", "append", numbers, "--json").json["ledger_id"]
+    rows = call("ledger", "append", tmp_path / "rows.parquet", "--json").json["ledger_id"]
+
+    read = call("ledger", "read", lines)
+    objects = call("ledger", "read", rows, "--limit", 2).out.splitlines()
+    assert (read.out, read.err) == (numbers.read_text(), "")
+    assert [json.loads(each) for each in objects] == [
+        {"entry_id": 0, **row} for row in NESTED.to_pylist()[:2]
+    ]
+    followed = call("ledger", "read", lines, "--follow", "--first", 98)
+    assert (followed.code, followed.out) == (0, "98\n99\n")
+    file = tmp_path / "x.parquet"
+    for wrong in (
+        ("--follow", "--last", 3),
+        ("--follow", "--json"),
+        ("-o", "-", "--json"),
+        ("--follow", "-o", file),
+    ):
+        assert call("ledger", "read", lines, *wrong).code == 2, wrong
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert call("ledger", "read", lines, "--limit", 2, "-o", "-").out == "0\n1\n"
+
+
+def test_ctrl_c_ends_a_follower_as_it_is_meant_to(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    def interrupted(reader: LedgerReader, *, first: int) -> Iterator[Entry]:
+        yield from reader.entries(first, first + 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LedgerReader, "tail", interrupted)
+    shown = call("ledger", "read", ledger_id, "--follow", "--start", 5)
+    assert (shown.code, shown.out, shown.err) == (0, "5\n6\n", "")
+
+
+def test_what_nobody_reads_any_more_is_not_read_from_the_bookies(
+    cluster: LocalCluster, call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+    read: list[int] = []
+    entries = LedgerReader.entries
+
+    def counted(*arguments: Any, **named: Any) -> Iterator[Entry]:
+        for entry in entries(*arguments, **named):
+            read.append(entry.entry_id)
+            yield entry
+
+    monkeypatch.setattr(LedgerReader, "entries", counted)
+    # Nobody reads what is printed, as behind `| head -2` when the second line was shown.
+    end, start = os.pipe()
+    os.close(end)
+    with os.fdopen(start, "w") as pipe:
+        monkeypatch.setattr("sys.stdout", pipe)
+        done = run(["--metadata-uri", cluster.metadata_uri, "ledger", "read", str(ledger_id)])
+    assert (done, read) == (141, [0])
 
 
 def test_programs_are_told_of_ledgers_by_the_names_of_the_columns(
@@ -145,6 +218,26 @@ def test_programs_are_told_of_ledgers_by_the_names_of_the_columns(
     assert {tuple(row) for row in named} == {tuple(LEDGERS.names)}
     assert {row["custom_metadata"]["name"] for row in named} == {"counted"}
     assert call("ledger", "list", "--name", "nobody", "--json").json == {"ledgers": []}
+
+
+def test_a_ledger_is_called_by_its_name_or_by_its_id(
+    call: Call, numbers: Path, tmp_path: Path
+) -> None:
+    one = call("ledger", "append", numbers, "--name", "the one", "--json").json["ledger_id"]
+    two = [
+        call("ledger", "append", numbers, "--name", "2 of them", "--json").json["ledger_id"]
+        for _ in range(2)
+    ]
+    for verb in ("show", "read", "recover", "check", "repair", "diff", "history"):
+        by_id, by_name = (call("ledger", verb, each, "--json") for each in (one, "the one"))
+        assert by_name.code == 0
+        assert {**by_name.json, "duration_ms": 0} == {**by_id.json, "duration_ms": 0}
+        several, none = (call("ledger", verb, each) for each in ("2 of them", "no one"))
+        assert (several.code, f"{two[0]}, {two[1]}" in several.err) == (2, True), verb
+        assert (none.code, "ledger list" in none.err, "--name" in none.err) == (2, True, True)
+    assert call("bookie", "compact", "--ledger", "the one", "--json").code == 0
+    assert call("cluster", "backup", tmp_path / "b", "the one", "--json").json["ledgers"] == 1
+    assert call("ledger", "delete", "the one", "--yes", "--json").json["deleted"] == [one]
 
 
 def test_a_ledger_is_shown_as_a_picture_of_its_fragments(call: Call, numbers: Path) -> None:
@@ -289,7 +382,8 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(
     before = call("ledger", "list", "--json").json
     wrong: dict[str, list[object]] = {
         "there is no ledger 987654": ["ledger", "show", "987654"],
-        "'abc' is not a valid ledger id": ["ledger", "check", "abc"],
+        "no ledger with the name 'abc'": ["ledger", "check", "abc"],
+        "'1_0' is not a valid ledger id": ["ledger", "check", "1_0"],
         "987654": ["ledger", "check", "987654", "--no-spark"],
         "is not a file": ["ledger", "append", tmp_path / "nothing.txt"],
         "takes any file": ["ledger", "append", numbers, "--as", "rows"],

@@ -210,7 +210,7 @@ def test_rows_are_read_and_ledgers_truncated_by_time(
     seen = call("log", "truncate", "timed", "--before-time", zulu, "--dry-run", "--json").json
     assert seen == {**nothing, "dry_run": True, "planned": [first]}
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    refused = call("log", "truncate", "timed", "--before-time", zulu)
+    refused = call("log", "truncate", "timed", "--end-time", zulu)
     assert (refused.code, "Nothing was changed" in refused.err) == (1, True)
     done = call("log", "truncate", "timed", "--before-time", zulu, "--yes", "--json").json
     assert done["deleted"] == [first]

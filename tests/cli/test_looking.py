@@ -156,7 +156,7 @@ def test_who_only_looks_changed_nothing_whenever_zookeeper_goes(
 
     done = call(*(words.get(word, word) for word in arguments), "--json")
 
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, done.json["error"]["code"]) == (2, "BOOKKEEPER_METADATA_UNAVAILABLE")
     assert "ZooKeeper" in done.err
 
 

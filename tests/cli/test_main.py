@@ -22,9 +22,15 @@ import pytest
 from spark_bookkeeper.cli import main as cli
 from spark_bookkeeper.cli.bookie import start as bookie_start
 from spark_bookkeeper.cli.shell import termination
+from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
-from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
+from spark_bookkeeper.cli.shell.settings import (
+    METADATA_URI_VARIABLE,
+    Settings,
+    begun,
+    exit_code_of,
+)
 from spark_bookkeeper.cli.shell.termination import INTERRUPTED, until_signalled
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -32,6 +38,7 @@ from spark_bookkeeper.errors import (
     LedgerFencedError,
     MetadataUnavailableError,
     NoClusterError,
+    NoSuchLedgerError,
 )
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.spark.waiting import wait_apart
@@ -72,7 +79,14 @@ def fail(settings: Settings, kind: str) -> None:
     if kind == "uri":
         settings.require_metadata_uri()
     if kind == "fenced":
-        raise LedgerFencedError("ledger 7 was fenced; the adds may or may not be written")
+        raise LedgerFencedError(
+            "ledger 7 was fenced; the adds may or may not be written", ledger_id=7, ids=[7]
+        )
+    if kind == "begun":
+        with begun():
+            raise NoSuchLedgerError("it is gone")
+    if kind == "no":
+        raise NotConfirmedError("not confirmed. Nothing was changed")
     if kind == "interrupt":
         raise KeyboardInterrupt
     if kind == "terminate":
@@ -168,6 +182,63 @@ def test_the_remedy_of_an_error_is_a_command_that_there_is(message: str, command
         group = cli.root.get_command(click.Context(cli.root), noun)
         assert isinstance(group, click.Group)
         assert verb in group.commands
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "condition", "message", "facts"),
+    [
+        (
+            ["fail", "fenced"],
+            1,
+            "BOOKKEEPER_LEDGER_FENCED",
+            "ledger 7 was fenced",
+            {"ledger_id": 7},
+        ),
+        (
+            ["fail", "begun"],
+            1,
+            "BOOKKEEPER_NO_SUCH_LEDGER",
+            "it is gone",
+            {"nothing_changed": False},
+        ),
+        (["fail", "uri"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "no cluster was named", {}),
+        (["fail", "no"], 1, "BOOKKEEPER_NOT_CONFIRMED", "not confirmed", {}),
+        (["fail", "surprise"], 1, "BOOKKEEPER_ERROR", "RuntimeError: a surprise", {}),
+        (["fail"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "Missing argument 'KIND'", {}),
+        (["flail"], 2, "BOOKKEEPER_INVALID_ARGUMENT", "No such command 'flail'", {}),
+        (
+            ["fail", "uri", "zk://me:secret@host"],
+            2,
+            "BOOKKEEPER_INVALID_ARGUMENT",
+            "Got unexpected extra argument (zk://me:***@host)",
+            {},
+        ),
+    ],
+)
+def test_programs_are_told_of_an_error_by_the_conditions_that_spark_knows(
+    arguments: list[str],
+    code: int,
+    condition: str,
+    message: str,
+    facts: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["--json", "doctor", *arguments]) == code
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert error["message"].startswith(message)
+    assert error == {"code": condition, "message": error["message"], "facts": facts}
+    assert error["message"] in said.err
+
+    cli.run(["doctor", *arguments])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(not hasattr(click.exceptions, "NoSuchCommand"), reason="click before 8.4")
+def test_of_an_unknown_noun_the_nearest_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["ledgr", "list"]) == 2
+
+    assert "Did you mean 'ledger'?" in capsys.readouterr().err
 
 
 def test_verbose_shows_the_stack_trace_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +412,7 @@ def test_who_was_interrupted_twice_is_told_once(
             finally:
                 has_ended.wait()
 
-    assert cli.guarded(waits_for_ever, is_verbose=False) == 1
+    assert cli.guarded(waits_for_ever, []) == 1
 
     assert capfd.readouterr().err == f"{INTERRUPTED}\n"
 

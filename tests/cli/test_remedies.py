@@ -80,7 +80,11 @@ def test_every_command_that_a_text_names_is_one_and_has_the_options_that_it_name
                 continue  # a sentence about the project
             assert command is not command_line, where
             assert not (isinstance(command, click.Group) and rest and rest[0].islower()), where
-            known = {name for parameter in command.params for name in parameter.opts}
+            known = {
+                name
+                for parameter in command.params
+                for name in (*parameter.opts, *parameter.secondary_opts)
+            }
             if isinstance(command, click.Group):
                 continue
             options = {word for word in rest if word.startswith("--")}
@@ -147,7 +151,11 @@ class Operator:
         """Type a command; ``bookie start`` is ended as soon as its bookie is registered."""
         words = [str(argument) for argument in arguments]
         command, _ = command_named(words)
-        options = {name for parameter in command.params for name in parameter.opts}
+        options = {
+            name
+            for parameter in command.params
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
         words += [option for option in ("--yes", "--no-spark") if option in options]
         ended = threading.Event()
 

@@ -14,10 +14,12 @@ from pathlib import Path
 import click
 import pytest
 
+import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.autorecovery import group
 from spark_bookkeeper.cli.bookie import partition
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
+from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.cluster import claims
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -63,6 +65,25 @@ def test_an_empty_argument_is_not_the_directory_one_is_in(
 ) -> None:
     assert run(["--metadata-uri", "127.0.0.1:1", *arguments]) == 2
     assert "it is empty" in capsys.readouterr().err
+
+
+def test_who_wants_more_bookies_than_there_are_is_told_the_option(call: Call) -> None:
+    done = call("ledger", "create", "-e", 9)
+
+    assert (done.code, "or ask for fewer: --ensemble-size 5\n" in done.err) == (2, True), done.err
+
+
+def test_an_empty_uri_is_not_the_cluster_of_the_environment(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(METADATA_URI_VARIABLE, cluster.metadata_uri)
+
+    assert run(["ledger", "list"]) == 0
+    assert run(["ledger", "list", "--metadata-uri", ""]) == 2
+    assert run(["--metadata-uri", "", "ledger", "list"]) == 2
+    assert capsys.readouterr().err.count("it is empty; is a variable not set") == 2
+    with pytest.raises(InvalidArgumentError, match="metadata_uri='' is empty"):
+        sbk.connect("")
 
 
 @pytest.mark.parametrize("text", ["1_0", "٣", " 3", "+3", "0x3", "3.0", "-1", str(1 << 63)])
@@ -121,7 +142,7 @@ def test_a_bookie_that_is_not_there_is_no_bookie_with_nothing_to_do(
 ) -> None:
     done = call(*arguments, "--json")
 
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, list(done.json)) == (2, ["error"])
     assert (UNKNOWN if UNKNOWN in arguments else "slip") in done.err
 
 

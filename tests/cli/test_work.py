@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -118,7 +119,7 @@ def test_the_table_of_reports_is_opened_once_and_before_the_work(
         return REPORT
 
     monkeypatch.setattr(cli_work, "open_table", opened)
-    monkeypatch.setattr(cli_work, "connected", lambda *_, **__: nullcontext(Any))
+    monkeypatch.setattr(cli_work, "connected", lambda *_, **__: nullcontext(SimpleNamespace()))
     work = Work(
         HUMAN, Access(), dry_run=False, yes=True, on_spark=False, report_table="/lake/reports"
     )

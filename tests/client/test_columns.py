@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -91,14 +92,14 @@ def test_what_may_be_null_or_empty_may_have_nulls_alone() -> None:
         (pa.schema([("id", pa.int64())]), "missing: 'text'"),
         (pa.schema([*LEDGER, ("more", pa.int64())]), "not in the ledger: 'more'"),
         (pa.schema(list(reversed(list(LEDGER)))), ".select(['id', 'text']) has the ledger's"),
-        (pa.schema([("id", pa.int32()), ("text", pa.string())]), "'id' is int32 and not int64"),
+        (pa.schema([("id", pa.uint64()), ("text", pa.string())]), "'id' is uint64 and not int64"),
         (
             pa.schema([("ID", pa.int64()), ("text", pa.string())]),
             "missing: 'id'; not in the ledger: 'ID'",
         ),
         (pa.schema([*LEDGER, LEDGER.field("id")]), ".select(['id', 'text'])"),
     ],
-    ids=["missing", "more", "reordered", "narrower", "another case", "twice"],
+    ids=["missing", "more", "reordered", "wider", "another case", "twice"],
 )
 def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema, remedy: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -106,6 +107,58 @@ def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema, reme
     shown = caught.value.message
     assert remedy in shown
     assert all(f"  {f.name}: {f.type}" in shown for schema in (found, LEDGER) for f in schema)
+
+
+def test_narrower_types_are_taken_whose_values_the_ledger_holds_exactly(ground: Ground) -> None:
+    price = Decimal("1.25")
+    wide = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("x", pa.float64()),
+            ("price", pa.decimal128(12, 3)),
+            ("all", pa.list_(pa.struct([("n", pa.int64())]))),
+        ]
+    )
+    narrow = pa.schema(
+        [
+            ("n", pa.int32()),
+            ("x", pa.float32()),
+            ("price", pa.decimal128(5, 2)),
+            ("all", pa.list_(pa.struct([("n", pa.int16())]))),
+        ]
+    )
+    rows = pa.Table.from_pylist([{"n": 7, "x": 0.5, "price": price, "all": [{"n": 8}]}], narrow)
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=wide) as writer:
+        writer.append(rows)
+        with pytest.raises(InvalidArgumentError, match="'x' is double and not float: cast it"):
+            check_schema(wide.remove(0), narrow.remove(0))
+    read = lifecycle.open_ledger(ground.context, writer.ledger_id).read_arrow()
+    assert read == rows.cast(wide)
+
+
+def test_a_struct_that_lacks_a_field_is_refused_as_a_column_is_that_is_missing() -> None:
+    whole = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    part = pa.struct([("a", pa.int64())])
+    for wrap in (lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)):
+        check_schema(pa.schema([("s", wrap(whole))]), pa.schema([("s", wrap(whole))]))
+        with pytest.raises(InvalidArgumentError, match="cast it"):
+            check_schema(pa.schema([("s", wrap(part))]), pa.schema([("s", wrap(whole))]))
+
+
+def test_of_wide_schemas_an_error_shows_what_differs() -> None:
+    wide = pa.schema([(f"c{n}", pa.int64()) for n in range(50)])
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_schema(wide.set(7, pa.field("c7", pa.string())), wide)
+
+    assert caught.value.message.splitlines()[1:] == [
+        "ledger:",
+        "  c7: int64",
+        "  and 49 that are the same",
+        "data:",
+        "  c7: string",
+        "  and 49 that are the same",
+        "column 'c7' is string and not int64: cast it",
+    ]
 
 
 def test_rows_for_a_ledger_of_bytes_and_bytes_for_one_of_rows_are_told_where_they_go(

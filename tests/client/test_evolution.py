@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from spark_bookkeeper.client.read.evolution import evolved, is_wider, widen, widen_all
+from spark_bookkeeper.client.read.evolution import evolved, widen, widen_all
+from spark_bookkeeper.client.write.columns import is_wider
 from spark_bookkeeper.errors import InvalidArgumentError
 from tests.examples import drawn
 

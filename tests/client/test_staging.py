@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle, staging
-from spark_bookkeeper.client.presence import writer_state
+from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, write_local
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -56,6 +56,8 @@ def test_a_staged_ledger_is_open_and_nobodys_until_it_is_sealed_with_all_of_its_
 
     assert (found.state.name, found.custom_metadata[staging.STAGED]) == ("OPEN", b"note")
     assert writer_state(ground.context, id_of(plan), found) == "unknown"
+    assert ground.context.writer is not None
+    assert writer_of(found) == ground.context.writer
     assert reader.last_add_confirmed == NO_ENTRY
 
     sealed = staging.seal(ground.client(), plan, written)

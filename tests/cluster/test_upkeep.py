@@ -95,8 +95,16 @@ def test_only_ledgers_and_bookies_that_were_named_are_compacted(ground: Ground) 
     one, two = written(ground), written(ground)
     bookie = ground.bookie_ids[1]
 
-    report = compact_ledgers(ground.context, [one.ledger_id], [bookie])
+    told: list[tuple[str, int, int]] = []
+    report = compact_ledgers(
+        ground.context,
+        [one.ledger_id],
+        [bookie],
+        progress=lambda what, done, total, _: told.append((what, done, total)),
+    )
 
+    at_work = f"compacting, ledger {one.ledger_id} on {bookie}"
+    assert told == [(at_work, 0, 1), ("compacting", 1, 1)], "none is done before it is"
     assert [(row.ledger_id, row.source) for row in report.rows] == [(one.ledger_id, bookie)]
     assert payloads(ground, two.ledger_id) == payloads(ground, one.ledger_id)
 

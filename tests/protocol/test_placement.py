@@ -45,6 +45,17 @@ def test_too_few_bookies_are_told_with_a_table_of_all_of_them() -> None:
         assert line in error.message
 
 
+@pytest.mark.parametrize(("there", "told"), [((A, B, C), True), ((A, B), False)])
+def test_who_asks_for_too_many_bookies_may_ask_for_fewer(
+    there: tuple[BookieId, ...], told: bool
+) -> None:
+    with pytest.raises(NotEnoughBookiesError) as caught:
+        choose_ensemble(Quorum(9, 3, 2), [Candidate(each) for each in there], {})
+
+    assert ("or ask for fewer: ensemble_size=3" in caught.value.message) == told
+    assert caught.value.available == len(there)
+
+
 def test_with_no_bookie_at_all_the_table_says_so() -> None:
     with pytest.raises(NotEnoughBookiesError, match="no bookie is registered"):
         choose(1, [], {}, "for the ensemble")

@@ -36,6 +36,7 @@ def test_outcomes_are_the_words_that_reports_show() -> None:
     assert {outcome.value for outcome in Outcome if outcome.is_done} == {
         *("replicated", "closed", "archived", "published", "healthy", "gone", "no longer needed"),
         *("deleted", "compacted", "released", "saved", "restored", "given up"),
+        "there already",
     }
     assert {outcome.value for outcome in Outcome if not outcome.is_done} == {
         *("planned", "pending", "missing", "damaged", "unreadable", "unavailable"),

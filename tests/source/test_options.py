@@ -172,3 +172,5 @@ def test_a_missing_cluster_is_told_with_every_way_to_name_it(
 
     monkeypatch.setenv("SPARK_BOOKKEEPER_METADATA_URI", "zk1:2181")
     assert parse(log="x").connection().metadata_uri == "zk1:2181"
+    with pytest.raises(InvalidArgumentError, match="metadataUri"):
+        parse(log="x", metadataUri="").connection()

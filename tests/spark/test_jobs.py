@@ -241,8 +241,8 @@ def test_the_help_of_a_job_has_its_script_and_an_example(
 def test_a_job_never_asks_and_leaves_the_verb_of_the_command_line_as_it_is() -> None:
     names = {parameter.name for parameter in job_command("recover_bookie").params}
 
-    assert not names & {"yes", "no_spark"}
-    assert {"yes", "no_spark"} <= {parameter.name for parameter in JOBS["recover_bookie"].params}
+    assert not names & {"yes", "on_spark"}
+    assert {"yes", "on_spark"} <= {parameter.name for parameter in JOBS["recover_bookie"].params}
 
 
 def affected(bk: sbk.BookKeeper, lost: str) -> int:

@@ -114,7 +114,8 @@ def check_command(said: str) -> None:
     options = {"--help": False}
     words = iter(shlex.split(said)[1:])
     for word in words:
-        options |= {name: takes_value(each) for each in command.params for name in each.opts}
+        for each in command.params:
+            options |= dict.fromkeys((*each.opts, *each.secondary_opts), takes_value(each))
         if word.startswith("--"):
             assert word in options, said
             if options[word]:

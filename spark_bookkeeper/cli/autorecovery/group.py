@@ -48,7 +48,7 @@ autorecovery.add_command(trigger_checks)
 
 @autorecovery.command(
     epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers autorecovery start "
-    "--engine local"
+    "--once"
 )
 @click.option(
     "--engine",
@@ -94,7 +94,8 @@ def start(
                 raise click.UsageError(f"{option} --once, which was not asked for")
     elif metrics_port is not None:
         raise click.UsageError("--metrics-port serves what runs on, and --once ends")
-    with connected(settings, access, with_spark=engine == "spark", waits=not once) as bk:
+    with connected(settings, access, waits=not once) as bk:
+        bk.runs_here = engine != "spark"
         if beside is not None:
             known_bookies(bk.context, [beside])
         config = access.conf.autorecovery

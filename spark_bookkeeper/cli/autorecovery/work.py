@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_bookkeeper.autorecovery.scan import LEDGERS_FOR_SPARK
+from spark_bookkeeper.cli.shell.engine import SMALL_BYTES, sizes_of
 from spark_bookkeeper.cli.shell.settings import Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, Work, show_report, work_options
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -26,9 +29,17 @@ def audit(work: Work) -> int:
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.audit(dry_run=dry_run, progress=progress),
+        sizes=_scanned,
         unit="ledgers",
     )
     return work.show(report)
+
+
+def _scanned(bk: BookKeeper) -> Iterator[tuple[int, int]]:
+    """Large only where ``scan`` would use Spark: it reads no ledgers."""
+    ranges = bk.context.store.ledger_ranges(LEDGERS_FOR_SPARK)
+    if sum(each.ledgers for each in ranges) >= LEDGERS_FOR_SPARK:
+        yield 0, SMALL_BYTES + 1
 
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery rereplicate")
@@ -40,6 +51,7 @@ def rereplicate(work: Work) -> int:
         lambda bk, dry_run, progress: bk.rereplicate(
             config=work.access.conf.autorecovery, dry_run=dry_run, progress=progress
         ),
+        sizes=lambda bk: sizes_of(bk, bk.context.store.underreplication.ledger_ids()),
         unit="ledgers",
     )
     return work.show(report)

@@ -9,7 +9,8 @@ import click
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.ledger import in_limbo
@@ -97,9 +98,7 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @click.argument("bookie_id", metavar="[BOOKIE]", required=False)
 @click.argument("target", metavar="[TARGET]", required=False)
 @click.option("--bookie", "bookies", multiple=True, help="A further lost bookie; repeatable.")
-@click.option(
-    "--ledger", "ledger_ids", type=LedgerIdType(), multiple=True, help="Only this; repeatable."
-)
+@only_ledgers
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
 @click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
@@ -149,6 +148,7 @@ def recover(
             bytes_per_second=bytes_per_second,
             progress=progress,
         ),
+        sizes=lambda bk: sizes_of(bk, ledger_ids or None, naming={*names}),
         ask=lambda plan: ask_about(work.settings, plan, doomed),
         before=lambda bk: check_forgettable(bk.context.store, doomed),
         after=lambda bk, report: cookies_stay.extend(

@@ -6,6 +6,7 @@ import click
 
 from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting, note_readonly
 from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
@@ -50,6 +51,7 @@ def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int 
             name, drain, dry_run=dry_run, bytes_per_second=bytes_per_second, progress=progress
         ),
         before=before,
+        sizes=lambda bk: sizes_of(bk, naming={name}),
         ask=ask,
     )
     code = work.show(report)

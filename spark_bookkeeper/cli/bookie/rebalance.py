@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
@@ -107,6 +108,7 @@ def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
         lambda bk, dry_run, progress: bk.drain_bookie(
             name, dry_run=dry_run, bytes_per_second=bytes_per_second, progress=progress
         ),
+        sizes=lambda bk: sizes_of(bk, naming={name}),
         ask=lambda plan: ask_to_drain(work.settings, name, plan),
     )
     code = work.show(report)

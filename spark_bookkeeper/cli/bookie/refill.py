@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie refill 192.168.1.10:3181 --dry-run")
 @click.argument("bookie_id", metavar="BOOKIE")
-@click.option(
-    "--ledger", "ledger_ids", type=LedgerIdType(), multiple=True, help="Only this; repeatable."
-)
+@only_ledgers
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @work_options(dry_run=PLAN, yes=YES, engine="either")
@@ -43,6 +42,7 @@ def refill(
             bytes_per_second=bytes_per_second,
             progress=progress,
         ),
+        sizes=lambda bk: sizes_of(bk, ledger_ids or None, naming={name}),
         ask=lambda plan: ask_about(work.settings, plan),
     )
     return work.show(report)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
@@ -61,13 +61,7 @@ def gc(
 
 @click.command(epilog="Example: spark-bookkeeper bookie compact 10.0.0.3:3181 --dry-run")
 @click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
-@click.option(
-    "--ledger",
-    "ledger_ids",
-    type=LedgerIdType(),
-    multiple=True,
-    help="Only this one; may be repeated.",
-)
+@only_ledgers
 @click.option(
     "--files-least",
     type=WholeNumber(min=2),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.session.arguments import either_of
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger archive /data/clicks --log clicks")
 @click.argument("path", metavar="PATH")
-@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+@click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 @click.option("--log", metavar="NAME", help="The ledgers of this log, as far as they are closed.")
 @click.option(
     "--release", is_flag=True, help="Have bookies drop copies; reads come from the table then."
@@ -40,6 +40,8 @@ def archive(
     Without LEDGER and --log, of all ledgers. Run it as often as you like: what is in the table is
     verified and not added again. The ledgers stay as they are, unless --release is given: then
     every entry is made again of the table and compared byte for byte, and bookies drop copies.
+
+    Spark writes the table, so there is no --no-spark.
     """
     wanted = either_of(ledger_ids or None, log)
     if release and not work.dry_run and not work.yes:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 import pyarrow as pa
 import pyarrow.parquet
 
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.output import Output, cell
 from spark_bookkeeper.cli.shell.parameters import (
-    LedgerIdType,
+    LedgerType,
     Time,
     WholeNumber,
     refuse_both,
@@ -32,8 +36,14 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
 from spark_bookkeeper.runtime.progress import Progress
 
+if TYPE_CHECKING:
+    from spark_bookkeeper.logs.writer import LogWriter
+
 TABLE_BYTES: Final = 64 << 20
 """About how many bytes of a file's rows are appended at once."""
+
+_ROWS_AT_ONCE: Final = 1_000
+"""Of an entry so many become Python values at once: a wide one of 8 MiB takes a second."""
 
 _PARQUET: Final = frozenset({".parquet", ".pq"})
 _ARROW: Final = frozenset({".arrow", ".feather", ".ipc"})
@@ -76,11 +86,12 @@ def append(
     table: pa.Table | None = None
     with connected(settings, access) as bk:
         writer = create_ledger(bk, wish, schema)
-        settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
+        bookies = ", ".join(writer.metadata.last_fragment.ensemble)
+        settings.output.note(f"ledger {writer.ledger_id} on {bookies}")
         with begun(), _abandoned_on_trouble(settings, writer):
-            with settings.output.progress("appending entries", unit="entries") as progress:
+            with settings.output.progress("appending rows", unit="rows") as progress:
                 for name in files:
-                    _append_file(writer, name, kind, progress)
+                    append_file(writer, name, kind, progress)
                 writer.flush()
             table = writer.acks_arrow() if acks else None
             if leave_open:
@@ -144,18 +155,24 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
 
 
 @click.command(
-    epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet"
+    epilog="Example: spark-bookkeeper ledger read 7 --start 0 --end 100 --output rows.parquet; "
+    "spark-bookkeeper ledger read 7 --follow | grep ERROR"
 )
-@click.argument("ledger_id", type=LedgerIdType())
-@click.option("--first", type=WholeNumber(min=0), help="First entry.  [default: 0]")
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @click.option(
-    "--last",
-    type=WholeNumber(min=0),
-    help="Last entry, included.  [default: the last there is]",
+    "--start", "--first", "first", type=WholeNumber(min=0), help="First entry.  [default: 0]"
 )
+@click.option("--end", type=WholeNumber(min=1), help="Stop before it.  [default: after the last]")
+@click.option("--last", type=WholeNumber(min=0), help="Last entry, included, instead of --end.")
 @time_range_options
 @click.option("--limit", type=WholeNumber(min=0), help="So many rows.  [default: 20 on screen]")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A .parquet or .arrow file.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help='A .parquet or .arrow file; "-" is stdout, with lines as in a pipe.',
+)
+@click.option("--follow", is_flag=True, help="Go on with what is appended, until it is closed.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
 @password_option
 @access_options
@@ -165,22 +182,36 @@ def read(
     access: Access,
     ledger_id: int,
     first: int | None,
+    end: int | None,
     last: int | None,
     start_time: Time | None,
     end_time: Time | None,
     limit: int | None,
     output: Path | None,
+    follow: bool,
     recover: bool,
     password: str,
 ) -> int:
     """Print the rows of a ledger, or write them to a file. Every byte is verified.
 
+    A terminal shows a table. A pipe gets a line for each row, as soon as it is read: bytes as they
+    are, other rows as JSON objects. Bytes with a line feed are several lines, in a file one row.
+
     A ledger that is still open is read up to what is known to be acknowledged, and its writer
     is not disturbed, unless --recover is given.
     """
-    refuse_both(("--first", first), ("--start-time", start_time))
-    refuse_both(("--last", last), ("--end-time", end_time))
-    if output is not None:
+    is_stdout = str(output) == "-"
+    if follow and any(given is not None for given in (end, last, start_time, end_time)):
+        raise InvalidArgumentError(
+            "--follow reads to the end: leave out --end, --last and all times"
+        )
+    if (follow or is_stdout) and (settings.output.is_json or not (output is None or is_stdout)):
+        raise InvalidArgumentError("--follow and --output - print lines: no file, and no --json")
+    refuse_both(("--start", first), ("--start-time", start_time))
+    refuse_both(("--end", end), ("--last", last))
+    last = last if end is None else end - 1
+    refuse_both(("--end or --last", last), ("--end-time", end_time))
+    if output is not None and not is_stdout:
         _check_output(output)
     with connected(settings, access) as bk:
         opener = bk.open_ledger if recover else bk.open_ledger_no_recovery
@@ -198,17 +229,36 @@ def read(
         if not reader.is_closed:
             about = about_writer(reader.writer, reader.writer_state())
             settings.output.note(
-                f"ledger {ledger_id} is not closed: reading up to entry "
-                f"{reader.last_add_confirmed}; {about}; --recover fences its writer and reads all "
-                "of it"
+                f"ledger {ledger_id} is not closed: reading "
+                + ("until it is" if follow else f"up to entry {reader.last_add_confirmed}")
+                + f"; {about}; --recover fences its writer and reads all of it"
             )
         now_ms = bk.context.runtime.wall_ms()
         since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
-        entries = reader.entries(first or 0, last, start_time=since, end_time=until)
-        if output is not None:
+        if follow:
+            entries = reader.tail(first=first or 0)
+        else:
+            entries = reader.entries(first or 0, last, start_time=since, end_time=until)
+        if output is not None and not is_stdout:
             begin = (first or 0) if since is None else None  # of a time it is seen by reading
             return _read_to_file(settings, reader, entries, begin, limit, output)
-        return _read_to_screen(settings, reader, entries, limit)
+        key = unlike("entry_id", reader.schema.names)
+        with suppress(KeyboardInterrupt) if follow else nullcontext():
+            print_rows(
+                settings.output,
+                {
+                    "ledger_id": ledger_id,
+                    "is_closed": reader.is_closed,
+                    "last_add_confirmed": reader.last_add_confirmed,
+                },
+                told_rows(entries, key, lambda entry, _: entry.entry_id),
+                [key, *reader.schema.names],
+                limit,
+                "--limit N shows more, --output FILE has them all",
+                raw=(lambda row: row["payload"]) if reader.schema == PAYLOAD_SCHEMA else None,
+                as_lines=follow or is_stdout,
+            )
+    return EXIT_DONE
 
 
 def check_readable(files: Sequence[str]) -> None:
@@ -237,28 +287,25 @@ def form_of(name: str) -> str:
     return "rows" if Path(name).suffix.lower() in _PARQUET | _ARROW else "lines"
 
 
-def _ensemble(writer: LedgerWriter) -> Sequence[str]:
-    return writer.metadata.last_fragment.ensemble
-
-
-def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress) -> None:
+def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress: Progress) -> Any:
+    """Append a file as ``lines``, ``bytes`` or ``rows``; the place of its last entry, if any."""
     if kind == "rows":
+        last = None
         with rows_of(name) as (_, tables):
             for table in tables:
-                progress.set(writer.append(table) + 1)
-        return
+                last = writer.append(table)
+                progress.set(progress.done + table.num_rows)
+        return last
+    added: Future[Any] | None = None
     with ExitStack() as stack:
         stream: BinaryIO = (
             sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
         )
-        if kind == "bytes":
-            writer.append_async(stream.read())
-        else:
-            for line in stream:
-                writer.append_async(line.rstrip(b"\r\n"))
-                progress.set(writer.last_add_confirmed + 1)
+        for line in [stream.read()] if kind == "bytes" else stream:
+            added = writer.append_async(line if kind == "bytes" else line.rstrip(b"\r\n"))
+            progress.set(progress.done + 1)
     writer.flush()
-    progress.set(writer.last_add_confirmed + 1)
+    return None if added is None else added.result()
 
 
 @contextmanager
@@ -384,42 +431,54 @@ def _file_writer(
             yield stream.write_batch
 
 
-def _read_to_screen(
-    settings: Settings, reader: LedgerReader, entries: Iterator[Entry], limit: int | None
-) -> int:
-    most = 20 if limit is None and not settings.output.is_json else limit
-    key = unlike("entry_id", reader.schema.names)
-    rows: list[dict[str, Any]] = []
-    is_cut = False
+def told_rows(
+    entries: Iterable[Entry], key: str, place: Callable[[Entry, int], object]
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of entries, each behind its place in the column ``key``; the first is there at once.
+
+    A place is that of an entry and the number of a row in it.
+    """
     for entry in entries:
-        found = entry.batch.to_pylist()
-        if most is not None and len(rows) + len(found) > most:
-            found, is_cut = found[: most - len(rows)], True
-        rows += [{key: entry.entry_id, **row} for row in found]
-        if is_cut:
-            break
-    names = [key, *reader.schema.names]
+        for start in range(0, entry.batch.num_rows, _ROWS_AT_ONCE):
+            some = entry.batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+            for number, row in enumerate(some, start):
+                yield {key: place(entry, number), **row}
+
+
+def print_rows(
+    output: Output,
+    value: Mapping[str, Any],
+    rows: Iterator[Mapping[str, Any]],
+    names: Sequence[str],
+    limit: int | None,
+    more: str,
+    *,
+    raw: Callable[[Mapping[str, Any]], bytes] | None,
+    as_lines: bool = False,
+) -> None:
+    """Print rows as they come, as lines; but a table on a terminal, and with ``--json`` an object.
+
+    Args:
+        value: what the object has besides.
+        limit: so many; ``None`` is all, and 20 in a table.
+        more: what shows more than a table has.
+        raw: what a line has, where an entry is bytes; ``None``: a JSON object.
+        as_lines: also on a terminal.
+    """
+    if as_lines or not (output.is_json or sys.stdout.isatty()):
+        for row in islice(rows, limit):
+            output.line(row if raw is None else raw(row))
+        return
+    most = 20 if limit is None and not output.is_json else limit
+    shown = list(islice(rows, most))
+    is_cut = most is not None and len(shown) == most and next(rows, None) is not None
 
     def show() -> None:
-        settings.output.table(
-            names,
-            [[cell(row[name]) for name in names] for row in rows],
-        )
+        output.table(names, [[cell(row[name]) for name in names] for row in shown])
         if is_cut:
-            settings.output.note(
-                f"only {len(rows)} rows are shown; --limit N shows more, --output FILE has them all"
-            )
+            output.note(f"only {len(shown)} rows are shown; {more}")
 
-    settings.output.result(
-        {
-            "ledger_id": reader.ledger_id,
-            "is_closed": reader.is_closed,
-            "last_add_confirmed": reader.last_add_confirmed,
-            "rows": rows,
-        },
-        show,
-    )
-    return EXIT_DONE
+    output.result({**value, "rows": shown}, show)
 
 
 def unlike(name: str, columns: Sequence[str]) -> str:
@@ -427,14 +486,3 @@ def unlike(name: str, columns: Sequence[str]) -> str:
     while name in columns:
         name = f"_{name}"
     return name
-
-
-def cell(value: Any) -> Any:
-    """A value for a table that people read: bytes as text where they are text."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            shown = value[:48].hex()
-            return f"0x{shown}{'...' if len(value) > 48 else ''}"
-    return value

@@ -10,7 +10,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -31,7 +31,7 @@ from spark_bookkeeper.session import BookKeeper
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
-@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
+@click.argument("ledger_ids", type=LedgerType(), nargs=-1, required=True, metavar="LEDGER...")
 @click.option(
     "--even-if-alive",
     is_flag=True,

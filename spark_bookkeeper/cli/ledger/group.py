@@ -18,7 +18,7 @@ from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.output import text_of
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.parameters import LedgerType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import schema_of
@@ -163,7 +163,7 @@ def list_(
 
 
 @ledger.command(epilog="Example: spark-bookkeeper ledger show 7 --slots")
-@click.argument("ledger_id", type=LedgerIdType())
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @click.option("--slots", is_flag=True, help="Also every slot on every bookie.")
 @access_options
 @click.pass_obj
@@ -288,12 +288,13 @@ def _show_ledger(
         ("writer", "unknown" if info.writer is None else info.writer),
     ]
     if info.writer_state is not None:
+        confirmed = info.last_add_confirmed
         facts += [
             (
                 "writer lives",
                 {"lives": "yes", "gone": f"no: {GONE}"}.get(info.writer_state, "unknown"),
             ),
-            ("last confirmed", _or_unknown(info.last_add_confirmed)),
+            ("last confirmed", "unknown" if confirmed is None else confirmed),
             ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
         ]
     if (loss := accepted_loss_of(info.custom_metadata)) is not None:
@@ -310,10 +311,6 @@ def _show_ledger(
     show_picture(settings, metadata, lost)
     for line in advice:
         settings.output.say(line)
-
-
-def _or_unknown(value: object) -> object:
-    return "unknown" if value is None else value
 
 
 def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:

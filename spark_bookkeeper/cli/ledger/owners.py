@@ -12,7 +12,7 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, Time, TimeType, time_of
+from spark_bookkeeper.cli.shell.parameters import LedgerType, Time, TimeType, time_of
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, YES, Work, work_options
 from spark_bookkeeper.replication.report import counted, some_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger history 7")
-@click.argument("ledger_id", type=LedgerIdType())
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @access_options
 @click.pass_obj
 def history(settings: Settings, access: Access, ledger_id: int) -> int:

@@ -10,21 +10,22 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
-from spark_bookkeeper.cli.shell.parameters import LedgerIdType, WholeNumber
+from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.views import ledger_rows
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, counted
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
 
-_ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+_ledger_ids = click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 
 
-@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
+@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8")
 @_ledger_ids
 @click.option("--accept-loss", is_flag=True, help="Where bookies are gone, keep what is left.")
 @click.option("--gone", metavar="BOOKIE", multiple=True, help="It is gone for good; repeatable.")
@@ -58,6 +59,7 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
         ),
         ask=ask if accept_loss else None,
         before=before,
+        sizes=lambda bk: sizes_of(bk, wanted, only_open=True),
     )
     return work.show(report)
 
@@ -84,11 +86,9 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
         about = about_writer(row["writer"], row["writer_state"])
         settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
     if open_ones:
-        many = len(open_ones) > 1
-        confirm(
-            f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
-            f"stopping {'their writers' if many else 'its writer'}?"
-        )
+        whose = "its writer" if len(open_ones) == 1 else "their writers"
+        of = counted(len(open_ones), "ledger")
+        confirm(f"Fence, recover and close {of}, stopping {whose}?")
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
@@ -113,6 +113,7 @@ def check(
             wanted, percentage=percentage, bytes_per_second=bytes_per_second, progress=progress
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
+        sizes=lambda bk: sizes_of(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
@@ -148,13 +149,14 @@ def repair(
             progress=progress,
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
+        sizes=lambda bk: sizes_of(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")
-@click.argument("ledger_id", type=LedgerIdType())
+@click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
 @access_options
 @click.pass_obj
 def diff(settings: Settings, access: Access, ledger_id: int) -> int:

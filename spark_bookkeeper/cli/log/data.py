@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from itertools import islice
-from typing import Any, BinaryIO
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import click
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.data import (
-    cell,
+    append_file,
     check_readable,
     form_of,
-    rows_of,
+    print_rows,
     schema_of_file,
+    told_rows,
     unlike,
 )
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
@@ -32,10 +30,8 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError
-from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.runtime.progress import Progress
 
 
 @click.command(epilog="Example: journalctl -f | spark-bookkeeper log append messages -")
@@ -60,9 +56,9 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
         try:
             with writer, begun():
                 settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
-                with settings.output.progress("appending entries", unit="entries") as progress:
+                with settings.output.progress("appending rows", unit="rows") as progress:
                     for file in files:
-                        last = _append_file(writer, file, progress) or last
+                        last = append_file(writer, file, form_of(file), progress) or last
         except LogOwnershipLostError:
             raise
         except BaseException:
@@ -109,6 +105,9 @@ def read(
 ) -> int:
     """Print rows of a log with their positions. Its writer is not disturbed.
 
+    A terminal shows a table. A pipe gets a line for each row, as soon as it is read: the position
+    and the bytes, or a JSON object. Bytes with a line feed are several lines.
+
     Times are those of the appends, by the clocks of the writers.
     """
     if follow and (end is not None or end_time is not None or settings.output.is_json):
@@ -120,56 +119,26 @@ def read(
         now_ms = bk.context.runtime.wall_ms()
         since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
         if follow:
-            begin = start if since is None else opened.position_at(since)
-            with suppress(KeyboardInterrupt):
-                for row in islice(_rows(opened.tail(begin)), limit):
-                    settings.output.say("  ".join(str(value) for value in _shown(row)))
-            return EXIT_DONE
-        most = 20 if limit is None and not settings.output.is_json else limit
-        found = _rows(opened.entries(start, end, start_time=since, end_time=until))
-        rows = list(islice(found, most))
-        is_cut = most is not None and len(rows) == most and next(found, None) is not None
-    names = [unlike("position", opened.schema.names), *opened.schema.names]
+            entries = opened.tail(start if since is None else opened.position_at(since))
+        else:
+            entries = opened.entries(start, end, start_time=since, end_time=until)
+        key = unlike("position", opened.schema.names)
 
-    def present() -> None:
-        settings.output.table(names, [_shown(row) for row in rows])
-        if is_cut:
-            settings.output.note(f"only {len(rows)} rows are shown; --limit N shows more")
+        def place(entry: Entry, number: int) -> str:
+            return str(Position(entry.ledger_id, EntryId(entry.entry_id), number))
 
-    settings.output.result(
-        {"log": name, "rows": [dict(zip(names, row, strict=True)) for row in rows]}, present
-    )
+        def line(row: Mapping[str, Any]) -> bytes:
+            return b"%s  %s" % (row[key].encode(), row["payload"])
+
+        with suppress(KeyboardInterrupt) if follow else nullcontext():
+            print_rows(
+                settings.output,
+                {"log": name},
+                told_rows(entries, key, place),
+                [key, *opened.schema.names],
+                limit,
+                "--limit N shows more",
+                raw=line if opened.schema == PAYLOAD_SCHEMA else None,
+                as_lines=follow,
+            )
     return EXIT_DONE
-
-
-def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position | None:
-    """The position of its last entry, which is acknowledged; ``None`` for an empty file."""
-    last: Position | None = None
-    if form_of(name) == "rows":
-        with rows_of(name) as (_, tables):
-            for count, table in enumerate(tables, 1):
-                last = writer.append(table)
-                progress.set(count)
-        return last
-    added: Future[Position] | None = None
-    with ExitStack() as stack:
-        stream: BinaryIO = (
-            sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
-        )
-        for count, line in enumerate(stream, 1):
-            added = writer.append_async(line.rstrip(b"\r\n"))
-            progress.set(count)
-    writer.flush()
-    return None if added is None else added.result()
-
-
-def _rows(entries: Iterator[Entry]) -> Iterator[list[Any]]:
-    for entry in entries:
-        for number, row in enumerate(entry.batch.to_pylist()):
-            position = Position(entry.ledger_id, EntryId(entry.entry_id), number)
-            yield [str(position), *row.values()]
-
-
-def _shown(row: Sequence[Any]) -> list[Any]:
-    """A row for people; programs get all of every value."""
-    return [cell(value) for value in row]

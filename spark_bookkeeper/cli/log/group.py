@@ -150,6 +150,7 @@ def show(settings: Settings, access: Access, name: str) -> int:
 @click.argument("name")
 @click.argument("before", metavar="[LEDGER:ENTRY]", required=False)
 @click.option(
+    "--end-time",
     "--before-time",
     "--older-than",
     "times",
@@ -166,7 +167,7 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
     """
     if (before is not None) + len(times) != 1:
         raise InvalidArgumentError(
-            "what is to go is said once: by a position, as 12:0, by --before-time "
+            "what is to go is said once: by a position, as 12:0, by --end-time "
             "2026-11-22T06:30, or by --older-than 7d"
         )
     position = None if before is None else Position.parse(before)

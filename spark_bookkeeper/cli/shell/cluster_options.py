@@ -13,6 +13,7 @@ import click
 
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
 from spark_bookkeeper.connection import Connection, open_root
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError
@@ -47,7 +48,7 @@ class Access:
 
 
 def access_options(command: Command) -> Command:
-    """Give a command the options of ``Access``; it gets them as ``access``."""
+    """Give a command the options of ``Access``; it gets them as ``access``, and ledgers by id."""
 
     @click.option(
         "--conf",
@@ -85,9 +86,19 @@ def access_options(command: Command) -> Command:
             **pairs("--storage-option", storage_options, "endpoint_url=http://host:9000"),
         }
         access = Access(replace(found, zk_options=zk, storage_options=storage))
+        for name in named.keys() & {"ledger_id", "ledger_ids"}:
+            named[name] = _ids(access, named[name])
         return command(*arguments, access=access, **named)
 
     return with_access  # type: ignore[return-value]  # click sees only that it is callable
+
+
+def _ids(access: Access, given: Any) -> Any:
+    """Ids as they were given, and those of the ledgers that were given by name."""
+    if isinstance(given, str):
+        with looking(click.get_current_context().obj, access) as bk:
+            return ledger_called(bk.context, given)
+    return tuple(_ids(access, each) for each in given) if isinstance(given, Sequence) else given
 
 
 def pairs(
@@ -116,14 +127,11 @@ def connected(
     settings: Settings,
     access: Access | None = None,
     *,
-    with_spark: bool = False,
     waits: bool = False,
 ) -> Iterator[BookKeeper]:
-    """An open connection to the cluster of the global options.
+    """An open connection to the cluster of the global options. Jobs run in this process.
 
     Args:
-        with_spark: jobs run on Spark, which is started when the first one is asked for; else in
-            this process.
         waits: see ``opened_store``.
 
     Raises:
@@ -133,7 +141,7 @@ def connected(
     connection = (access or Access()).connection(settings)
 
     def connect() -> BookKeeper:
-        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
+        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=True)
         try:
             bk.context.store.require_cluster()  # no cluster there: say so before anything else
         except BaseException:

@@ -55,28 +55,10 @@ JOBS: Final[dict[str, click.Command]] = {
 }
 """What each script runs."""
 
-_EXAMPLES: Final = {
-    "recover_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
-    "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
-    "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
-    "archive_to_delta": "zk1:2181,zk2:2181 /data/clicks --log clicks",
-    "backup": "zk1:2181,zk2:2181 s3://backups/main",
-    "restore": "zk3:2181 s3://backups/main --dry-run",
-    "audit": "zk1:2181,zk2:2181",
-    "rereplicate": "zk1:2181,zk2:2181 --json",
-    "autorecovery": "zk1:2181,zk2:2181 --once",
-    "refill_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
-    "rebalance": "zk1:2181,zk2:2181 10.0.0.9:3181 --max-bytes 100000000000",
-    "drain_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
-    "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
-    "collect_garbage": "zk1:2181,zk2:2181 --dry-run",
-    "compact": "zk1:2181,zk2:2181 --ledger 7",
-}
-
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose", "--log-format")
 """Options that the verb has when the command line was used in this process; a job has its own."""
 
-_OURS: Final = ("yes", "no_spark")
+_OURS: Final = ("yes", "on_spark")
 """Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
 
 
@@ -90,7 +72,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
     with separate_stderr():
         return guarded(
             lambda: job_command(name).main(given, prog_name=program, standalone_mode=False),
-            is_verbose="--verbose" in given,
+            given,
         )
 
 
@@ -102,7 +84,7 @@ def job_command(name: str) -> click.Command:
         for parameter in verb.params
         if parameter.name not in _OURS and parameter.opts[0] not in _GLOBAL
     ]
-    answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
+    answers = dict.fromkeys((p.name for p in verb.params if p.name in _OURS), True)
     for parameter in kept:
         if parameter.name == "bookie_id":
             parameter.metavar, parameter.required = "BOOKIE", True
@@ -118,6 +100,7 @@ def job_command(name: str) -> click.Command:
         assert verb.callback is not None
         return int(verb.callback(**options, **answers) or EXIT_DONE)
 
+    _, _, example = (verb.epilog or "").partition(f" {verb.name} ")
     command = click.Command(
         name,
         params=[
@@ -137,7 +120,7 @@ def job_command(name: str) -> click.Command:
         ],
         callback=callback,
         help=verb.help,
-        epilog=f"Example: spark-submit jobs/{name}.py {_EXAMPLES[name]}",
+        epilog=f"Example: spark-submit jobs/{name}.py zk1:2181,zk2:2181 {example}",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     refuse_empty(command)

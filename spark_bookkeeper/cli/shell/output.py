@@ -79,6 +79,16 @@ class Output:
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    def line(self, row: bytes | Mapping[str, Any]) -> None:
+        """Print a row on a line of its own, at once: bytes as they are, others as JSON."""
+        if not isinstance(row, bytes):
+            self.json(row)
+        elif sys.stdout.isatty():  # which obeys some bytes
+            self.say(str(cell(row)))
+        else:
+            sys.stdout.buffer.write(row + b"\n")
+            sys.stdout.flush()
+
     def table(
         self,
         columns: Sequence[str],
@@ -151,6 +161,17 @@ _CONTROLS: Final = {
     for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
     if chr(code) not in "\n\t"
 }
+
+
+def cell(value: Any) -> Any:
+    """A value for people: bytes as text where they are text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            shown = value[:48].hex()
+            return f"0x{shown}{'...' if len(value) > 48 else ''}"
+    return value
 
 
 def text_of(label: bytes | None) -> str | None:

@@ -42,6 +42,25 @@ class LedgerIdType(WholeNumber):
         super().__init__(min=0, max=(1 << 63) - 1)
 
 
+_LIKE_AN_ID: Final = re.compile(r"[\s+-]*(\d[\d_.x]*)?")
+"""Rather a slip in an id than a name."""
+
+
+class LedgerType(LedgerIdType):
+    """A ledger's id, or its name as text, of which ``access_options`` makes the id."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or _LIKE_AN_ID.fullmatch(value):
+            return super().convert(value, param, ctx)
+        return value
+
+
+only_ledgers = click.option(
+    "--ledger", "ledger_ids", type=LedgerType(), multiple=True, help="Only this; repeatable."
+)
+
+
 _AGE: Final = re.compile(r"(\d{1,6}) ?([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

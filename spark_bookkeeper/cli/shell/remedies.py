@@ -11,6 +11,7 @@ _COMMANDS: Final = (
     (r"create_log\(\)", "`log create`"),
     (r"logs\(\)", "`log list`"),
     (r"bookies\(\)", "`bookie list`"),
+    (r"ask for fewer: ensemble_size=", "ask for fewer: --ensemble-size "),
     (r"recover_ledgers\(\)", "`ledger recover`"),
 )
 """What a message says, and what a person types behind ``spark-bookkeeper``."""

@@ -32,6 +32,9 @@ EXIT_LEFT_UNDONE: Final = 1
 EXIT_NOTHING_CHANGED: Final = 2
 """The call was wrong or the cluster cannot be reached; nothing was changed."""
 
+EXIT_CLOSED_PIPE: Final = 141
+"""Whoever read the output went away, as `head` does: what SIGPIPE gives other programs."""
+
 _REFUSALS = (
     InvalidArgumentError,
     LedgerExistsError,
@@ -79,9 +82,8 @@ def exit_code_of(error: BookKeeperError) -> int:
     that cannot be reached in the first place). 1 for everything else: an answer that was lost
     leaves open what happened.
     """
-    if isinstance(error, _REFUSALS) or error.facts.get("nothing_changed"):
-        return EXIT_NOTHING_CHANGED
-    return EXIT_LEFT_UNDONE
+    is_unchanged = error.facts.get("nothing_changed", isinstance(error, _REFUSALS))
+    return EXIT_NOTHING_CHANGED if is_unchanged else EXIT_LEFT_UNDONE
 
 
 @contextmanager
@@ -90,6 +92,5 @@ def begun() -> Iterator[None]:
     try:
         yield
     except BookKeeperError as error:
-        if exit_code_of(error) == EXIT_NOTHING_CHANGED:
-            raise BookKeeperError(error.message) from error
+        error.facts["nothing_changed"] = False
         raise

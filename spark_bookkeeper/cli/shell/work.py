@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.engine import is_small, sizes_of, spark_or_not
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
@@ -39,11 +40,6 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 MOST_ROWS: Final = 40
 """Rows of a report that a person is shown; unfinished ones come first, programs get all."""
-
-no_spark = click.option(
-    "--no-spark", is_flag=True, help="Do the work in this process instead of as a Spark job."
-)
-
 
 _FILE: Final = "spark_bookkeeper.report_file"
 
@@ -103,7 +99,8 @@ class Work:
     access: Access
     dry_run: bool
     yes: bool
-    on_spark: bool
+    on_spark: bool | None
+    """``None``: as ``engine.is_small`` says."""
     report_table: str | None
 
     def run(
@@ -114,6 +111,7 @@ class Work:
         ask: Callable[[ReportT], None] | None = None,
         before: Callable[[BookKeeper], None] | None = None,
         after: Callable[[BookKeeper, ReportT], None] | None = None,
+        sizes: Callable[[BookKeeper], Iterable[tuple[int, int]]] = sizes_of,
         unit: str = "",
     ) -> ReportT:
         """Run a job with a bar; before it the same as a dry run, where somebody is to be asked.
@@ -124,19 +122,27 @@ class Work:
             ask: is shown the plan, and raises ``NotConfirmedError`` when it is not wanted.
             before: refuses what makes no sense, before there is a plan.
             after: of what was done and not planned, what is left to do.
+            sizes: entries and bytes of each ledger that it is about.
             unit: of what is counted in the first phase.
 
         Raises:
             as ``connected``, and what the job raises.
         """
-        with connected(self.settings, self.access, with_spark=self.on_spark) as bk:
+        with connected(self.settings, self.access) as bk:
             if before is not None:
                 before(bk)
             _ = self._table  # what is missing for it shows before the work
+            bk.runs_here = is_small(sizes(bk)) if self.on_spark is None else not self.on_spark
+            where = "in this process" if bk.runs_here else "on Spark"
 
             def run(dry_run: bool) -> ReportT:
                 with self.settings.output.progress(what, unit=unit) as progress:
-                    return job(bk, dry_run, progress.phase)
+
+                    def tell(phase: str, done: int, total: int, size_bytes: int) -> None:
+                        name, *more = phase.split(", ", 1)
+                        progress.phase(", ".join((name, where, *more)), done, total, size_bytes)
+
+                    return job(bk, dry_run, progress.phase if dry_run else tell)
 
             if ask is not None and not self.dry_run and not self.yes:
                 ask(run(True))
@@ -167,7 +173,7 @@ def work_options(
     Args:
         dry_run: what ``--dry-run`` does; ``None``: there is none.
         yes: what ``--yes`` does, where a person is asked.
-        engine: where its jobs run; ``either`` has the option ``--no-spark``.
+        engine: where its jobs run; ``either`` has the options ``--spark`` and ``--no-spark``.
         reports: whether it has a report that can be kept.
     """
 
@@ -181,14 +187,14 @@ def work_options(
                 access,
                 dry_run=named.pop("dry_run", False),
                 yes=named.pop("yes", False),
-                on_spark=engine != "here" and not named.pop("no_spark", False),
+                on_spark=named.pop("on_spark", engine == "spark"),
                 report_table=named.pop("report_table", None),
             )
             return command(work, *arguments, **named)
 
         found = with_work
         if engine == "either":
-            found = no_spark(found)
+            found = spark_or_not(found)
         if reports:
             found = report_table(found)
         if yes is not None:
@@ -402,7 +408,8 @@ def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
 
 
 def _show_summary(settings: Settings, report: Report) -> None:
-    counts = "   ".join(f"{status} {count}" for status, count in report.counts.items())
+    found = {"planned": 0, **report.counts} if report.dry_run and report.rows else report.counts
+    counts = "   ".join(f"{status} {count}" for status, count in found.items())
     numbers = report.totals()
     settings.output.say(
         f"{report.job}{' (dry run, nothing was changed)' if report.dry_run else ''}: "

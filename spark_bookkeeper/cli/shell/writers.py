@@ -12,4 +12,4 @@ def about_writer(writer: object, state: WriterState | None) -> str:
         return f"its writer{who} lives"
     if state == "gone":
         return f"its writer{who} is gone: {GONE}"
-    return "it is not known whether its writer lives"
+    return f"it is not known whether its writer{who} lives"

@@ -376,7 +376,7 @@ class LedgerReader(PublicNames):
             skip_lost=skip_lost,
         )
 
-    def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
+    def tail(self, timeout_ms: int | None = None, *, first: int = 0) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
 
         The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration
@@ -387,15 +387,16 @@ class LedgerReader(PublicNames):
 
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
+            first: id of the first entry.
 
         Raises:
             NoSuchLedgerError: the ledger was deleted.
             EntryUnreadableError: no replica of an entry is left.
-            InvalidArgumentError: no time, or the reader was closed.
+            InvalidArgumentError: no time, no id, or the reader was closed.
         """
         if timeout_ms is not None:
             timeout_ms = whole_number("timeout_ms", timeout_ms, 0)
-        following = EntryId(0)
+        following = EntryId(whole_number("first", first, 0))
         waiting_since = self._context.runtime.now()
         look_at_ms, is_told = float(WRITER_LOOK_MS), False
         while True:

@@ -1,7 +1,7 @@
 """The columns of a ledger: which there may be, and whether data have the same.
 
-Names, order and types must be the ledger's. Only layouts may differ (large, view and dictionary
-forms), and nullability, which the values decide.
+Names and order must be the ledger's. A type may be narrower (an int for a long); layouts may differ
+(large, view and dictionary forms), and nullability, which the values decide.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, has_dictionary, plain_type
 from spark_bookkeeper.client.write.layouts import in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
+
+_INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_UNSIGNED = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 64}
+_FLOATS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
+"""Bits of a whole number that each holds exactly."""
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -85,17 +90,27 @@ def _is_always_null(field: pa.Field) -> bool:
 
 
 def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
-    """Raises ``InvalidArgumentError`` unless names, order and types are the ledger's.
+    """Raises ``InvalidArgumentError`` unless names and order are the ledger's, and every value has
+    a form in its types.
 
     Nullability is judged by the values: a nullable column without nulls fits.
     """
     same = found.names == schema.names and all(
-        is_same_type(have.type, want.type) for have, want in zip(found, schema, strict=True)
+        _fits(have.type, want.type) for have, want in zip(found, schema, strict=True)
     )
     if not same:
         raise InvalidArgumentError(
             schema_mismatch(describe(found), schema, _difference(found, schema))
         )
+
+
+def _fits(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether every value has a form in the ledger's type, and no struct lacks a field."""
+    return is_wider(have, want) and _fields(_plain(have)) == _fields(_plain(want))
+
+
+def _fields(kind: pa.DataType) -> int:
+    return sum(1 + _fields(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _difference(found: pa.Schema, schema: pa.Schema) -> str:
@@ -111,20 +126,33 @@ def _difference(found: pa.Schema, schema: pa.Schema) -> str:
     have, want = next(
         (have, want)
         for have, want in zip(found, schema, strict=True)
-        if not is_same_type(have.type, want.type)
+        if not _fits(have.type, want.type)
     )
     return f"column {want.name!r} is {have.type} and not {want.type}: cast it"
 
+
+_SHOWN: Final = 8
+"""Up to so many columns are all shown."""
 
 BYTES: Final = "  bytes"
 """Instead of the columns of the data."""
 
 
 def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:
-    """Both schemas, one below the other, for a person to compare; and what is amiss, if known."""
+    """Both schemas, one below the other, for a person to compare; and what is amiss, if known.
+
+    Of wide ones what differs: a column that both have would hide it.
+    """
+    ours, theirs = describe(schema).split("\n"), found.split("\n")
+    same = set(ours) & set(theirs) if max(len(ours), len(theirs)) > _SHOWN else set()
+    rest = [f"  and {len(same)} that are the same"] if same else []
+    ours, theirs = ([line for line in each if line not in same] + rest for each in (ours, theirs))
     return (
-        "the data's columns are not the ledger's (same names, order and types are needed); nothing "
-        f"was appended.\nledger:\n{describe(schema)}\ndata:\n{found}"
+        "the data's columns are not the ledger's (same names, order and types are needed, or types "
+        "that the ledger's hold exactly); nothing was appended.\nledger:\n"
+        + "\n".join(ours)
+        + "\ndata:\n"
+        + "\n".join(theirs)
         + (f"\n{cause}" if cause else "")
         + _of_another_kind(found, schema)
     )
@@ -174,3 +202,70 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return kind
+
+
+def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a type holds every value of another one, exactly, or is the same."""
+    if is_same_type(old, new):
+        return True
+    if old in _INTEGERS:
+        bits = _INTEGERS[old]
+        return bits <= _INTEGERS.get(new, 0) or bits - 1 <= _FLOATS.get(new, 0)
+    if old in _UNSIGNED:
+        bits = _UNSIGNED[old]
+        return (
+            bits <= _UNSIGNED.get(new, 0)
+            or bits < _INTEGERS.get(new, 0)
+            or bits <= _FLOATS.get(new, 0)
+        )
+    if old in _FLOATS:
+        return _FLOATS[old] <= _FLOATS.get(new, 0)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(
+            new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+        )
+    return _is_wider_within(old, new)
+
+
+def _is_wider_within(old: pa.DataType, new: pa.DataType) -> bool:
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return not complaints(list(old), list(new), "")
+    if _is_list(old) and _is_list(new):
+        return _is_wider_field(old.value_field, new.value_field)
+    if pa.types.is_fixed_size_list(old) and pa.types.is_fixed_size_list(new):
+        is_same_size = old.list_size == new.list_size
+        return is_same_size and _is_wider_field(old.value_field, new.value_field)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        is_same_key = is_same_type(old.key_type, new.key_type)
+        return is_same_key and _is_wider_field(old.item_field, new.item_field)
+    return False
+
+
+def _is_wider_field(old: pa.Field, new: pa.Field) -> bool:
+    """Of elements, whose names say nothing."""
+    return is_wider(old.type, new.type) and (new.nullable or not old.nullable)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def complaints(old: list[pa.Field], new: list[pa.Field], what: str) -> list[str]:
+    """Why fields cannot follow others; nothing if they can."""
+    found: list[str] = []
+    for number, before in enumerate(old):
+        if number >= len(new) or new[number].name != before.name:
+            found.append(f"{what}{before.name!r} must stay, as number {number + 1}")
+            break
+        after = new[number]
+        if not is_wider(before.type, after.type):
+            found.append(f"{what}{before.name!r}: not every {before.type} is a {after.type}")
+        if before.nullable and not after.nullable:
+            found.append(f"{what}{before.name!r} may have nulls in what is there")
+    else:
+        found += [
+            f"{what}{added.name!r} is new and must be nullable: rows from before have null there"
+            for added in new[len(old) :]
+            if not added.nullable
+        ]
+    return found
