@@ -244,6 +244,13 @@ class SourceOptions:
     txn_version: int | None = option(
         number(0), Use.WRITE, "Number of the write; one that is not above the last is done already"
     )
+    create_log: bool = option(
+        flag,
+        WRITES,
+        "Make the log where there is none of that name: with the columns of the rows, and else as "
+        "`create_log` does that is told nothing more",
+        False,
+    )
     zk: Mapping[str, str] = field(
         default_factory=dict,
         metadata={
