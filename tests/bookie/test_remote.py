@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.storage.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
 from spark_bookkeeper.bookie.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.errors import (
+    NO_ACCESS,
     BookieFullError,
     BookieUnavailableError,
     InvalidArgumentError,
@@ -386,13 +387,37 @@ def test_a_refusal_for_another_reason_is_not_a_full_bookie() -> None:
 
 
 def test_an_error_of_the_service_is_unknown() -> None:
-    with pytest.raises(BookieUnavailableError, match="503"):
+    with pytest.raises(BookieUnavailableError, match="503") as caught:
         storage_that_answers(ClientError(503)).put_if_absent("a", b"x")
 
+    assert NO_ACCESS not in str(caught.value)
 
-def test_a_package_that_is_missing_is_named_with_its_extra() -> None:
-    with pytest.raises(MissingRequirementError, match=r"spark-bookkeeper\[gcs\]"):
-        RemoteStorage("gs://bucket/root")
+
+class NoCredentialsError(Exception):
+    """Of botocore."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(401),
+        ClientError(403, "AccessDenied"),
+        PermissionError("Forbidden"),
+        NoCredentialsError("Unable to locate credentials"),
+    ],
+)
+def test_a_storage_that_refuses_who_asks_says_so(error: Exception) -> None:
+    with pytest.raises(BookieUnavailableError, match=NO_ACCESS):
+        storage_that_answers(error).put_if_absent("a", b"x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra"),
+    [("gs://bucket/root", "gcs"), ("abfss://container@account.dfs.core.windows.net/root", "azure")],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(uri: str, extra: str) -> None:
+    with pytest.raises(MissingRequirementError, match=rf"spark-bookkeeper\[{extra}\]"):
+        RemoteStorage(uri)
 
 
 class AsyncS3:

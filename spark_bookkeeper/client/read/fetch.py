@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
     EntryUnreadableError,
     NoSuchEntryError,
+    remedy,
 )
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -308,10 +309,10 @@ class Fetcher:
                 causes=dict(found.causes),
             )
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
+        act = remedy(found.causes.values(), "bring one of them back with its storage")
         return EntryUnreadableError(
             f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from any "
-            f"bookie of its write set:\n{causes}\nbring one of them back with its storage, then "
-            "read again; do not delete the ledger",
+            f"bookie of its write set:\n{causes}\n{act}, then read again; do not delete the ledger",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             causes=dict(found.causes),

@@ -35,6 +35,7 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
     RecoveryUndecidedError,
     VersionConflictError,
+    remedy,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
@@ -501,11 +502,12 @@ class LedgerRecovery:
             why, blockers = self._unfenced(found)
         else:
             why = f"whether entry {found.entry_id} exists cannot be decided. Its write set answered"
+        act = remedy(found.answers.values(), f"bring back {blockers} with its storage")
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
             f"{answers}\n"
-            f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
-            "and nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            f"{act}, then repeat. The ledger stays IN_RECOVERY and nothing is lost; do not delete "
+            "it, and do not format a bookie to make it answer",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             answers=dict(found.answers),
