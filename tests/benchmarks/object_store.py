@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 import re
 import statistics
 import subprocess
@@ -101,9 +102,10 @@ class FarStore:
         _answer(urllib.request.Request(f"{self.address}/{name}", method="PUT"))
         return name
 
-    def count(self, delay_seconds: float) -> None:
-        """Count from now on, and answer so late."""
-        told = json.dumps({"delay_seconds": delay_seconds}).encode()
+    def count(self, delay_seconds: float, refused_share: float = 0) -> None:
+        """Count from now on, answer so late, and refuse so many of all requests as too many."""
+        wanted = {"delay_seconds": delay_seconds, "refused_share": refused_share}
+        told = json.dumps(wanted).encode()
         _answer(urllib.request.Request(self.address + CONTROL, told, method="POST"))
 
     def asked(self) -> Asked:
@@ -166,6 +168,8 @@ class _Store:
         self._buckets: dict[str, dict[str, bytes]] = {}
         self._counting = _Counting()
         self._delay_seconds = 0.0
+        self._refused_share = 0.0
+        self._dice = random.Random(0)
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         if request.path == CONTROL:
@@ -177,13 +181,18 @@ class _Store:
         data = await request.content.read()
         if self._delay_seconds:
             await asyncio.sleep(self._delay_seconds)
-        answer = self._answer(request, data)
+        if self._refused_share and self._dice.random() < self._refused_share:
+            answer = _refusal(503, "SlowDown")
+        else:
+            answer = self._answer(request, data)
         counting.end(request, answer)
         return answer
 
     async def _controlled(self, request: web.BaseRequest) -> web.Response:
         if request.method == "POST":
-            self._delay_seconds = (await request.json())["delay_seconds"]
+            told = await request.json()
+            self._delay_seconds = told["delay_seconds"]
+            self._refused_share = told["refused_share"]
             self._counting = _Counting()
         return web.json_response(vars(self._counting.asked()))
 
