@@ -120,10 +120,9 @@ class Connection:
 
         def open_bookie(uri: str, door: Door) -> Bookie:
             root = uri.removeprefix(TABLE_ROOT)
-            is_table = root != uri
-            opened = open_storage(root, options, door.bookie_id, is_table=is_table)
+            opened = open_storage(root, options, door.bookie_id, is_table=root != uri)
             storage = BoundedStorage(opened, door)
-            if not is_table:
+            if root == uri:
                 return FileBookie(storage)
             # Parquet and Delta's log: only for ledgers that were released to a table.
             from spark_bookkeeper.table.table_bookie import TableBookie

@@ -56,12 +56,11 @@ NO_ACCESS: Final = "no access with these storage_options"
 
 def remedy(causes: Iterable[str], otherwise: str) -> str:
     """What to do about bookies, by what each of them said."""
-    if not any(NO_ACCESS in why for why in causes):
-        return otherwise
-    return (
+    give = (
         "give this program the storage_options of that storage (connect(..., storage_options=...), "
         "--storage-option of a command, options storage.* of the data source)"
     )
+    return give if any(NO_ACCESS in why for why in causes) else otherwise
 
 
 class BookKeeperError(Exception):

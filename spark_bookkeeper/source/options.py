@@ -247,8 +247,7 @@ class SourceOptions:
     create_log: bool = option(
         flag,
         WRITES,
-        "Make the log where there is none of that name: with the columns of the rows, and else as "
-        "`create_log` does that is told nothing more",
+        "Make the log where there is none: of the columns of the rows, and else as by default",
         False,
     )
     zk: Mapping[str, str] = field(

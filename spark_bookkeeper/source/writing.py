@@ -164,8 +164,7 @@ def batch_writer(
         )
     if options.create_log:
         raise InvalidArgumentError(
-            "option createLog makes the log that is written to, and this write is to a ledger of "
-            'its own. Name a log, .option("log", "orders"), or leave it out'
+            "option createLog makes the log that is written to, and none was named. Leave it out"
         )
     if options.txn_app_id is not None or options.txn_version is not None:
         raise InvalidArgumentError(

@@ -397,6 +397,10 @@ class NoCredentialsError(Exception):
     """Of botocore."""
 
 
+class ClientAuthenticationError(Exception):
+    """Of Azure."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -404,6 +408,7 @@ class NoCredentialsError(Exception):
         ClientError(403, "AccessDenied"),
         PermissionError("Forbidden"),
         NoCredentialsError("Unable to locate credentials"),
+        ClientAuthenticationError("DefaultAzureCredential failed to retrieve a token"),
     ],
 )
 def test_a_storage_that_refuses_who_asks_says_so(error: Exception) -> None:

@@ -53,7 +53,7 @@ def test_a_sign_that_uris_have_otherwise_is_part_of_a_name(tmp_path: Path, sign:
         ("hdfs://name-node:8020/a", "no bookie can be there: HDFS shows a file while"),
         ("webhdfs://name-node/a", "no bookie can be there: HDFS shows a file while"),
         ("http://host/a", "no bookie can be there: a web server creates"),
-        ("https://host/a", "write s3://bucket/prefix, and its address as endpoint_url"),
+        ("https://host/a", "Write s3://bucket/root, with endpoint_url"),
     ],
 )
 def test_what_is_no_root_is_refused_without_a_look_at_it(uri: str, reason: str) -> None:

@@ -13,14 +13,6 @@ _NO_SPACE: Final = {28, 122}  # ENOSPC, EDQUOT
 _NO_SPACE_CODES: Final = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 """Of Ceph and MinIO, with HTTP status 507, 403 or 400; Amazon's own service has no limit."""
 
-_NO_CREDENTIALS: Final = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "DefaultCredentialsError",
-    "ClientAuthenticationError",
-}
-"""What the SDKs of Amazon, Google and Azure raise where they find none on this machine."""
-
 _NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
 """Of S3 and Azure; Google's says no more than that a file is not there."""
 
@@ -56,10 +48,10 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_denied(error: BaseException) -> bool:
-    """There are no credentials, or they do not allow it."""
-    names = {type(seen).__name__ for seen, _ in _chain(error)}
+    """There are no credentials, as three SDKs name their errors, or they do not allow it."""
+    names = " ".join(type(seen).__name__ for seen, _ in _chain(error))
     is_refused = _status(error) in (401, 403) or isinstance(error, PermissionError)
-    return is_refused or bool(names & _NO_CREDENTIALS)
+    return is_refused or "Credential" in names or "Authentication" in names
 
 
 def _is_taken(error: BaseException) -> bool:

@@ -11,10 +11,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
 _HDFS: Final = "HDFS shows a file while it is still written. Use a disk, or Ozone by s3://"
-_WEB: Final = (
-    "a web server creates no files. Of an object store write s3://bucket/prefix, and its address "
-    "as endpoint_url in storage_options"
-)
+_WEB: Final = "a web server creates no files. Write s3://bucket/root, with endpoint_url as option"
 _NO_BOOKIES: Final = {"hdfs": _HDFS, "webhdfs": _HDFS, "http": _WEB, "https": _WEB}
 """File systems that fsspec knows and no bookie can be on, and why. A table can be read there."""
 
@@ -51,8 +48,7 @@ def open_storage(
     except Exception as error:  # a registration may say anything, and fsspec asks many libraries
         raise InvalidArgumentError(
             f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
-            "s3://bucket/prefix, gs://..., abfs://..., or another URI that fsspec knows, and give "
-            "the storage_options that it needs"
+            "s3://bucket/prefix, gs://..., abfs://..., or another URI, with its storage_options"
         ) from error
 
 
