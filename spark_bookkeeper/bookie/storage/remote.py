@@ -88,9 +88,9 @@ class RemoteStorage(Storage):
         if protocol in ("s3", "s3a"):
             config = {
                 "max_pool_connections": _CONNECTIONS,
-                # Whoever asks a bookie repeats what it refuses, and s3fs what it finds too much.
-                # The SDK's own repeats below both, after seconds, only made a storm last longer.
-                "retries": {"max_attempts": 0},
+                # For a lone error, which not every caller repeats. In a storm of 503 both s3fs and
+                # callers repeat, and more repeats below theirs, seconds later, make it last longer.
+                "retries": {"max_attempts": 1},
                 **storage_options.get("config_kwargs", {}),
             }
             storage_options = {**storage_options, "config_kwargs": config}
