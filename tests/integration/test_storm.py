@@ -83,7 +83,7 @@ def store() -> Iterator[FarStore]:
         yield store
 
 
-@pytest.mark.parametrize(("share", "ledgers"), [(0.1, 16), (0.3, 256), (0.5, 16)])
+@pytest.mark.parametrize(("share", "ledgers"), [(0.1, 256), (0.3, 16), (0.5, 16)])
 def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     store: FarStore, share: float, ledgers: int
 ) -> None:
