@@ -67,6 +67,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         schema: pa.Schema,
         app_id: str | None,
         checkpoint: str | None,
+        *,
+        makes_log: bool,
     ) -> None:
         self._connection = connection
         self._log = log
@@ -75,6 +77,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         """Of the transactions, in place of the query's id."""
         self._owner = app_id or checkpoint
         """Whose leftovers are looked for; without a checkpoint that is known here, nobody's."""
+        self._makes_log = makes_log
+        """Before tasks are sent, and never at a commit: a log that was deleted stays so then."""
         self._staged: StagedWrite | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,6 +86,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         if self._staged is None:
             with told():
                 context = task_context(self._connection)
+                if self._makes_log:
+                    make_log(context, self._log, self._schema)
                 self._staged = atomic.stage(
                     context, self._log, schema=self._schema, owner=self._owner
                 )
@@ -149,7 +155,11 @@ def stream_writer(
             'create_log("orders", schema=...) makes one, and so does .option("createLog", "true")'
         )
     check_log_options(options)
-    connection, columns = options.connection(), arrow_schema(schema)
-    if options.create_log:
-        make_log(task_context(connection), options.log, columns)
-    return LogStreamWriter(connection, options.log, columns, options.txn_app_id, checkpoint)
+    return LogStreamWriter(
+        options.connection(),
+        options.log,
+        arrow_schema(schema),
+        options.txn_app_id,
+        checkpoint,
+        makes_log=options.create_log,
+    )

@@ -31,6 +31,7 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.logs import find_log
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.placement import choose_ensemble
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
 from spark_bookkeeper.source.conditions import told
@@ -175,10 +176,18 @@ def batch_writer(
 
 
 def make_log(context: ClientContext, log: str, columns: pa.Schema) -> None:
-    """Make a log of these columns unless there is one; whether they fit it is asked later."""
-    if find_log(context.store.registers, log) is None:
-        with suppress(LogExistsError):  # somebody else was faster
-            create_log(context, log, LogOptions(Quorum(3, 3, 2), columns))
+    """Make a log of these columns unless there is one; whether they fit it is asked later.
+
+    Raises:
+        NotEnoughBookiesError: there are too few for a ledger of it. No log was made.
+    """
+    if find_log(context.store.registers, log) is not None:
+        return
+    quorum, alive = Quorum(3, 3, 2), context.bookies.registrations()
+    reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
+    choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
+    with suppress(LogExistsError):  # somebody else was faster
+        create_log(context, log, LogOptions(quorum, columns))
 
 
 def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
