@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -386,9 +387,18 @@ def test_a_refusal_for_another_reason_is_not_a_full_bookie() -> None:
     assert not isinstance(refused.value, BookieFullError)
 
 
-def test_an_error_of_the_service_is_unknown() -> None:
-    with pytest.raises(BookieUnavailableError, match="503") as caught:
-        storage_that_answers(ClientError(503)).put_if_absent("a", b"x")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(503),
+        ClientError(403, "RequestTimeTooSkewed"),
+        ClientError(403, "InvalidObjectState"),
+        PermissionError(errno.EACCES, "Permission denied"),
+    ],
+)
+def test_an_error_of_the_service_is_unknown(error: Exception) -> None:
+    with pytest.raises(BookieUnavailableError, match="may or may not") as caught:
+        storage_that_answers(error).put_if_absent("a", b"x")
 
     assert NO_ACCESS not in str(caught.value)
 
