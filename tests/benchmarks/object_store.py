@@ -36,6 +36,9 @@ DELAY_SECONDS: Final = 0.1
 CONTROL: Final = "/-/"
 """No bucket has this name. Nothing asked there is counted, or waits."""
 
+MOST_REFUSALS: Final = 4
+"""Of one request, as often as it is repeated: one less than the attempts of s3fs."""
+
 _REGION: Final = "eu-west-1"
 
 _LEDGER: Final = re.compile(r"/([0-9]+-[0-9A-Za-z]+)")
@@ -47,7 +50,8 @@ class Asked:
     """What a store was asked since it was told to count."""
 
     kinds: Mapping[str, int]
-    """How many requests there were of each kind: its method, and whether it was refused."""
+    """How many requests there were of each kind: its method, and whether it was refused. Those
+    that were too many are a kind of their own: ``503``."""
     rounds: int
     """How many were about the same ledger in the same bucket, in the middle of these."""
     most: int
@@ -103,7 +107,10 @@ class FarStore:
         return name
 
     def count(self, delay_seconds: float, refused_share: float = 0) -> None:
-        """Count from now on, answer so late, and refuse so many of all requests as too many."""
+        """Count from now on, answer so late, and refuse so many of all requests as too many.
+
+        No request is refused more than ``MOST_REFUSALS`` times, however the dice fall.
+        """
         wanted = {"delay_seconds": delay_seconds, "refused_share": refused_share}
         told = json.dumps(wanted).encode()
         _answer(urllib.request.Request(self.address + CONTROL, told, method="POST"))
@@ -139,6 +146,9 @@ class _Counting:
         bucket, name = _place(request)
         is_listing = request.method == "GET" and not name
         kind = "LIST" if is_listing else request.method
+        if answer.status == 503:
+            self.kinds["503"] += 1
+            return
         is_refused = answer.status >= 300
         self.kinds[f"{kind}, refused" if is_refused else kind] += 1
         ledger = _LEDGER.search("/" + (request.query.get("prefix", "") if is_listing else name))
@@ -170,6 +180,7 @@ class _Store:
         self._delay_seconds = 0.0
         self._refused_share = 0.0
         self._dice = random.Random(0)
+        self._refusals: Counter[tuple[str, str]] = Counter()
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         if request.path == CONTROL:
@@ -181,7 +192,9 @@ class _Store:
         data = await request.content.read()
         if self._delay_seconds:
             await asyncio.sleep(self._delay_seconds)
-        if self._refused_share and self._dice.random() < self._refused_share:
+        key = (request.method, request.path_qs)
+        if self._refusals[key] < MOST_REFUSALS and self._dice.random() < self._refused_share:
+            self._refusals[key] += 1
             answer = _refusal(503, "SlowDown")
         else:
             answer = self._answer(request, data)
@@ -193,6 +206,7 @@ class _Store:
             told = await request.json()
             self._delay_seconds = told["delay_seconds"]
             self._refused_share = told["refused_share"]
+            self._refusals.clear()
             self._counting = _Counting()
         return web.json_response(vars(self._counting.asked()))
 

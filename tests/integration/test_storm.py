@@ -1,4 +1,8 @@
-"""A storm of 503: an object store refuses a share of all requests as too many, for a while."""
+"""A storm of 503: an object store refuses a share of all requests as too many, for a while.
+
+Each request is answered in the end, within the attempts that the client of S3 makes by itself. So
+nothing here can fail by chance.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ from tests.benchmarks.object_store import FarStore
 
 pytestmark = [pytest.mark.s3, pytest.mark.full]
 
-ENTRIES = 3
+ENTRIES = 1
+
+APPENDS = 4
 
 
 class Buckets:
@@ -83,7 +89,7 @@ def store() -> Iterator[FarStore]:
         yield store
 
 
-@pytest.mark.parametrize(("share", "ledgers"), [(0.1, 256), (0.3, 16), (0.5, 16)])
+@pytest.mark.parametrize(("share", "ledgers"), [(0.1, 256), (0.3, 4), (0.5, 4)])
 def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     store: FarStore, share: float, ledgers: int
 ) -> None:
@@ -93,13 +99,13 @@ def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     recoverer = buckets.client()
 
     store.count(delay_seconds=0, refused_share=share)
-    appended = [writer.append(b"%d" % number) for number in range(20)]
+    appended = [writer.append(b"%d" % number) for number in range(APPENDS)]
     report = recover_ledgers(recoverer, LocalRunner(recoverer), [each.ledger_id for each in left])
     asked = store.asked()
 
-    assert appended == list(range(20))
+    assert appended == list(range(APPENDS))
     assert report.is_complete, report.unfinished
     assert {row.last_entry_id for row in report.rows} == {ENTRIES - 1}
     assert len(report.rows) == ledgers
-    assert sum(n for kind, n in asked.kinds.items() if "refused" in kind) > share * ledgers
+    assert asked.kinds["503"] > share * asked.requests / 2, "it was a storm"
     writer.close()
