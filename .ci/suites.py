@@ -116,12 +116,23 @@ INSTALL: Final = """
 """
 
 
+WITH_PANDAS_3: Final = """
+"$1" -m pip install -q pytest pytest-timeout pytest-xdist hypothesis "pandas>=3" &&
+exec "$1" -m pytest -n 0 tests/client/test_pandas_rows.py tests/client/test_pandas_values.py \
+  tests/client/test_rows.py tests/source "${@:2}"
+"""
+
+
 def suites(made: Path) -> list[Suite]:
     """All of them. ``made`` is a directory for what they install."""
     oldest = made / "oldest"
     return [
         Suite("python -m pytest", (sys.executable, "-m", "pytest")),
         Suite("the wheel", (".ci/wheel", str(made)), is_of_tests=False),
+        Suite(
+            "pandas 3, where the wheel is installed",
+            ("bash", "-c", WITH_PANDAS_3, "pandas", str(made / "user/bin/python")),
+        ),
         Suite(
             "full, slow, peer and delta",
             (

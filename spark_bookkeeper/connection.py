@@ -121,7 +121,8 @@ class Connection:
 
         def open_bookie(uri: str, door: Door) -> Bookie:
             root = uri.removeprefix(TABLE_ROOT)
-            storage = BoundedStorage(open_storage(root, options, door.bookie_id), door)
+            opened = open_storage(root, options, door.bookie_id, is_table=root != uri)
+            storage = BoundedStorage(opened, door)
             if root == uri:
                 return FileBookie(storage)
             # Parquet and Delta's log: only for ledgers that were released to a table.

@@ -43,12 +43,24 @@ so all of them survive pickling with their attributes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from typing_extensions import Self
 
 from spark_bookkeeper.secrecy import without_passwords
+
+NO_ACCESS: Final = "no access with these storage_options"
+"""What a bookie's error says whose storage lacks credentials, or refuses them."""
+
+
+def remedy(causes: Iterable[str], otherwise: str) -> str:
+    """What to do about bookies, by what each of them said."""
+    give = (
+        "give this program the storage_options of that storage (connect(..., storage_options=...), "
+        "--storage-option of a command, options storage.* of the data source)"
+    )
+    return give if any(NO_ACCESS in why for why in causes) else otherwise
 
 
 class BookKeeperError(Exception):

@@ -280,7 +280,8 @@ def _there(found: Versioned[bytes] | None, name: str, nonce: str | None = None) 
     if head is None or head.is_deleted:
         raise NoSuchLogError(
             f"there is no log {name!r}: it was deleted or never existed; nothing was changed. "
-            "logs() shows those there are, create_log() makes one",
+            "logs() shows those there are; create_log() makes one, and so does Spark's write with "
+            "option createLog=true",
             log=name,
         )
     return head

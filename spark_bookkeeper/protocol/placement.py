@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_bookkeeper.errors import NotEnoughBookiesError
+from spark_bookkeeper.errors import NotEnoughBookiesError, remedy
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -167,9 +167,10 @@ def not_enough(
     lines += [f"  {bookie}  {reason}" for bookie, reason in sorted(causes.items())]
     table = "\n".join(lines) or "  (no bookie is registered)"
     bookies = "1 bookie is" if needed == 1 else f"{needed} bookies are"
+    start = "start another bookie (`spark-bookkeeper bookie start`), or bring one of these back"
     return NotEnoughBookiesError(
         f"{bookies} needed {purpose}, {len(chosen)} can be used:\n{table}\n"
-        "start another bookie (`spark-bookkeeper bookie start`), or bring one of these back",
+        f"{remedy(causes.values(), start)}",
         needed=needed,
         available=len(chosen),
         causes=dict(causes),

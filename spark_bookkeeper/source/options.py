@@ -244,6 +244,12 @@ class SourceOptions:
     txn_version: int | None = option(
         number(0), Use.WRITE, "Number of the write; one that is not above the last is done already"
     )
+    create_log: bool = option(
+        flag,
+        WRITES,
+        "Make the log where there is none: of the columns of the rows, and else as by default",
+        False,
+    )
     zk: Mapping[str, str] = field(
         default_factory=dict,
         metadata={

@@ -29,7 +29,13 @@ from spark_bookkeeper.protocol.transactions import MicroBatch
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.writing import Written, check_appending, check_log_options, results
+from spark_bookkeeper.source.writing import (
+    Written,
+    check_appending,
+    check_log_options,
+    make_log,
+    results,
+)
 from spark_bookkeeper.spark.schemas import arrow_schema
 from spark_bookkeeper.spark.workers import task_context
 from spark_bookkeeper.spark.write_task import write_partition
@@ -61,6 +67,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         schema: pa.Schema,
         app_id: str | None,
         checkpoint: str | None,
+        *,
+        makes_log: bool,
     ) -> None:
         self._connection = connection
         self._log = log
@@ -69,6 +77,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         """Of the transactions, in place of the query's id."""
         self._owner = app_id or checkpoint
         """Whose leftovers are looked for; without a checkpoint that is known here, nobody's."""
+        self._makes_log = makes_log
+        """Before tasks are sent, and never at a commit: a log that was deleted stays so then."""
         self._staged: StagedWrite | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,6 +86,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         if self._staged is None:
             with told():
                 context = task_context(self._connection)
+                if self._makes_log:
+                    make_log(context, self._log, self._schema)
                 self._staged = atomic.stage(
                     context, self._log, schema=self._schema, owner=self._owner
                 )
@@ -140,10 +152,14 @@ def stream_writer(
     if options.log is None:
         raise InvalidArgumentError(
             'a stream is written to a log, and none was named: .option("log", "orders"); '
-            'create_log("orders", schema=...) makes one'
+            'create_log("orders", schema=...) makes one, and so does .option("createLog", "true")'
         )
     check_log_options(options)
-    connection = options.connection()
     return LogStreamWriter(
-        connection, options.log, arrow_schema(schema), options.txn_app_id, checkpoint
+        options.connection(),
+        options.log,
+        arrow_schema(schema),
+        options.txn_app_id,
+        checkpoint,
+        makes_log=options.create_log,
     )

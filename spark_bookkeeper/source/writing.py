@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from typing_extensions import override
 
 from spark_bookkeeper.client import staging
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, LogExistsError
 from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
+from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata.logs import find_log
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.placement import choose_ensemble
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
 from spark_bookkeeper.source.conditions import told
@@ -143,6 +149,8 @@ def batch_writer(
         check_log_options(options)
         transaction = transaction_of(options.txn_app_id, options.txn_version)
         context = task_context(connection)
+        if options.create_log:
+            make_log(context, options.log, columns)
         staged = None
         if transaction is None or not atomic.is_done(context, options.log, transaction):
             staged = atomic.stage(context, options.log, transaction, schema=columns)
@@ -155,12 +163,31 @@ def batch_writer(
             "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...), then INSERT "
             "INTO v"
         )
+    if options.create_log:
+        raise InvalidArgumentError(
+            "option createLog makes the log that is written to, and none was named. Leave it out"
+        )
     if options.txn_app_id is not None or options.txn_version is not None:
         raise InvalidArgumentError(
             "options txnAppId and txnVersion are for logs, which remember them; a ledger id is used"
             " once, so a repeated write to it is refused anyway. Leave them out"
         )
     return LedgerSink(connection, _staged_ledger(connection, options, columns))
+
+
+def make_log(context: ClientContext, log: str, columns: pa.Schema) -> None:
+    """Make a log of these columns unless there is one; whether they fit it is asked later.
+
+    Raises:
+        NotEnoughBookiesError: there are too few for a ledger of it. No log was made.
+    """
+    if find_log(context.store.registers, log) is not None:
+        return
+    quorum, alive = Quorum(3, 3, 2), context.bookies.registrations()
+    reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
+    choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
+    with suppress(LogExistsError):  # somebody else was faster
+        create_log(context, log, LogOptions(quorum, columns))
 
 
 def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 import re
 import statistics
 import subprocess
@@ -35,6 +36,9 @@ DELAY_SECONDS: Final = 0.1
 CONTROL: Final = "/-/"
 """No bucket has this name. Nothing asked there is counted, or waits."""
 
+MOST_REFUSALS: Final = 4
+"""Of one request, as often as it is repeated: one less than the attempts of s3fs."""
+
 _REGION: Final = "eu-west-1"
 
 _LEDGER: Final = re.compile(r"/([0-9]+-[0-9A-Za-z]+)")
@@ -46,7 +50,8 @@ class Asked:
     """What a store was asked since it was told to count."""
 
     kinds: Mapping[str, int]
-    """How many requests there were of each kind: its method, and whether it was refused."""
+    """How many requests there were of each kind: its method, and whether it was refused. Those
+    that were too many are a kind of their own: ``503``."""
     rounds: int
     """How many were about the same ledger in the same bucket, in the middle of these."""
     most: int
@@ -101,9 +106,13 @@ class FarStore:
         _answer(urllib.request.Request(f"{self.address}/{name}", method="PUT"))
         return name
 
-    def count(self, delay_seconds: float) -> None:
-        """Count from now on, and answer so late."""
-        told = json.dumps({"delay_seconds": delay_seconds}).encode()
+    def count(self, delay_seconds: float, refused_share: float = 0) -> None:
+        """Count from now on, answer so late, and refuse so many of all requests as too many.
+
+        No request is refused more than ``MOST_REFUSALS`` times, however the dice fall.
+        """
+        wanted = {"delay_seconds": delay_seconds, "refused_share": refused_share}
+        told = json.dumps(wanted).encode()
         _answer(urllib.request.Request(self.address + CONTROL, told, method="POST"))
 
     def asked(self) -> Asked:
@@ -137,6 +146,9 @@ class _Counting:
         bucket, name = _place(request)
         is_listing = request.method == "GET" and not name
         kind = "LIST" if is_listing else request.method
+        if answer.status == 503:
+            self.kinds["503"] += 1
+            return
         is_refused = answer.status >= 300
         self.kinds[f"{kind}, refused" if is_refused else kind] += 1
         ledger = _LEDGER.search("/" + (request.query.get("prefix", "") if is_listing else name))
@@ -166,6 +178,9 @@ class _Store:
         self._buckets: dict[str, dict[str, bytes]] = {}
         self._counting = _Counting()
         self._delay_seconds = 0.0
+        self._refused_share = 0.0
+        self._dice = random.Random(0)
+        self._refusals: Counter[tuple[str, str]] = Counter()
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         if request.path == CONTROL:
@@ -177,13 +192,21 @@ class _Store:
         data = await request.content.read()
         if self._delay_seconds:
             await asyncio.sleep(self._delay_seconds)
-        answer = self._answer(request, data)
+        key = (request.method, request.path_qs)
+        if self._refusals[key] < MOST_REFUSALS and self._dice.random() < self._refused_share:
+            self._refusals[key] += 1
+            answer = _refusal(503, "SlowDown")
+        else:
+            answer = self._answer(request, data)
         counting.end(request, answer)
         return answer
 
     async def _controlled(self, request: web.BaseRequest) -> web.Response:
         if request.method == "POST":
-            self._delay_seconds = (await request.json())["delay_seconds"]
+            told = await request.json()
+            self._delay_seconds = told["delay_seconds"]
+            self._refused_share = told["refused_share"]
+            self._refusals.clear()
             self._counting = _Counting()
         return web.json_response(vars(self._counting.asked()))
 

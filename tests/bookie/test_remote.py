@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -19,6 +20,7 @@ from spark_bookkeeper.bookie.storage.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
 from spark_bookkeeper.bookie.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.errors import (
+    NO_ACCESS,
     BookieFullError,
     BookieUnavailableError,
     InvalidArgumentError,
@@ -385,14 +387,59 @@ def test_a_refusal_for_another_reason_is_not_a_full_bookie() -> None:
     assert not isinstance(refused.value, BookieFullError)
 
 
-def test_an_error_of_the_service_is_unknown() -> None:
-    with pytest.raises(BookieUnavailableError, match="503"):
-        storage_that_answers(ClientError(503)).put_if_absent("a", b"x")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(503),
+        ClientError(403, "RequestTimeTooSkewed"),
+        ClientError(403, "InvalidObjectState"),
+        PermissionError(errno.EACCES, "Permission denied"),
+    ],
+)
+def test_an_error_of_the_service_is_unknown(error: Exception) -> None:
+    with pytest.raises(BookieUnavailableError, match="may or may not") as caught:
+        storage_that_answers(error).put_if_absent("a", b"x")
+
+    assert NO_ACCESS not in str(caught.value)
 
 
-def test_a_package_that_is_missing_is_named_with_its_extra() -> None:
-    with pytest.raises(MissingRequirementError, match=r"spark-bookkeeper\[gcs\]"):
-        RemoteStorage("gs://bucket/root")
+class NoCredentialsError(Exception):
+    """Of botocore."""
+
+
+class ClientAuthenticationError(Exception):
+    """Of Azure."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(401),
+        ClientError(403, "AccessDenied"),
+        PermissionError("Forbidden"),
+        NoCredentialsError("Unable to locate credentials"),
+        ClientAuthenticationError("DefaultAzureCredential failed to retrieve a token"),
+    ],
+)
+def test_a_storage_that_refuses_who_asks_says_so(error: Exception) -> None:
+    with pytest.raises(BookieUnavailableError, match=NO_ACCESS):
+        storage_that_answers(error).put_if_absent("a", b"x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra"),
+    [("gs://bucket/root", "gcs"), ("abfss://container@account.dfs.core.windows.net/root", "azure")],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(uri: str, extra: str) -> None:
+    with pytest.raises(MissingRequirementError, match=rf"spark-bookkeeper\[{extra}\]"):
+        RemoteStorage(uri)
+
+
+def test_a_client_of_s3_repeats_a_request_once_unless_it_is_told_otherwise() -> None:
+    told = {"retries": {"max_attempts": 2}}
+    for given, retries in (({}, {"max_attempts": 1}), (told, told["retries"])):
+        storage = RemoteStorage("s3://bucket/root", config_kwargs=given)
+        assert storage._fs.config_kwargs["retries"] == retries
 
 
 class AsyncS3:

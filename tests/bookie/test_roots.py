@@ -50,8 +50,17 @@ def test_a_sign_that_uris_have_otherwise_is_part_of_a_name(tmp_path: Path, sign:
         ("a/b", "is not absolute"),
         ("memory://a", "belongs to the process"),
         ("nowhere://a", "no file system is known"),
+        ("hdfs://name-node:8020/a", "no bookie can be there: HDFS shows a file while"),
+        ("webhdfs://name-node/a", "no bookie can be there: HDFS shows a file while"),
+        ("http://host/a", "no bookie can be there: a web server creates"),
+        ("https://host/a", "Write s3://bucket/root, with endpoint_url"),
     ],
 )
 def test_what_is_no_root_is_refused_without_a_look_at_it(uri: str, reason: str) -> None:
     with pytest.raises(InvalidArgumentError, match=reason):
         open_storage(uri)
+
+
+def test_a_table_can_be_read_where_no_bookie_can_be() -> None:
+    pytest.importorskip("s3fs")  # which brings what fsspec reads by http with
+    assert open_storage("http://host/a", is_table=True).uri == "http://host/a"

@@ -59,7 +59,7 @@ NEVER_MET = {
     "BOOKKEEPER_LOG": "a branch of the tree",
     "BOOKKEEPER_BOOKIE": "a branch of the tree",
     "BOOKKEEPER_METADATA": "a branch of the tree",
-    "BOOKKEEPER_LOG_EXISTS": "the data source makes no log",
+    "BOOKKEEPER_LOG_EXISTS": "the data source makes a log only where there is none",
     "BOOKKEEPER_APPEND_FAILED": "of a writer's own appends; here tasks write and one call seals",
     "BOOKKEEPER_LEDGER_CLOSED": "of a writer's own close; whoever finds a write's ledger closed "
     "tells that it was fenced, and a write to a log goes on in a new one",

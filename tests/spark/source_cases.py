@@ -97,9 +97,13 @@ CASES: Final = {
         10,
     ),
     "a write to a log": Case(
-        Use.WRITE, {"log": "{sink}", "txnAppId": "cases", "txnVersion": "7"}, 10
+        Use.WRITE,
+        {"log": "{sink}", "txnAppId": "cases", "txnVersion": "7", "createLog": "true"},
+        10,
     ),
-    "a stream to a log": Case(Use.STREAM_WRITE, {"log": "{sink}", "txnAppId": "stream"}, 10),
+    "a stream to a log": Case(
+        Use.STREAM_WRITE, {"log": "{sink}", "txnAppId": "stream", "createLog": "true"}, 10
+    ),
 }
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -122,7 +126,6 @@ def make(bk: BookKeeper) -> dict[str, Any]:
     with log.become_writer() as log_writer:
         for number in range(5):
             log_writer.append(rows(number * 10))
-    bk.create_log("sink-of-cases", schema=SCHEMA)
     bookie = bk.open_ledger(ids[0], b"secret").metadata.last_fragment.ensemble[1]
     names = dict(zip(("ledger", "other", "another"), ids, strict=True))
     other = {"log": "of-cases", "sink": "sink-of-cases", "new": 4_000_000_555, "bookie": bookie}

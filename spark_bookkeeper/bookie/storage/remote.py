@@ -22,7 +22,7 @@ import fsspec
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.storage.objects import Objects
-from spark_bookkeeper.bookie.storage.remote_errors import is_full
+from spark_bookkeeper.bookie.storage.remote_errors import is_denied, is_full
 from spark_bookkeeper.bookie.storage.remote_sink import SpooledSink, UploadSink
 from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
 from spark_bookkeeper.bookie.storage.storage import (
@@ -39,6 +39,7 @@ from spark_bookkeeper.bookie.storage.storage import (
     whose,
 )
 from spark_bookkeeper.errors import (
+    NO_ACCESS,
     BookieError,
     BookieFullError,
     InvalidArgumentError,
@@ -60,9 +61,9 @@ _EXTRAS: Final = {
     "gs": "gcs",
     "gcs": "gcs",
     "abfs": "azure",
+    "abfss": "azure",
     "az": "azure",
 }
-
 
 _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 """What file systems call the time of a file's content; ours never change."""
@@ -87,6 +88,9 @@ class RemoteStorage(Storage):
         if protocol in ("s3", "s3a"):
             config = {
                 "max_pool_connections": _CONNECTIONS,
+                # For a lone error, which not every caller repeats. In a storm of 503 both s3fs and
+                # callers repeat, and more repeats below theirs, seconds later, make it last longer.
+                "retries": {"max_attempts": 1},
                 **storage_options.get("config_kwargs", {}),
             }
             storage_options = {**storage_options, "config_kwargs": config}
@@ -95,15 +99,15 @@ class RemoteStorage(Storage):
             filesystem, root = fsspec.core.url_to_fs(
                 uri, **{**storage_options, "use_listings_cache": False, "skip_instance_cache": True}
             )
-        except ImportError as error:
-            extra = _EXTRAS.get(protocol)
-            remedy = f"pip install 'spark-bookkeeper[{extra}]'" if extra else str(error)
-            raise MissingRequirementError(
-                f"{uri} needs a package that is not installed: {remedy}"
-            ) from error
-        except ValueError as error:
-            if protocol in fsspec.available_protocols():
+        except (ImportError, ValueError) as error:
+            is_missing, extra = isinstance(error, ImportError), _EXTRAS.get(protocol)
+            if not is_missing and protocol in fsspec.available_protocols():
                 raise
+            if is_missing or extra:  # fsspec knows abfss by the package only
+                remedy = f"pip install 'spark-bookkeeper[{extra}]'" if extra else str(error)
+                raise MissingRequirementError(
+                    f"{uri} needs a package that is not installed: {remedy}"
+                ) from error
             raise InvalidArgumentError(
                 f"{uri}: no file system is known by the name {protocol!r}; write file:///path, "
                 "s3://bucket/prefix, gs://..., abfs://..., or another one that fsspec has"
@@ -330,6 +334,8 @@ class RemoteStorage(Storage):
                     f"full: {whose(self)}{where}: {error}", bookie_id=self.bookie_id, path=where
                 ) from error
             reason = f"{where}: {type(error).__name__}: {error}"
+            if is_denied(error):
+                reason += f" ({NO_ACCESS})"
             if not operations or "put_if_absent" in operations:  # no other changes anything
                 reason += "; the operation may or may not have taken effect"
             raise unavailable(self, reason, where) from error

@@ -13,6 +13,8 @@ _NO_SPACE: Final = {28, 122}  # ENOSPC, EDQUOT
 _NO_SPACE_CODES: Final = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 """Of Ceph and MinIO, with HTTP status 507, 403 or 400; Amazon's own service has no limit."""
 
+_OTHER_REFUSALS: Final = {"RequestTimeTooSkewed", "InvalidObjectState"}
+"""Of S3, with HTTP status 403: a clock is wrong, or an object is archived."""
 
 _NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
 """Of S3 and Azure; Google's says no more than that a file is not there."""
@@ -40,12 +42,27 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
+def _codes(error: BaseException) -> set[str | None]:
+    """What S3 calls an error, wherever in the chain it stands."""
+    return {response.get("Error", {}).get("Code") for _, response in _chain(error)}
+
+
 def is_full(error: BaseException) -> bool:
     """There is no space, and an answer said so: the bookie still serves what it has."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return True
-    codes = {response.get("Error", {}).get("Code") for _, response in _chain(error)}
-    return _status(error) == 507 or bool(codes & _NO_SPACE_CODES)
+    return _status(error) == 507 or bool(_codes(error) & _NO_SPACE_CODES)
+
+
+def is_denied(error: BaseException) -> bool:
+    """There are no credentials, as three SDKs name their errors, or they do not allow it."""
+    if _codes(error) & _OTHER_REFUSALS:
+        return False
+    names = " ".join(type(seen).__name__ for seen, _ in _chain(error))
+    # One with a number is of a file's mode, by an operating system.
+    is_refused = isinstance(error, PermissionError) and error.errno is None
+    is_refused = is_refused or _status(error) in (401, 403)
+    return is_refused or "Credential" in names or "Authentication" in names
 
 
 def _is_taken(error: BaseException) -> bool:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
+_HDFS: Final = "HDFS shows a file while it is still written. Use a disk, or Ozone by s3://"
+_WEB: Final = "a web server creates no files. Write s3://bucket/root, with endpoint_url as option"
+_NO_BOOKIES: Final = {"hdfs": _HDFS, "webhdfs": _HDFS, "http": _WEB, "https": _WEB}
+"""File systems that fsspec knows and no bookie can be on, and why. A table can be read there."""
+
 
 def open_storage(
-    uri: str, options: Mapping[str, Any] | None = None, bookie_id: str | None = None
+    uri: str,
+    options: Mapping[str, Any] | None = None,
+    bookie_id: str | None = None,
+    *,
+    is_table: bool = False,
 ) -> Storage:
     """The storage partition at a URI. Opens nothing yet, and does not say that it is there.
 
@@ -21,28 +30,31 @@ def open_storage(
             fsspec URI (``s3://...``, ``gs://...``, ``abfs://...``).
         options: for fsspec.
         bookie_id: whose partition it is, for errors; ``None`` where that is not known yet.
+        is_table: it is a table, which is only read.
 
     Raises:
         InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
-            path, a ``file`` URI with a host, a chain of file systems (``::``), or anything else
-            that leads to no file system.
+            path, a ``file`` URI with a host, a chain of file systems (``::``), a file system that
+            no bookie can be on, or anything else that leads to no file system.
         MissingRequirementError: the file system's package is not installed.
     """
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    if scheme in _NO_BOOKIES and not is_table:
+        raise InvalidArgumentError(f"{uri}: no bookie can be there: {_NO_BOOKIES[scheme]}")
     try:
-        return _opened(uri, bookie_id, dict(options or {}))
+        return _opened(uri, scheme, bookie_id, dict(options or {}))
     except (InvalidArgumentError, MissingRequirementError):
         raise
     except Exception as error:  # a registration may say anything, and fsspec asks many libraries
         raise InvalidArgumentError(
             f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
-            "s3://bucket/prefix, gs://..., abfs://..., or another URI that fsspec knows"
+            "s3://bucket/prefix, gs://..., abfs://..., or another URI, with its storage_options"
         ) from error
 
 
-def _opened(uri: str, bookie_id: str | None, options: dict[str, Any]) -> Storage:
+def _opened(uri: str, scheme: str, bookie_id: str | None, options: dict[str, Any]) -> Storage:
     if "\0" in unquote(uri):
         raise InvalidArgumentError(f"{uri!r} holds a NUL, which no path does")
-    scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme == "memory":
         raise InvalidArgumentError(
             f"{uri}: an in-memory partition belongs to the process that made it; hand it in"

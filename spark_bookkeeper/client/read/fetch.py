@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
     EntryUnreadableError,
     NoSuchEntryError,
+    remedy,
 )
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -310,10 +311,11 @@ class Fetcher:
         ledger_id, log = self._ledger.ledger_id, log_of(self._ledger.metadata)
         of_log = "" if log is None else f" of log {log!r}"
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
+        act = remedy(found.causes.values(), "bring one of them back with its storage")
         return EntryUnreadableError(
             f"entry {found.entry_id} of ledger {ledger_id}{of_log} cannot be read from any bookie "
-            f"of its write set:\n{causes}\nbring one of them back with its storage, then read "
-            f"again; do not delete the ledger. Entries {found.entry_id} to {last} were still to be "
+            f"of its write set:\n{causes}\n{act}, then read again; do not delete the ledger. "
+            f"Entries {found.entry_id} to {last} were still to be "
             f"read: bk.lost_entries([{ledger_id}]) tells which of them no bookie can deliver, and "
             "skip_lost=True (failOnDataLoss=false of Spark's data source) passes those over",
             ledger_id=self._ledger.ledger_id,

@@ -36,6 +36,7 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
     RecoveryUndecidedError,
     VersionConflictError,
+    remedy,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
@@ -556,12 +557,12 @@ class LedgerRecovery:
             untold = [bookie for bookie in self._machine.untold if bookie in self._not_gone]
             kept = (f"\n  {bookie}: {self._not_gone[bookie]}" for bookie in untold)
             rest = f"Nothing was given up:{''.join(kept)}"
+        act = remedy(found.answers.values(), f"bring back {blockers} with its storage")
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
             f"{answers}\n"
-            f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
-            "and nothing is lost; do not delete it, and do not format a bookie to make it answer. "
-            f"{rest}",
+            f"{act}, then repeat. The ledger stays IN_RECOVERY and nothing is lost; do not delete "
+            f"it, and do not format a bookie to make it answer. {rest}",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             answers=dict(found.answers),
