@@ -9,7 +9,7 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -352,10 +352,26 @@ class LedgerLog:
         """Whether a slot has its own add, and nothing that is damaged."""
         return self._slots.is_add(number)
 
-    def look_again(self) -> None:
-        """Forget what was seen of its files: some of them are gone."""
+    def look_again(self, keep_bytes: int = 0) -> None:
+        """Forget what was seen of its files: some of them are gone.
+
+        Args:
+            keep_bytes: from now on read each file that ``locate`` meets once, and keep so much of
+                small ones for ``take_whole``: what is there never changes (R1).
+        """
         self._slots.forget()
         self.durable.clear()
+        if keep_bytes:
+            self._slots.keep_all(keep_bytes)
+
+    def kept_copies(self, paths: Set[str], last: int) -> EntryIndex:
+        """Where entries up to ``last`` are in these copies, as far as they are listed; read anew.
+
+        Raises what ``locate`` does.
+        """
+        self.look_again()
+        holdings, _ = self._slots.copies(0, last, paths)
+        return self.located(EntryIndex(self.bookie_id, self.key, 0, last, tuple(holdings)))
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from spark_bookkeeper.bookie.bookie import Bookie, Compaction
@@ -86,6 +87,7 @@ class _OneBookie:
         self._progress = progress
         self._throttle = Throttle(context.runtime, wish.bytes_per_second)
         self._face: Bookie = context.bookies.bookie(bookie)
+        self._door = context.bookies.door(bookie)
         self._moved_bytes = 0
 
     def run(self, ledger_ids: Sequence[LedgerId] | None) -> Iterator[Row]:
@@ -119,16 +121,17 @@ class _OneBookie:
         ref = self._context.bookies.ref(self._bookie, ledger)
         removed = written = entries = size_bytes = 0
         while not self._wish.is_stopping():
-            done = self._face.compact(
-                Compaction(
-                    ref,
-                    last,
-                    self._context.runtime.token(),
-                    self._wish.files_least,
-                    bytes_most=_STEP_BYTES,
-                    dry_run=self._wish.dry_run,
-                )
+            wanted = Compaction(
+                ref,
+                last,
+                self._context.runtime.token(),
+                self._wish.files_least,
+                bytes_most=_STEP_BYTES,
+                dry_run=self._wish.dry_run,
             )
+            # As one call: its many steps are watched, and none takes a thread of its own.
+            compact = partial(self._face.compact, wanted)
+            done = self._door.ask(f"compacting {ledger.ledger_id}", compact)
             if done.reason is not None:
                 return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
             removed, written = removed + done.removed, written + done.written

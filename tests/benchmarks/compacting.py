@@ -1,4 +1,6 @@
-"""C1: what a closed ledger of many small files costs to read, before and after compaction."""
+"""C1: what a closed ledger of many small files costs to read, before and after compaction, and what
+compaction costs beside writing it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from tests.benchmarks.measure import RAW, Against, Line, at_least
 from tests.benchmarks.raw import noise
 
 BEFORE = "the same, not compacted"
+WRITER = "the writer of it, who waits for each append"
 
 
 def reading(lab: Lab) -> Iterator[Line]:
@@ -57,6 +60,19 @@ def reading(lab: Lab) -> Iterator[Line]:
             stream.read_all()
         return size / (time.perf_counter() - started) / MB
 
+    def compaction() -> float:
+        ledger_id = _written(lab, appends)
+        started = time.perf_counter()
+        report = lab.bk.compact([ledger_id])
+        seconds = time.perf_counter() - started
+        assert report.is_complete, report
+        return appends / seconds
+
+    def writing() -> float:
+        started = time.perf_counter()
+        _written(lab, appends)
+        return appends / (time.perf_counter() - started)
+
     sizes = (
         f"{appends:,} appends of {SMALL} B, one after the other: {files[0]:,} files on the "
         f"bookies, {files[1]:,} compacted"
@@ -82,6 +98,15 @@ def reading(lab: Lab) -> Iterator[Line]:
         [Against(BEFORE, scan(small), at_least(1))],
         rounds=lab.sizes.rounds,
         warm_up=2,  # Spark's first jobs are several times slower
+    )
+    yield Line(
+        "C1",
+        "compaction against the waited writer, all bookies by one process",
+        "entries/s",
+        sizes,
+        compaction,
+        [Against(WRITER, writing, at_least(10))],
+        rounds=lab.sizes.rounds,
     )
 
 

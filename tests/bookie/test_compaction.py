@@ -290,6 +290,33 @@ def test_reading_opens_few_files_afterwards() -> None:
     assert len(counted.calls) <= 10
 
 
+def test_every_small_file_is_read_once() -> None:
+    bookie = formatted()
+    one_each(bookie, 400)
+    counted = CountingStorage(MemoryStorage(bookie.disk))
+
+    FileBookie(counted).compact(wish(bookie, last=399))
+
+    slots = [path for operation, path in counted.calls if operation == "read_range"]
+    slots = [path for path in slots if path.startswith(f"{bookie.paths.slots}/")]
+    assert len(slots) <= 400 + 2  # of the end, what the fence stands on
+    assert len(counted.calls) <= 400 + 400 + 40
+
+
+def test_records_go_before_the_parts_that_they_list() -> None:
+    bookie = filled()()
+    removed: list[str] = []
+
+    def note(operation: str, path: str, moment: Moment) -> None:
+        if operation == "delete" and moment == "before":
+            removed.append(path.split("/")[2])
+
+    compact(bookie, note)
+
+    assert "parts" in removed
+    assert removed == sorted(removed, key=lambda kind: kind == "parts")
+
+
 def test_a_writer_that_slept_meets_the_fence() -> None:
     bookie = formatted()
     log = one_each(bookie, 3)

@@ -298,6 +298,40 @@ def test_r9_a_deleted_name_stays_deleted(
     assert synced == [str(tmp_path)]
 
 
+def test_many_names_are_removed_by_several_threads_and_their_directories_synced_once(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"{directory}/{number}" for directory in "ab" for number in range(200)]
+    for directory in "ab":
+        (tmp_path / directory).mkdir()
+    for path in paths[1:]:
+        (tmp_path / path).write_bytes(b"x")
+    synced = _synced(monkeypatch)
+    unlink, threads = os.unlink, set()
+
+    def noted(path: str) -> None:
+        threads.add(threading.get_ident())
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", noted)
+
+    storage.delete(*paths)
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(synced) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert threading.get_ident() not in threads
+
+
+def test_many_names_of_which_one_cannot_be_removed_are_an_error(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    paths = [str(number) for number in range(200)]
+    (tmp_path / paths[77]).mkdir()
+
+    with pytest.raises(BookieUnavailableError, match="directory"):
+        storage.delete(*paths)
+
+
 def test_a_full_disk_leaves_nothing_behind(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

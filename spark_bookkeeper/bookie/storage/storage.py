@@ -271,7 +271,7 @@ class Storage(Protocol):
             progress()
 
     def delete(self, *paths: str) -> None:
-        """Remove files one after the other; one that is not there counts as removed."""
+        """Remove files, in any order; one that is not there counts as removed."""
 
     def delete_directory(self, path: str) -> None:
         """Remove a directory with everything in it; one that is not there counts as removed.
