@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage, usable_bytes
 from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 
 RESERVE_BYTES: Final = 64 << 20
@@ -101,20 +101,22 @@ class Reserve:
         # Counted before the look: what ends in between is then counted twice, and never not at all.
         own = sum(self.under_way.copy().values())
         try:
-            space = self._storage.space()
+            space, inodes = self._storage.space(), self._storage.inodes()
         except BookieUnavailableError:  # not known; whether anything can be put, the put finds out
             self._unseen_bytes = UNSEEN_BYTES
             return
         if space is None:  # storage without an end
             self._unseen_bytes = float("inf")
             return
-        free_bytes, total_bytes = space
+        free_bytes, total_bytes = usable_bytes(space, inodes), space[1]
         kept = reserve_bytes(total_bytes)
         room = max(own, min(PROCESSES * own, together_bytes(total_bytes)))
         left = free_bytes - kept - room
         if left < 0:
+            of_inodes = f", as {inodes[0]:,} of {inodes[1]:,} inodes are free" if inodes else ""
             raise BookieReadOnlyError(
-                f"full: bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}. "
+                f"full: bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}"
+                f"{of_inodes if free_bytes < space[0] else ''}. "
                 f"The last {kept:,} are for fences and recovery, {own - size_bytes:,} are being "
                 f"put by this process, and others may be putting {room - own:,}; {size_bytes:,} "
                 "were not written there",

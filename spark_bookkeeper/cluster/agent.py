@@ -66,6 +66,7 @@ class AgentStatus:
     """``None`` before the storage was seen to be well for the first time."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_inodes: int | None = None
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -132,6 +133,8 @@ class BookieAgent:
         self._seen: Observation | None = None
         self._good: tuple[float, Observation] | None = None
         """When the storage was seen to be well last, and what was seen."""
+        self._files: int | None = None
+        """On the file system, when room was made for so many, or when they were fewest since."""
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
@@ -158,6 +161,7 @@ class BookieAgent:
             ),
             free_bytes=self._good[1].free_bytes if self._good else None,
             total_bytes=self._good[1].total_bytes if self._good else None,
+            free_inodes=self._good[1].inodes[0] if self._good and self._good[1].inodes else None,
             duties=self._duties.status(),
         )
 
@@ -366,8 +370,22 @@ class BookieAgent:
         self.metrics.probes.inc()
         if seen.problem is None:
             self._good = self._runtime.now(), seen
+            self._count_files(seen)
         else:
             self.metrics.failed_probes.inc()
+
+    def _count_files(self, seen: Observation) -> None:
+        """Make room at once where many files have come. That is one number of the file system, and
+        counts others' files there too; nothing is walked for it.
+        """
+        if seen.inodes is None:
+            return
+        free, total = seen.inodes
+        count, most = total - free, self._config.compact_after_files
+        self._files = min(count, count if self._files is None else self._files)
+        if most and count - self._files >= most:
+            self._files = count
+            self._duties.make_room()
 
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
         if isinstance(action, Register):

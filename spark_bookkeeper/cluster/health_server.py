@@ -122,6 +122,7 @@ def health(agent: Watched) -> dict[str, Any]:
         "seconds_since_good_probe": status.seconds_since_good_probe,
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
+        "free_inodes": status.free_inodes,
         "duties": [
             {
                 "name": duty.name,

@@ -332,6 +332,16 @@ def test_many_names_of_which_one_cannot_be_removed_are_an_error(
         storage.delete(*paths)
 
 
+def test_a_disk_without_inodes_is_full_and_says_so(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "inodes", lambda _: (0, 1_000))
+    monkeypatch.setattr(os, "write", _fail_with(errno.ENOSPC))
+
+    with pytest.raises(BookieFullError, match="no inode is free"):
+        storage.put_if_absent("a", b"x")
+
+
 def test_a_full_disk_leaves_nothing_behind(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

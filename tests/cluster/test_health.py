@@ -75,6 +75,12 @@ UNWRITABLE: Any = {"write_error": "I/O error"}
         # What cannot be written can be read, and is not lost.
         (WRITABLE, seen(500, **UNWRITABLE), registers(False, 500, **UNWRITABLE)),
         (replace(WRITABLE, **UNWRITABLE), WELL, Register(WRITABLE)),
+        # Inodes: each stands for its share of the space.
+        (WRITABLE, seen(500, inodes=(100, TOTAL)), Stay()),
+        (WRITABLE, seen(500, inodes=(99, TOTAL)), registers(True, 500, lacks_inodes=True)),
+        (WRITABLE, seen(50, inodes=(99, TOTAL)), registers(True, 50)),
+        (Published(True, 500, TOTAL, lacks_inodes=True), seen(500, inodes=(150, TOTAL)), Stay()),
+        (None, seen(500, inodes=(200, TOTAL)), registers(False, 500)),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), registers(False, 440)),
@@ -87,6 +93,11 @@ def test_the_decision_follows_from_what_is_seen_now(
     published: Published | None, observation: Observation, action: Stay | Register | Unregister
 ) -> None:
     assert decide(published, observation, CONFIG) == action
+
+
+def test_what_is_short_is_named() -> None:
+    assert Published(True, 500, TOTAL).readonly_reason == "space is short"
+    assert Published(True, 500, TOTAL, lacks_inodes=True).readonly_reason == "inodes are short"
 
 
 def formatted(*, has_directories: bool) -> tuple[MemoryDisk, Marker]:

@@ -446,6 +446,12 @@ class LocalStorage(Storage):
         return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
 
     @override
+    def inodes(self) -> tuple[int, int] | None:
+        with self._reading(self._root):
+            usage = os.statvfs(self._root)
+        return (usage.f_favail, usage.f_files) if usage.f_files else None
+
+    @override
     def close(self) -> None:
         pass
 
@@ -500,6 +506,9 @@ class _Translated:
         check_limit(storage, error, target)
         reason = f"{whose(storage)}{target}: {error.strerror or error}"
         if error.errno in _NO_SPACE:
+            with suppress(BookieUnavailableError):
+                if (inodes := storage.inodes()) is not None and not inodes[0]:
+                    reason += " (no inode is free; each small append that is waited for takes one)"
             raise BookieFullError(
                 f"full: {reason}; nothing was acknowledged; free space or add a bookie",
                 bookie_id=storage.bookie_id,
