@@ -459,6 +459,9 @@ class Bookie(Protocol):
     def space_of(self, key: LedgerKey) -> int:
         """Bytes that a ledger takes here."""
 
+    def files_of(self, key: LedgerKey) -> int:
+        """Files that a ledger has here; none of them is looked at."""
+
     def retire(self, key: LedgerKey) -> None:
         """Take nothing of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""
 
