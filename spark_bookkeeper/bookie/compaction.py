@@ -108,8 +108,8 @@ class Compactor:
         if self._count() < self._wanted.files_least:
             return Compacted()
         self._log.check()
-        # Every file is read once: what is small is in memory when it is to be copied.
-        self._log.look_again(keep_bytes=FILE_BYTES)
+        self._log.look_again()
+        self._log.keep_whole(FILE_BYTES)  # so that each small file is read once
         survey = self._survey()
         if isinstance(survey, str):
             return Compacted(reason=survey)
@@ -236,14 +236,12 @@ class Compactor:
         def can_go(ids: Sequence[int]) -> bool:
             return all(e > last or e in good or (e not in wanted and e in listed) for e in ids)
 
-        leaving: list[Holding] = []
-        remaining: list[Holding] = []
-        for holding in survey.leaving:
-            (leaving if can_go(holding.record.ids.tolist()) else remaining).append(holding)
+        leaving = [h for h in survey.leaving if can_go(h.record.ids.tolist())]
+        going = dict.fromkeys(holding.path for holding in leaving)
+        remaining = [h for h in survey.leaving if h.path not in going]
         needed = {part.ref.name for part in _parts([*remaining, *kept.holdings])}
         parts = [n for n, p in small.items() if n not in needed and can_go(p.entry_ids)]
-        records = [*survey.slots, *(holding.path for holding in leaving)]
-        return records, [self._paths.part(name) for name in parts]
+        return [*survey.slots, *going], [self._paths.part(name) for name in parts]
 
     def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
         """Which of these entries are in files that stay, durably, and as they were written."""

@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
-from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
+from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Holding, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, lost_directory
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
@@ -31,7 +31,7 @@ from spark_bookkeeper.bookie.schema import (
     has_content_of,
     is_of_era,
 )
-from spark_bookkeeper.bookie.slots import SlotReader
+from spark_bookkeeper.bookie.slots import WHOLE_KEPT_BYTES, SlotReader
 from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
@@ -265,9 +265,9 @@ class LedgerLog:
             self.durable.add(self.paths.slot(number - 1))  # in a bucket, what is seen is durable
         return self.paths.slot(number), _fence(self.key)
 
-    def keep_whole(self) -> None:
-        """From now on small files that are read are kept for ``take_whole``."""
-        self._slots.keep_whole()
+    def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
+        """From now on small files that are read are kept for ``take_whole``, so many bytes."""
+        self._slots.keep_whole(bytes_most)
 
     def take_whole(self) -> Mapping[str, bytes]:
         """Small files that were read whole since ``usual_fence`` or ``keep_whole``, by their
@@ -352,17 +352,10 @@ class LedgerLog:
         """Whether a slot has its own add, and nothing that is damaged."""
         return self._slots.is_add(number)
 
-    def look_again(self, keep_bytes: int = 0) -> None:
-        """Forget what was seen of its files: some of them are gone.
-
-        Args:
-            keep_bytes: from now on read each file that ``locate`` meets once, and keep so much of
-                small ones for ``take_whole``: what is there never changes (R1).
-        """
+    def look_again(self) -> None:
+        """Forget what was seen of its files: some of them are gone."""
         self._slots.forget()
         self.durable.clear()
-        if keep_bytes:
-            self._slots.keep_all(keep_bytes)
 
     def kept_copies(self, paths: Set[str], last: int) -> EntryIndex:
         """Where entries up to ``last`` are in these copies, as far as they are listed; read anew.
@@ -370,8 +363,10 @@ class LedgerLog:
         Raises what ``locate`` does.
         """
         self.look_again()
-        holdings, _ = self._slots.copies(0, last, paths)
-        return self.located(EntryIndex(self.bookie_id, self.key, 0, last, tuple(holdings)))
+        listed = map(self.paths.copy, self.storage.list(self.paths.copies))
+        records = ((path, self._slots.copy(path)) for path in listed if path in paths)
+        holdings = tuple(Holding(path, record) for path, record in records if record is not None)
+        return self.located(EntryIndex(self.bookie_id, self.key, 0, last, holdings))
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.

@@ -474,7 +474,7 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
         digester = encoding.digester()
         if metadata[DIGEST_KEY] != digester.header_digest(values):
             raise ValueError("the header does not match its digest")
-    header = json.loads(values[0])
+    header = json.loads(values[0].decode())
     if header["version"] > FORMAT_VERSION:
         raise ValueError(f"format version {header['version']} is newer than this library")
     kind = RecordKind(header["kind"])

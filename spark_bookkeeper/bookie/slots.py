@@ -8,7 +8,6 @@ Source: SLOT-LOG rule R5.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import islice
@@ -41,7 +40,7 @@ _CACHED_RECORDS: Final = 256
 _WHOLE_BYTES: Final = 16 << 10
 """Files of this size or less are kept whole, where somebody will want them."""
 
-_WHOLE_KEPT_BYTES: Final = 64 << 10
+WHOLE_KEPT_BYTES: Final = 64 << 10
 """At most so much of them is kept for one ledger, where nobody wants more."""
 
 _GONE: Final = "it is gone"
@@ -65,25 +64,18 @@ class SlotReader:
         """Small files of which all was read with the header, where somebody will want it."""
         self._whole_left = 0
         """So many bytes of them may still be kept."""
-        self._records_most: float = _CACHED_RECORDS
         self._heads: dict[str, bytes | pa.Buffer] = {}
         """Beginnings of files that were read ahead, until the walk over them has ended."""
 
     def forget(self) -> None:
         """Read everything again: what was seen earlier may have vanished in a power cut."""
         self._records.clear()
-        self._records_most = _CACHED_RECORDS
         self._heads.clear()
         self._whole = None
 
-    def keep_whole(self, bytes_most: int = _WHOLE_KEPT_BYTES) -> None:
+    def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
         """From now on, keep small files that are read, so many bytes of them."""
         self._whole, self._whole_left = {}, bytes_most
-
-    def keep_all(self, bytes_most: int) -> None:
-        """The same, and until ``forget`` decode no file again, however many there are."""
-        self.keep_whole(bytes_most)
-        self._records_most = math.inf
 
     def take_whole(self) -> Mapping[str, bytes]:
         """Small files that were read whole since ``keep_whole``, by their paths."""
@@ -246,33 +238,29 @@ class SlotReader:
         ]
         return [*holdings, *found.strays], found.doubts()
 
-    def copies(
-        self, first: int, last: int, paths: Set[str] | None = None
-    ) -> tuple[list[Holding], list[Doubt]]:
-        """Copies with entries of a range; what was compacted meanwhile is looked for again.
+    def copy(self, path: str) -> Record | None:
+        """The record of a copy, ``None`` if it is not there or cannot be decoded."""
+        with suppress(CorruptEntryError):
+            return self._header(path)
+        return None
 
-        Args:
-            paths: no others are looked at.
-        """
-        holdings, doubts = self._copies(first, last, paths)
+    def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
+        """Copies with entries of a range; what was compacted meanwhile is looked for again."""
+        holdings, doubts = self._copies(first, last)
         for _ in range(_LOOKS - 1):
             if not any(doubt.reason == _GONE for doubt in doubts):
                 break
-            holdings, doubts = self._copies(first, last, paths)
+            holdings, doubts = self._copies(first, last)
         return holdings, doubts
 
-    def _copies(
-        self, first: int, last: int, paths: Set[str] | None
-    ) -> tuple[list[Holding], list[Doubt]]:
+    def _copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
         doubts: list[Doubt] = []
         found: list[tuple[str, tuple[int, int]]] = []
         for name in self._storage.list(self._paths.copies):
-            held, path = copy_range(name), self._paths.copy(name)
-            if held is None or (paths is not None and path not in paths):
-                continue
-            if held[0] <= last and held[1] >= first:
-                found.append((path, held))
+            held = copy_range(name)
+            if held is not None and held[0] <= last and held[1] >= first:
+                found.append((self._paths.copy(name), held))
         ahead = _Ahead(self)
         for at, (path, held) in enumerate(found):
             ahead.come_to(other for other, _ in islice(found, at, None))
@@ -325,7 +313,7 @@ class SlotReader:
             if whole is not None and len(head) <= min(_WHOLE_BYTES, self._whole_left):
                 whole[path] = bytes(head)
                 self._whole_left -= len(head)
-            if len(self._records) >= self._records_most:
+            if len(self._records) >= _CACHED_RECORDS:
                 self._records.clear()
             self._records[path] = record
         return record

@@ -322,6 +322,23 @@ def test_many_names_are_removed_by_several_threads_and_their_directories_synced_
     assert threading.get_ident() not in threads
 
 
+def test_many_names_are_removed_where_no_thread_can_be_started(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(number) for number in range(200)]
+    for path in paths:
+        (tmp_path / path).touch()
+    monkeypatch.setattr(threading.Thread, "start", _no_thread)
+
+    storage.delete(*paths)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_many_names_of_which_one_cannot_be_removed_are_an_error(
     storage: LocalStorage, tmp_path: Path
 ) -> None:

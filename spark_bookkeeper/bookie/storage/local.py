@@ -414,8 +414,11 @@ class LocalStorage(Storage):
             directories = self._unlink(targets)
         else:
             some = [targets[n::_REMOVALS_AT_ONCE] for n in range(_REMOVALS_AT_ONCE)]
-            with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as threads:
-                directories = set().union(*threads.map(self._unlink, some))
+            try:
+                with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as threads:
+                    directories = set().union(*threads.map(self._unlink, some))
+            except RuntimeError:  # no more threads
+                directories = self._unlink(targets)
         for directory in directories:
             with self._translated(directory):
                 sync_directory(directory)
