@@ -128,8 +128,8 @@ class Record:
     """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
     storage order. None for what an earlier version wrote."""
 
-    _few: tuple[Location, ...] = field(default=(), init=False, repr=False)
-    """What ``few`` has worked out last."""
+    _few: tuple[str, tuple[Location, ...]] = field(default=("", ()), init=False, repr=False)
+    """What ``few`` has worked out last, and for which path."""
 
     def __getstate__(self) -> dict[str, Any]:
         return given_of(self)
@@ -172,19 +172,19 @@ class Record:
         return bool((self.ids[1:] > self.ids[:-1]).all())
 
     def few(self, at: LedgerPaths, path: str) -> Sequence[Location]:
-        """The places of all its entries, where they are few and within the record; else none.
+        """The places of all its entries, where they are few; else none.
 
         They are worked out once: the record has the same path on every bookie.
         """
-        if not 0 < len(self.ids) <= _FEW or self.parts:
+        if not 0 < len(self.ids) <= _FEW:
             return ()
-        known = self._few
-        if not known or known[0].path != path:
-            if len(self.ids) == 1:  # as of most small files: by far quicker than by columns
+        of_path, known = self._few
+        if of_path != path:
+            if len(self.ids) == self.inline_count == 1:  # of most small files: quicker than columns
                 known = (self._only_place(path),)
             else:
                 known = tuple(self.locations(np.arange(len(self.ids)), at, path))
-            object.__setattr__(self, "_few", known)  # of any thread: they are equal
+            object.__setattr__(self, "_few", (path, known))  # of any thread: they are equal
         return known
 
     def _only_place(self, path: str) -> Location:
