@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
@@ -333,6 +334,50 @@ def test_many_names_are_removed_where_no_thread_can_be_started(
     storage.delete(*paths)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_some_threads_have_removed_is_synced_where_others_cannot_be_started(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"{'ab'[number % 8 > 0]}/{number}" for number in range(200)]
+    for directory in "ab":
+        (tmp_path / directory).mkdir()
+    for path in paths:
+        (tmp_path / path).touch()
+    synced = _synced(monkeypatch)
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            _no_thread(thread)
+        started.append(thread)
+        start(thread)
+        while any((tmp_path / "a").iterdir()):  # its share is done
+            pass
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+
+    storage.delete(*paths)
+
+    assert sorted(synced) == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "found"),
+    [(5, 9, (5, 9)), (0, 9, (0, 9)), (0, 0, None), (-1, 9, None), (2**64 - 1, 9, None)],
+)
+def test_inodes_that_nothing_limits_are_not_counted(
+    storage: LocalStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    total: int,
+    found: tuple[int, int] | None,
+) -> None:
+    usage = SimpleNamespace(f_favail=free, f_files=total)
+    monkeypatch.setattr(os, "statvfs", lambda _: usage)
+
+    assert storage.inodes() == found
 
 
 def _no_thread(_: threading.Thread) -> None:

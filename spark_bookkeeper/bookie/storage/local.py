@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor  # noqa: TID251  (within one call of a storage)
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -410,27 +411,27 @@ class LocalStorage(Storage):
     @override
     def delete(self, *paths: str) -> None:
         targets = list(map(self._at, paths))
+        directories: set[str] = set()
+        unlink = partial(self._unlink, directories)
         if len(targets) < _FILES_TOGETHER:
-            directories = self._unlink(targets)
+            unlink(targets)
         else:
             some = [targets[n::_REMOVALS_AT_ONCE] for n in range(_REMOVALS_AT_ONCE)]
             try:
                 with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as threads:
-                    directories = set().union(*threads.map(self._unlink, some))
-            except RuntimeError:  # no more threads
-                directories = self._unlink(targets)
+                    list(threads.map(unlink, some))
+            except RuntimeError:  # no more threads; those that there were have removed some
+                unlink(targets)
         for directory in directories:
             with self._translated(directory):
                 sync_directory(directory)
 
-    def _unlink(self, targets: Sequence[str]) -> set[str]:
-        """Remove files; the directories of those that were there."""
-        directories: set[str] = set()
+    def _unlink(self, directories: set[str], targets: Sequence[str]) -> None:
+        """Remove files, and note the directories of those that were there."""
         for target in targets:
             with self._translated(target), suppress(FileNotFoundError):
                 os.unlink(target)
                 directories.add(target.rpartition("/")[0])
-        return directories
 
     @override
     def delete_directory(self, path: str) -> None:
@@ -452,7 +453,9 @@ class LocalStorage(Storage):
     def inodes(self) -> tuple[int, int] | None:
         with self._reading(self._root):
             usage = os.statvfs(self._root)
-        return (usage.f_favail, usage.f_files) if usage.f_files else None
+        free, total = usage.f_favail, usage.f_files
+        # Where nothing limits them, btrfs says 0 of 0, and CephFS -1 of as many as there are.
+        return (free, total) if total > 0 and 0 <= free <= total else None
 
     @override
     def close(self) -> None:
