@@ -144,8 +144,8 @@ class BookieConfig:
     never."""
 
     compact_after_files: int = 100_000
-    """And at once when so many files have come to the bookie's file system since, of anybody. 0:
-    not for that."""
+    """And sooner, but not before a tenth of that time, when so many files have come to the bookie's
+    file system since, of anybody. 0: not for that."""
 
     compact_files_least: int = 16
     """Fewer files of a ledger are not worth it."""

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 _PATIENCE_INTERVALS = 3
 """Intervals after which a probe that has not answered counts as failed."""
 
+_EARLIEST = 0.1
+"""Room is made for many files after this share of the time between two compactions."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
@@ -135,6 +138,8 @@ class BookieAgent:
         """When the storage was seen to be well last, and what was seen."""
         self._files: int | None = None
         """On the file system, when room was made for so many, or when they were fewest since."""
+        self._many_after = 0.0
+        """Before that moment no room is made for files that have come."""
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
@@ -376,15 +381,17 @@ class BookieAgent:
 
     def _count_files(self, seen: Observation) -> None:
         """Make room at once where many files have come. That is one number of the file system, and
-        counts others' files there too; nothing is walked for it.
+        counts others' files there too, who may bring and remove as many every minute; nothing is
+        walked for it.
         """
         if seen.inodes is None:
             return
         free, total = seen.inodes
-        count, most = total - free, self._config.compact_after_files
+        count, most, now = total - free, self._config.compact_after_files, self._runtime.now()
         self._files = min(count, count if self._files is None else self._files)
-        if most and count - self._files >= most:
+        if most and count - self._files >= most and now >= self._many_after:
             self._files = count
+            self._many_after = now + self._config.compact_interval_s * _EARLIEST
             self._duties.make_room()
 
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
