@@ -211,7 +211,7 @@ class Compacted:
     size_bytes: int = 0
     """Of them."""
     is_partial: bool = False
-    """Whether ``Compaction.bytes_most`` was reached before all entries were moved."""
+    """Whether more is to be done: this was as many bytes or files as one call takes."""
     reason: str | None = None
     """Why it was left as it is, where it should not have been."""
 

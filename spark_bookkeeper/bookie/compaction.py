@@ -38,6 +38,9 @@ ROW_BYTES: Final = 8 << 20
 ROWS: Final = 16_384
 """And at most so many of them."""
 
+SLOTS: Final = 2 * ROWS
+"""Of a call, the lowest: the header of each takes some KiB of memory until its end."""
+
 _PARTS_LISTED: Final = 64
 """By one new copy; their entries all stand in its header."""
 
@@ -83,6 +86,8 @@ class _Survey:
     """Entries to be written again: for each new file, those that it will hold."""
     parts: tuple[PlacedPart, ...]
     """Parts that stay, and that a new file must list."""
+    is_partial: bool
+    """There are more slots."""
 
     @property
     def files_written(self) -> int:
@@ -111,6 +116,7 @@ class Compactor:
         self._log.look_again()
         self._log.keep_whole(FILE_BYTES)  # so that each small file is read once
         survey = self._survey()
+        read = self._log.take_whole()
         if isinstance(survey, str):
             return Compacted(reason=survey)
         if not self._is_worth_it(survey):
@@ -118,10 +124,12 @@ class Compactor:
         moved = sum(group.size_bytes for group in survey.moved)
         if self._wanted.dry_run:
             entries = sum(len(group.entries) for group in survey.moved)
-            return Compacted(survey.files_removed, survey.files_written, entries, moved)
-        read = self._log.take_whole()
+            return Compacted(
+                survey.files_removed, survey.files_written, entries, moved, survey.is_partial
+            )
         # All of it is asked for at first: what is written and replaces nothing only takes space.
-        with self._reserve.spent(min(moved, self._wanted.bytes_most + FILE_BYTES)):
+        size_bytes = min(moved, self._wanted.bytes_most + FILE_BYTES)
+        with self._reserve.spent(size_bytes, frees_inodes=True):
             # Slots that were found are below the fence, and others are left alone [compact_fence].
             has_slots = survey.slots or any(self._is_slot(h.path) for h in survey.leaving)
             if has_slots and not self._log.ends_in_fence():
@@ -138,7 +146,10 @@ class Compactor:
 
     def _survey(self) -> _Survey | str:
         """What to do, or why nothing."""
-        index = self._log.locate(0, self._wanted.last)
+        # One look. An add that lands after it may hold an entry, and is left alone.
+        numbers = sorted(self._log.slot_numbers())
+        some = numbers[:SLOTS]
+        index = self._log.locate_in(set(some), self._wanted.last)
         # A slot that is lost has nothing to be removed: what counts is where its entries are now,
         # and no file goes before all that it holds was read from files that stay. An earlier
         # compaction leaves such slots, and a fence that lands late fills them.
@@ -146,7 +157,14 @@ class Compactor:
         if damaged is not None:
             return f"{damaged.path} is damaged ({damaged.reason}); repair the ledger first"
         staying = tuple(h for h in index.holdings if is_full(h.record))
-        leaving = tuple(h for h in index.holdings if not is_full(h.record))
+        is_partial = len(numbers) > SLOTS
+        # Of copies that list parts it is not known yet whether another slot lists them too.
+        leaving = tuple(
+            h
+            for h in index.holdings
+            if not is_full(h.record)
+            and not (is_partial and h.record.parts and not self._is_slot(h.path))
+        )
         listed = {part.ref.name for part in _parts(staying)}
         parts = {
             part.ref.name: part
@@ -159,15 +177,16 @@ class Compactor:
             index=index,
             staying=staying,
             leaving=leaving,
-            slots=tuple(self._other_adds(index)),
+            slots=tuple(self._other_adds(index, some)),
             moved=tuple(self._grouped(index, wanted)),
             parts=tuple(parts.values()),
+            is_partial=is_partial,
         )
 
-    def _other_adds(self, index: EntryIndex) -> Iterator[str]:
+    def _other_adds(self, index: EntryIndex, numbers: Sequence[int]) -> Iterator[str]:
         """Slots of adds that are not in the index, as they hold nothing of the ledger."""
         known = {holding.path for holding in index.holdings}
-        for number in sorted(self._log.slot_numbers()):
+        for number in numbers:
             path = self._paths.slot(number)
             if path not in known and self._log.is_add(number):
                 yield path
@@ -195,7 +214,7 @@ class Compactor:
     def _move(self, survey: _Survey, read: Mapping[str, bytes]) -> Compacted:
         written: set[str] = set()
         moved = size_bytes = 0
-        is_partial = False
+        is_partial = survey.is_partial
         for group in survey.moved:
             if size_bytes >= self._wanted.bytes_most:
                 is_partial = True
@@ -238,7 +257,7 @@ class Compactor:
 
         leaving = [h for h in survey.leaving if can_go(h.record.ids.tolist())]
         going = dict.fromkeys(holding.path for holding in leaving)
-        remaining = [h for h in survey.leaving if h.path not in going]
+        remaining = [h for h in survey.index.holdings if h.path not in going]
         needed = {part.ref.name for part in _parts([*remaining, *kept.holdings])}
         parts = [n for n, p in small.items() if n not in needed and can_go(p.entry_ids)]
         return [*survey.slots, *going], [self._paths.part(name) for name in parts]

@@ -380,6 +380,12 @@ class LedgerLog:
         """
         return self.located(self.search(first, last))
 
+    def locate_in(self, slots: Set[int], last: int) -> EntryIndex:
+        """Where entries up to ``last`` are in these slots, or in copies. Raises what ``locate``
+        does.
+        """
+        return self.located(self._slots.search(slots, 0, last))
+
     def search(self, first: int, last: int | None = None) -> EntryIndex:
         """What ``locate`` reads; it counts once ``located`` says so."""
         end = UNBOUNDED if last is None else last

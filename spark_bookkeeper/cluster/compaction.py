@@ -120,6 +120,7 @@ class _OneBookie:
             return None
         ref = self._context.bookies.ref(self._bookie, ledger)
         removed = written = entries = size_bytes = 0
+        at_least = ""
         while not self._wish.is_stopping():
             wanted = Compaction(
                 ref,
@@ -138,6 +139,7 @@ class _OneBookie:
             entries, size_bytes = entries + done.entries, size_bytes + done.size_bytes
             self._moved_bytes += done.size_bytes
             if self._wish.dry_run:
+                at_least = "at least " if done.is_partial else ""
                 break
             self._throttle(done.size_bytes)
             # After a whole step, small files that are there are copies that others made who compact
@@ -147,7 +149,7 @@ class _OneBookie:
         if not removed:
             return None
         status = Outcome.PLANNED if self._wish.dry_run else Outcome.COMPACTED
-        how = f"{removed} files become {written}" if self._wish.dry_run else None
+        how = f"{at_least}{removed} files become {written}" if self._wish.dry_run else None
         row = self._row(ledger.ledger_id, status, how or f"{removed} files became {written}")
         return Row(
             row.ledger_id, row.action, status, row.reason, 0, last, self._bookie, None,

@@ -330,6 +330,31 @@ def test_a_writer_that_slept_meets_the_fence() -> None:
         face.add(bookie.ref, NewRecord(3, 3, 3, bookie.record(3, 3)))
 
 
+def test_an_add_that_lands_at_any_step_is_refused_or_kept() -> None:
+    """The ledger was closed while the add was on its way to this bookie, which was slow."""
+    number = landed = 0
+    while True:
+        bookie = formatted()
+        log = one_each(bookie, 4)
+        added: list[bytes] = []
+
+        def add(log: LedgerLog = log, bookie: Bookie = bookie, added: list[bytes] = added) -> None:
+            data = bookie.record(4, 4, lac=3)
+            with suppress(LedgerFencedError):
+                log.add(4, data, (4, 4))
+                added.append(data)
+
+        hook = At(number, add)
+        bookie.face(hook).compact(wish(bookie, last=4))
+        if hook.count <= number:
+            break
+        found = content(bookie.face(), bookie, 4)
+        assert found.keys() == set(range(4 + len(added))), f"added at operation {number}"
+        landed += len(added)
+        number += 1
+    assert 0 < landed < number
+
+
 def compact_all(bookie: Bookie, last: int) -> None:
     bookie.face().compact(wish(bookie, last=last))
 
@@ -498,17 +523,19 @@ def test_an_entry_that_cannot_be_read_keeps_its_files() -> None:
     assert path in files(bookie)
 
 
+@pytest.mark.parametrize(("bytes_most", "slots"), [(10, 1000), (1000, 10)])
 def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    bytes_most: int, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "ROWS", 10)
+    monkeypatch.setattr(compaction, "SLOTS", slots)
     bookie = formatted()
     one_each(bookie, 100)
     before = content(bookie.face(), bookie, 99)
     calls = []
 
     def call() -> Compacted:
-        wanted = Compaction(bookie.ref, 99, token(), files_least=2, bytes_most=10)
+        wanted = Compaction(bookie.ref, 99, token(), files_least=2, bytes_most=bytes_most)
         return bookie.face().compact(wanted)
 
     while (done := call()).removed:
@@ -516,8 +543,28 @@ def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
         assert content(bookie.face(), bookie, 99) == before
 
     assert len(calls) > 3
+    assert all(done.is_partial for done in calls[:-1])
     assert sum(done.entries for done in calls) == 100
     assert len(files(bookie)) == 11
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_part_stays_while_a_slot_that_was_not_looked_at_lists_it(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SLOTS", slots)
+    bookie = filled(encoding=ENCODINGS["typed CRC32C"])()
+    log = bookie.log()
+    before = content(bookie.face(), bookie)
+
+    while bookie.face().compact(replace(wish(bookie), files_least=1)).removed:
+        assert content(bookie.face(), bookie) == before
+        log.look_again()
+        listed = {part.ref.name for r in (*log.records(), *log.copied()) for part in r.parts}
+        there = {path.rpartition("/")[2] for path in files(bookie) if "/parts/" in path}
+        assert listed == there
+
+    assert [path.split("/")[2] for path in files(bookie)] == ["copies", "slots"]
 
 
 def test_large_parts_stay_and_are_listed_by_one_file(monkeypatch: pytest.MonkeyPatch) -> None:

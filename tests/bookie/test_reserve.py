@@ -80,6 +80,9 @@ def test_where_few_inodes_are_left_they_are_the_last_space(monkeypatch: pytest.M
     with pytest.raises(BookieReadOnlyError, match="as 5 of 1,000 inodes are free"):
         add(FileBookie(MemoryStorage(disk)), LEDGERS[0])
 
+    bookie = FileBookie(MemoryStorage(disk))
+    assert bookie.compact(Compaction(LEDGERS[0], 1, "1", files_least=2)).removed, "frees inodes"
+
 
 @pytest.mark.parametrize("adds", [part, copy, copy_of_many])
 def test_it_is_for_copies_that_end_a_ledger(
