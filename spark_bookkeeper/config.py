@@ -143,6 +143,10 @@ class BookieConfig:
     """Between two looks for closed ledgers of many small files, to make few large ones of them. 0:
     never."""
 
+    compact_after_files: int = 100_000
+    """And sooner, but not before a tenth of that time, when so many files have come to the bookie's
+    file system since, of anybody. 0: not for that."""
+
     compact_files_least: int = 16
     """Fewer files of a ledger are not worth it."""
 

@@ -425,6 +425,9 @@ class BookieStatus(Protocol):
     def total_bytes(self) -> int | None: ...
 
     @property
+    def free_inodes(self) -> int | None: ...
+
+    @property
     def seconds_since_good_probe(self) -> float | None: ...
 
     @property
@@ -440,6 +443,7 @@ class BookieMetrics(Metrics):
     )
     _free_bytes = _gauge("bookie_free_bytes", "Free space of the storage, at the last probe")
     _total_bytes = _gauge("bookie_total_bytes", "Size of the storage, at the last probe")
+    _free_inodes = _gauge("bookie_free_inodes", "Free inodes of the storage, at the last probe")
     probes = _counter(
         "bookie_probes", "Looks at the storage: its marker, its space, a file written and read"
     )
@@ -483,6 +487,7 @@ class BookieMetrics(Metrics):
         self._server_status.set_function(lambda: status.get(look().state, -1.0))
         self._free_bytes.set_function(lambda: _known(look().free_bytes))
         self._total_bytes.set_function(lambda: _known(look().total_bytes))
+        self._free_inodes.set_function(lambda: _known(look().free_inodes))
         self._since_good_probe.set_function(lambda: _known(look().seconds_since_good_probe))
         self._since_zookeeper.set_function(lambda: _known(look().seconds_since_zookeeper_answered))
 

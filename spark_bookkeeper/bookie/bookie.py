@@ -211,7 +211,7 @@ class Compacted:
     size_bytes: int = 0
     """Of them."""
     is_partial: bool = False
-    """Whether ``Compaction.bytes_most`` was reached before all entries were moved."""
+    """Whether more is to be done: this was as many bytes or files as one call takes."""
     reason: str | None = None
     """Why it was left as it is, where it should not have been."""
 
@@ -458,6 +458,9 @@ class Bookie(Protocol):
 
     def space_of(self, key: LedgerKey) -> int:
         """Bytes that a ledger takes here."""
+
+    def files_of(self, key: LedgerKey) -> int:
+        """Files that a ledger has here; none of them is looked at."""
 
     def retire(self, key: LedgerKey) -> None:
         """Take nothing of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""

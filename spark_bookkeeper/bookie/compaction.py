@@ -14,9 +14,9 @@ Source: SLOT-LOG "Compact", rule R20.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ ROW_BYTES: Final = 8 << 20
 
 ROWS: Final = 16_384
 """And at most so many of them."""
+
+SLOTS: Final = 2 * ROWS
+"""Of a call, the lowest: the header of each takes some KiB of memory until its end."""
 
 _PARTS_LISTED: Final = 64
 """By one new copy; their entries all stand in its header."""
@@ -63,6 +66,13 @@ def is_large(part: PartRef) -> bool:
     return part.size_bytes >= FILE_BYTES // 4
 
 
+class _Group(NamedTuple):
+    """Entries of one new file."""
+
+    entries: list[int]
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Survey:
     """What is to be done, from the headers of the files."""
@@ -72,10 +82,12 @@ class _Survey:
     leaving: tuple[Holding, ...]
     slots: tuple[str, ...]
     """Of adds without an entry of the ledger: explicit LACs, and what is beyond its end."""
-    moved: tuple[tuple[int, ...], ...]
+    moved: tuple[_Group, ...]
     """Entries to be written again: for each new file, those that it will hold."""
     parts: tuple[PlacedPart, ...]
     """Parts that stay, and that a new file must list."""
+    is_partial: bool
+    """There are more slots."""
 
     @property
     def files_written(self) -> int:
@@ -101,23 +113,28 @@ class Compactor:
         if self._count() < self._wanted.files_least:
             return Compacted()
         self._log.check()
+        self._log.look_again()
+        self._log.keep_whole(FILE_BYTES)  # so that each small file is read once
         survey = self._survey()
+        read = self._log.take_whole()
         if isinstance(survey, str):
             return Compacted(reason=survey)
         if not self._is_worth_it(survey):
             return Compacted()
+        moved = sum(group.size_bytes for group in survey.moved)
         if self._wanted.dry_run:
-            return self._told(survey, survey.files_removed, survey.files_written)
+            entries = sum(len(group.entries) for group in survey.moved)
+            return Compacted(
+                survey.files_removed, survey.files_written, entries, moved, survey.is_partial
+            )
         # All of it is asked for at first: what is written and replaces nothing only takes space.
-        moved = self._told(survey, 0, 0).size_bytes
-        with self._reserve.spent(min(moved, self._wanted.bytes_most + FILE_BYTES)):
-            if any(self._is_slot(holding.path) for holding in survey.leaving) or survey.slots:
-                if not self._log.ends_in_fence():
-                    self._log.fence()  # [compact_fence]
-                survey = self._survey()
-                if isinstance(survey, str):
-                    return Compacted(reason=survey)
-            return self._move(survey)
+        size_bytes = min(moved, self._wanted.bytes_most + FILE_BYTES)
+        with self._reserve.spent(size_bytes, frees_inodes=True):
+            # Slots that were found are below the fence, and others are left alone [compact_fence].
+            has_slots = survey.slots or any(self._is_slot(h.path) for h in survey.leaving)
+            if has_slots and not self._log.ends_in_fence():
+                self._log.fence()
+            return self._move(survey, read)
 
     def _count(self) -> int:
         directories = (self._paths.slots, self._paths.copies, self._paths.parts)
@@ -129,8 +146,10 @@ class Compactor:
 
     def _survey(self) -> _Survey | str:
         """What to do, or why nothing."""
-        self._log.look_again()
-        index = self._log.locate(0, self._wanted.last)
+        # One look. An add that lands after it may hold an entry, and is left alone.
+        numbers = sorted(self._log.slot_numbers())
+        some = numbers[:SLOTS]
+        index = self._log.locate_in(set(some), self._wanted.last)
         # A slot that is lost has nothing to be removed: what counts is where its entries are now,
         # and no file goes before all that it holds was read from files that stay. An earlier
         # compaction leaves such slots, and a fence that lands late fills them.
@@ -138,7 +157,14 @@ class Compactor:
         if damaged is not None:
             return f"{damaged.path} is damaged ({damaged.reason}); repair the ledger first"
         staying = tuple(h for h in index.holdings if is_full(h.record))
-        leaving = tuple(h for h in index.holdings if not is_full(h.record))
+        is_partial = len(numbers) > SLOTS
+        # Of copies that list parts it is not known yet whether another slot lists them too.
+        leaving = tuple(
+            h
+            for h in index.holdings
+            if not is_full(h.record)
+            and not (is_partial and h.record.parts and not self._is_slot(h.path))
+        )
         listed = {part.ref.name for part in _parts(staying)}
         parts = {
             part.ref.name: part
@@ -151,20 +177,22 @@ class Compactor:
             index=index,
             staying=staying,
             leaving=leaving,
-            slots=tuple(self._other_adds(index)),
+            slots=tuple(self._other_adds(index, some)),
             moved=tuple(self._grouped(index, wanted)),
             parts=tuple(parts.values()),
+            is_partial=is_partial,
         )
 
-    def _other_adds(self, index: EntryIndex) -> Iterator[str]:
+    def _other_adds(self, index: EntryIndex, numbers: Sequence[int]) -> Iterator[str]:
         """Slots of adds that are not in the index, as they hold nothing of the ledger."""
         known = {holding.path for holding in index.holdings}
-        for number in sorted(self._log.slot_numbers()):
+        for number in numbers:
             path = self._paths.slot(number)
             if path not in known and self._log.is_add(number):
                 yield path
 
-    def _grouped(self, index: EntryIndex, wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    @staticmethod
+    def _grouped(index: EntryIndex, wanted: Sequence[int]) -> Iterator[_Group]:
         group: list[int] = []
         rows = row_bytes = size_bytes = 0
         for place in index.first_places(wanted):
@@ -174,55 +202,47 @@ class Compactor:
                 size_bytes + place.size > FILE_BYTES
                 or (is_row and (rows >= ROWS or row_bytes + place.size > ROW_BYTES))
             ):
-                yield tuple(group)
+                yield _Group(group, size_bytes)
                 group, rows, row_bytes, size_bytes = [], 0, 0, 0
             group.append(place.entry_id)
             size_bytes += place.size
             rows += is_row
             row_bytes += place.size if is_row else 0
         if group:
-            yield tuple(group)
+            yield _Group(group, size_bytes)
 
-    def _move(self, survey: _Survey) -> Compacted:
+    def _move(self, survey: _Survey, read: Mapping[str, bytes]) -> Compacted:
         written: set[str] = set()
-        moved: list[int] = []
-        size_bytes = 0
-        is_partial = False
+        moved = size_bytes = 0
+        is_partial = survey.is_partial
         for group in survey.moved:
             if size_bytes >= self._wanted.bytes_most:
                 is_partial = True
                 break
-            delivery = Retrieval(self._log, group, survey.index).read()
+            delivery = Retrieval(self._log, group.entries, survey.index).read(read)
             if delivery.refused:
                 entry, reason = next(iter(delivery.refused.items()))
                 return Compacted(reason=f"entry {entry} cannot be read ({reason}); repair it first")
             entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
             written.add(self._log.write_copy(entries, token=self._wanted.token))
-            moved += group
-            size_bytes += sum(entry.size_bytes for entry in entries)
+            moved += len(group.entries)
+            size_bytes += group.size_bytes
         for at in range(0, len(survey.parts), _PARTS_LISTED):
             listed = survey.parts[at : at + _PARTS_LISTED]
             self._log.storage.sync(*(self._paths.part(part.ref.name) for part in listed))
             written.add(self._log.write_copy((), listed, token=self._wanted.token))
-        kept = self._kept(survey, written)
-        removed = self._removable(survey, kept)
-        self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile
-        self._log.storage.delete(*removed)
-        self._log.look_again()
-        return Compacted(len(removed), len(written), len(moved), size_bytes, is_partial)
-
-    def _kept(self, survey: _Survey, written: set[str]) -> EntryIndex:
-        """An index of the files that stay: the full ones, and those that this run has written."""
+        # What stays: the full files, and those that this run has written.
         stay = written | {holding.path for holding in survey.staying}
+        removed = self._removable(survey, self._log.kept_copies(stay, self._wanted.last))
+        self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile
+        for some in removed:
+            self._log.storage.delete(*some)
         self._log.look_again()
-        found = self._log.locate(0, self._wanted.last)
-        holdings = tuple(h for h in found.holdings if h.path in stay)
-        return EntryIndex(found.bookie_id, found.key, 0, self._wanted.last, holdings)
+        return Compacted(sum(map(len, removed)), len(written), moved, size_bytes, is_partial)
 
-    def _removable(self, survey: _Survey, kept: EntryIndex) -> list[str]:
+    def _removable(self, survey: _Survey, kept: EntryIndex) -> tuple[list[str], list[str]]:
         """The files that may go: every entry of theirs was read from a file that stays, and is as
-        it was written [compact_verified]. Slots come first, and parts after the records that list
-        them.
+        it was written [compact_verified]. Records, and then the parts that they list.
         """
         last = self._wanted.last
         small = {p.ref.name: p for p in _parts(survey.leaving) if not is_large(p.ref)}
@@ -236,12 +256,11 @@ class Compactor:
             return all(e > last or e in good or (e not in wanted and e in listed) for e in ids)
 
         leaving = [h for h in survey.leaving if can_go(h.record.ids.tolist())]
-        remaining = [h for h in survey.leaving if h not in leaving]
+        going = dict.fromkeys(holding.path for holding in leaving)
+        remaining = [h for h in survey.index.holdings if h.path not in going]
         needed = {part.ref.name for part in _parts([*remaining, *kept.holdings])}
         parts = [n for n, p in small.items() if n not in needed and can_go(p.entry_ids)]
-        slots = [h.path for h in leaving if self._is_slot(h.path)]
-        copies = [h.path for h in leaving if not self._is_slot(h.path)]
-        return [*sorted([*slots, *survey.slots]), *copies, *map(self._paths.part, parts)]
+        return [*survey.slots, *going], [self._paths.part(name) for name in parts]
 
     def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
         """Which of these entries are in files that stay, durably, and as they were written."""
@@ -259,13 +278,6 @@ class Compactor:
 
     def _is_slot(self, path: str) -> bool:
         return path.startswith(f"{self._paths.slots}/")
-
-    @staticmethod
-    def _told(survey: _Survey, removed: int, written: int) -> Compacted:
-        moved = [e for group in survey.moved for e in group]
-        places = survey.index.first_places(moved)
-        size_bytes = sum(place.size for place in places if place is not None)
-        return Compacted(removed, written, len(moved), size_bytes)
 
 
 def _ids(holdings: Sequence[Holding]) -> list[int]:

@@ -444,13 +444,19 @@ class FileBookie(Bookie):
 
     @override
     def space_of(self, key: LedgerKey) -> int:
+        return sum(self.storage.size(path) or 0 for path in self._files(key))
+
+    @override
+    def files_of(self, key: LedgerKey) -> int:
+        return len(self._files(key))
+
+    def _files(self, key: LedgerKey) -> list[str]:
         paths = LedgerPaths(key)
-        files = (
+        return [
             f"{directory}/{name}"
             for directory in (paths.slots, paths.parts, paths.copies)
             for name in self.storage.list(directory)
-        )
-        return sum(self.storage.size(path) or 0 for path in files)
+        ]
 
     @override
     def retire(self, key: LedgerKey) -> None:

@@ -234,8 +234,8 @@ class EntryIndex:
         One search for all: with small entries, looking up one by one is most of a scan.
         """
         if (only := self._only) is not None:
-            found = only.few(entry_ids, self._paths, self.holdings[0].path)
-            if found:
+            found = only.few(self._paths, self.holdings[0].path)
+            if found and [place.entry_id for place in found] == list(entry_ids):
                 return list(found)
         is_here, rows = self._first_rows(entry_ids)
         _, owners, positions = self._table
@@ -243,14 +243,18 @@ class EntryIndex:
         wanted = is_here.nonzero()[0]
         wanted = wanted[owners[rows[wanted]].argsort(kind="stable")]
         counts = np.bincount(owners[rows[wanted]], minlength=len(self.holdings)).tolist()
-        end = 0
+        paths, numbers, end = self._paths, wanted.tolist(), 0
         for holding, count in zip(self.holdings, counts, strict=True):
-            of_one = wanted[end : end + count]
-            end += count
             if not count:
                 continue
             record = holding.record
-            located = record.locations(positions[rows[of_one]], self._paths, holding.path)
+            if count == len(record.ids) == 1 and (few := record.few(paths, holding.path)):
+                places[numbers[end]] = few[0]
+                end += 1
+                continue
+            of_one = wanted[end : end + count]
+            end += count
+            located = record.locations(positions[rows[of_one]], paths, holding.path)
             for number, place in zip(of_one.tolist(), located, strict=True):
                 places[number] = place
         return places

@@ -9,7 +9,7 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
-from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
+from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Holding, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, lost_directory
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
@@ -31,7 +31,7 @@ from spark_bookkeeper.bookie.schema import (
     has_content_of,
     is_of_era,
 )
-from spark_bookkeeper.bookie.slots import SlotReader
+from spark_bookkeeper.bookie.slots import WHOLE_KEPT_BYTES, SlotReader
 from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
@@ -265,9 +265,9 @@ class LedgerLog:
             self.durable.add(self.paths.slot(number - 1))  # in a bucket, what is seen is durable
         return self.paths.slot(number), _fence(self.key)
 
-    def keep_whole(self) -> None:
-        """From now on small files that are read are kept for ``take_whole``."""
-        self._slots.keep_whole()
+    def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
+        """From now on small files that are read are kept for ``take_whole``, so many bytes."""
+        self._slots.keep_whole(bytes_most)
 
     def take_whole(self) -> Mapping[str, bytes]:
         """Small files that were read whole since ``usual_fence`` or ``keep_whole``, by their
@@ -357,6 +357,17 @@ class LedgerLog:
         self._slots.forget()
         self.durable.clear()
 
+    def kept_copies(self, paths: Set[str], last: int) -> EntryIndex:
+        """Where entries up to ``last`` are in these copies, as far as they are listed; read anew.
+
+        Raises what ``locate`` does.
+        """
+        self.look_again()
+        listed = map(self.paths.copy, self.storage.list(self.paths.copies))
+        records = ((path, self._slots.copy(path)) for path in listed if path in paths)
+        holdings = tuple(Holding(path, record) for path, record in records if record is not None)
+        return self.located(EntryIndex(self.bookie_id, self.key, 0, last, holdings))
+
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.
 
@@ -368,6 +379,12 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         return self.located(self.search(first, last))
+
+    def locate_in(self, slots: Set[int], last: int) -> EntryIndex:
+        """Where entries up to ``last`` are in these slots, or in copies. Raises what ``locate``
+        does.
+        """
+        return self.located(self._slots.search(slots, 0, last))
 
     def search(self, first: int, last: int | None = None) -> EntryIndex:
         """What ``locate`` reads; it counts once ``located`` says so."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import accumulate, chain, groupby, repeat
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -79,14 +79,6 @@ class RecordKind(enum.Enum):
     COPY = "COPY"
 
 
-class _Places(NamedTuple):
-    """Where all entries of a record are, in the file at a path."""
-
-    path: str
-    ids: tuple[int, ...]
-    places: tuple[Location, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Record:
     """A decoded, verified header. Columns are in storage order.
@@ -136,8 +128,8 @@ class Record:
     """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
     storage order. None for what an earlier version wrote."""
 
-    _all_places: _Places | None = field(default=None, init=False, repr=False)
-    """What ``few`` has worked out last."""
+    _few: tuple[str, tuple[Location, ...]] = field(default=("", ()), init=False, repr=False)
+    """What ``few`` has worked out last, and for which path."""
 
     def __getstate__(self) -> dict[str, Any]:
         return given_of(self)
@@ -179,19 +171,37 @@ class Record:
         """Whether its entries stand in it in their order, each once."""
         return bool((self.ids[1:] > self.ids[:-1]).all())
 
-    def few(self, entry_ids: Sequence[int], at: LedgerPaths, path: str) -> Sequence[Location]:
-        """The places of these entries, where they are all that the record has, and few; else none.
+    def few(self, at: LedgerPaths, path: str) -> Sequence[Location]:
+        """The places of all its entries, where they are few; else none.
 
         They are worked out once: the record has the same path on every bookie.
         """
-        if not 0 < len(self.ids) == len(entry_ids) <= _FEW:
+        if not 0 < len(self.ids) <= _FEW:
             return ()
-        known = self._all_places
-        if known is None or known.path != path:
-            places = tuple(self.locations(np.arange(len(self.ids)), at, path))
-            known = _Places(path, tuple(self.ids.tolist()), places)
-            object.__setattr__(self, "_all_places", known)  # of any thread: they are equal
-        return known.places if tuple(entry_ids) == known.ids else ()
+        of_path, known = self._few
+        if of_path != path:
+            if len(self.ids) == self.inline_count == 1:  # of most small files: quicker than columns
+                known = (self._only_place(path),)
+            else:
+                known = tuple(self.locations(np.arange(len(self.ids)), at, path))
+            object.__setattr__(self, "_few", (path, known))  # of any thread: they are equal
+        return known
+
+    def _only_place(self, path: str) -> Location:
+        size = int(self.sizes[0])
+        return Location(
+            self.first,
+            path,
+            self.header_bytes,
+            self.row_extent if self.row_count else size,
+            self.row_crc32c,
+            0 if self.row_count else NO_ROW,
+            size,
+            int(self.lengths[0]),
+            self.last_add_confirmed,
+            self.digests,
+            self.times[0][1] if self.times else None,
+        )
 
     def location(self, position: int, at: LedgerPaths, path: str) -> Location:
         """Where the entry at an index in the columns is; ``path`` is the record's own."""
@@ -464,7 +474,7 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
         digester = encoding.digester()
         if metadata[DIGEST_KEY] != digester.header_digest(values):
             raise ValueError("the header does not match its digest")
-    header = json.loads(values[0])
+    header = json.loads(values[0].decode())
     if header["version"] > FORMAT_VERSION:
         raise ValueError(f"format version {header['version']} is newer than this library")
     kind = RecordKind(header["kind"])

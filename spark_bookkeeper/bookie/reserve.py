@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage, usable_bytes
 from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 
 RESERVE_BYTES: Final = 64 << 20
@@ -66,13 +66,16 @@ class Reserve:
         """Bytes of each put that has begun. Whoever put takes it out when the put has ended,
         however it did: its bytes are seen from then on."""
 
-    def spend(self, put: object, size_bytes: int, *, is_new: bool = True) -> None:
+    def spend(
+        self, put: object, size_bytes: int, *, is_new: bool = True, frees_inodes: bool = False
+    ) -> None:
         """Called before data is put.
 
         Args:
             put: its key in ``under_way``, another one for each put. The caller's, who has to take
                 it out also where an interrupt comes before this returns.
             is_new: ``False`` for what may have been put before, which is never refused.
+            frees_inodes: more than it takes, so it may take of the last ones.
 
         Raises:
             BookieReadOnlyError: it would take of the last space. Nothing was written.
@@ -82,42 +85,48 @@ class Reserve:
             self._unseen_bytes -= size_bytes
             if self._unseen_bytes < 0:
                 try:
-                    self._look(size_bytes)
+                    self._look(size_bytes, frees_inodes=frees_inodes)
                 except BaseException:
                     del self.under_way[put]
                     raise
 
     @contextmanager
-    def spent(self, size_bytes: int, *, is_new: bool = True) -> Iterator[None]:
+    def spent(
+        self, size_bytes: int, *, is_new: bool = True, frees_inodes: bool = False
+    ) -> Iterator[None]:
         """The time of a put of data; the rest is as in ``spend``."""
         put = object()
         try:
-            self.spend(put, size_bytes, is_new=is_new)
+            self.spend(put, size_bytes, is_new=is_new, frees_inodes=frees_inodes)
             yield
         finally:
             self.under_way.pop(put, None)
 
-    def _look(self, size_bytes: int) -> None:
+    def _look(self, size_bytes: int, *, frees_inodes: bool) -> None:
         # Counted before the look: what ends in between is then counted twice, and never not at all.
         own = sum(self.under_way.copy().values())
         try:
             space = self._storage.space()
+            inodes = None if frees_inodes else self._storage.inodes()
         except BookieUnavailableError:  # not known; whether anything can be put, the put finds out
             self._unseen_bytes = UNSEEN_BYTES
             return
         if space is None:  # storage without an end
             self._unseen_bytes = float("inf")
             return
-        free_bytes, total_bytes = space
+        free_bytes, total_bytes = usable_bytes(space, inodes), space[1]
         kept = reserve_bytes(total_bytes)
         room = max(own, min(PROCESSES * own, together_bytes(total_bytes)))
         left = free_bytes - kept - room
         if left < 0:
+            of_inodes = f", as {inodes[0]:,} of {inodes[1]:,} inodes are free" if inodes else ""
             raise BookieReadOnlyError(
-                f"full: bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}. "
+                f"full: bookie {self._bookie_id} has {free_bytes:,} bytes left of {total_bytes:,}"
+                f"{of_inodes if free_bytes < space[0] else ''}. "
                 f"The last {kept:,} are for fences and recovery, {own - size_bytes:,} are being "
                 f"put by this process, and others may be putting {room - own:,}; {size_bytes:,} "
                 "were not written there",
                 bookie_id=self._bookie_id,
             )
-        self._unseen_bytes = UNSEEN_BYTES if left > NEAR_BYTES else 0
+        is_much = left > NEAR_BYTES and not frees_inodes  # of inodes nothing was seen then
+        self._unseen_bytes = UNSEEN_BYTES if is_much else 0

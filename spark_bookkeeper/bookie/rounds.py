@@ -235,6 +235,10 @@ class Rounds(Storage):
         return self.inner.space()
 
     @override
+    def inodes(self) -> tuple[int, int] | None:
+        return self.inner.inodes()
+
+    @override
     def close(self) -> None:
         self.inner.close()
 

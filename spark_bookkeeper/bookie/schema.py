@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 
 MARKER_PATH: Final = "BOOKIE"
@@ -49,18 +50,18 @@ COPY_DIGITS: Final = 16
 _COPY_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]+)(?:-[0-9]+)?\.arrow")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerPaths:
     """Where a bookie keeps what it has of one ledger."""
 
     key: LedgerKey
 
-    @property
+    @lazy
     def directory(self) -> str:
         """``ledgers/<ledger id>-<nonce>``."""
         return f"{LEDGERS}/{self.key}"
 
-    @property
+    @lazy
     def slots(self) -> str:
         """Directory of the slots."""
         return f"{self.directory}/slots"

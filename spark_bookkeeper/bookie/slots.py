@@ -40,8 +40,8 @@ _CACHED_RECORDS: Final = 256
 _WHOLE_BYTES: Final = 16 << 10
 """Files of this size or less are kept whole, where somebody will want them."""
 
-_WHOLE_KEPT: Final = 4
-"""At most so many of them are kept for one ledger."""
+WHOLE_KEPT_BYTES: Final = 64 << 10
+"""At most so much of them is kept for one ledger, where nobody wants more."""
 
 _GONE: Final = "it is gone"
 
@@ -62,6 +62,8 @@ class SlotReader:
         self._records: dict[str, Record] = {}  # present records never change (R1)
         self._whole: dict[str, bytes] | None = None
         """Small files of which all was read with the header, where somebody will want it."""
+        self._whole_left = 0
+        """So many bytes of them may still be kept."""
         self._heads: dict[str, bytes | pa.Buffer] = {}
         """Beginnings of files that were read ahead, until the walk over them has ended."""
 
@@ -71,9 +73,9 @@ class SlotReader:
         self._heads.clear()
         self._whole = None
 
-    def keep_whole(self) -> None:
-        """From now on, keep small files that are read."""
-        self._whole = {}
+    def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
+        """From now on, keep small files that are read, so many bytes of them."""
+        self._whole, self._whole_left = {}, bytes_most
 
     def take_whole(self) -> Mapping[str, bytes]:
         """Small files that were read whole since ``keep_whole``, by their paths."""
@@ -236,6 +238,12 @@ class SlotReader:
         ]
         return [*holdings, *found.strays], found.doubts()
 
+    def copy(self, path: str) -> Record | None:
+        """The record of a copy, ``None`` if it is not there or cannot be decoded."""
+        with suppress(CorruptEntryError):
+            return self._header(path)
+        return None
+
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         """Copies with entries of a range; what was compacted meanwhile is looked for again."""
         holdings, doubts = self._copies(first, last)
@@ -302,8 +310,9 @@ class SlotReader:
                 return None
             record = decode(head, self._key, self._encoding, bookie_id=self._bookie_id, path=path)
             whole = self._whole
-            if whole is not None and len(head) <= _WHOLE_BYTES and len(whole) < _WHOLE_KEPT:
+            if whole is not None and len(head) <= min(_WHOLE_BYTES, self._whole_left):
                 whole[path] = bytes(head)
+                self._whole_left -= len(head)
             if len(self._records) >= _CACHED_RECORDS:
                 self._records.clear()
             self._records[path] = record

@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 _PATIENCE_INTERVALS = 3
 """Intervals after which a probe that has not answered counts as failed."""
 
+_EARLIEST = 0.1
+"""Room is made for many files after this share of the time between two compactions."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
@@ -72,6 +75,7 @@ class AgentStatus:
     """Why the metadata store did not answer when it was asked last; ``None``: it did."""
     clock_ahead_s: int = 0
     """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
+    free_inodes: int | None = None
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -143,6 +147,10 @@ class BookieAgent:
         self._silence: str | None = None
         self._clock = ClusterClock()
         self._clock_ahead_s = 0
+        self._files: int | None = None
+        """On the file system, when room was made for so many, or when they were fewest since."""
+        self._many_after = 0.0
+        """Before that moment no room is made for files that have come."""
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
@@ -171,6 +179,7 @@ class BookieAgent:
             seconds_since_zookeeper_answered=self._since(self._answered),
             zookeeper_problem=self._silence,
             clock_ahead_s=self._clock_ahead_s,
+            free_inodes=self._good[1].inodes[0] if self._good and self._good[1].inodes else None,
             duties=self._duties.status(),
         )
 
@@ -393,8 +402,24 @@ class BookieAgent:
         self._is_well = seen.problem is None
         if self._is_well:
             self._good = self._runtime.now(), seen
+            self._count_files(seen)
         else:
             self.metrics.failed_probes.inc()
+
+    def _count_files(self, seen: Observation) -> None:
+        """Make room at once where many files have come. That is one number of the file system, and
+        counts others' files there too, who may bring and remove as many every minute; nothing is
+        walked for it.
+        """
+        if seen.inodes is None:
+            return
+        free, total = seen.inodes
+        count, most, now = total - free, self._config.compact_after_files, self._runtime.now()
+        self._files = min(count, count if self._files is None else self._files)
+        if most and count - self._files >= most and now >= self._many_after:
+            self._files = count
+            self._many_after = now + self._config.compact_interval_s * _EARLIEST
+            self._duties.make_room()
 
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
         if isinstance(action, Register):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from spark_bookkeeper.bookie.bookie import Bookie, Compaction
@@ -86,6 +87,7 @@ class _OneBookie:
         self._progress = progress
         self._throttle = Throttle(context.runtime, wish.bytes_per_second)
         self._face: Bookie = context.bookies.bookie(bookie)
+        self._door = context.bookies.door(bookie)
         self._moved_bytes = 0
 
     def run(self, ledger_ids: Sequence[LedgerId] | None) -> Iterator[Row]:
@@ -120,23 +122,26 @@ class _OneBookie:
             return None
         ref = self._context.bookies.ref(self._bookie, ledger)
         removed = written = entries = size_bytes = 0
+        at_least = ""
         while not self._wish.is_stopping():
-            done = self._face.compact(
-                Compaction(
-                    ref,
-                    last,
-                    self._context.runtime.token(),
-                    self._wish.files_least,
-                    bytes_most=_STEP_BYTES,
-                    dry_run=self._wish.dry_run,
-                )
+            wanted = Compaction(
+                ref,
+                last,
+                self._context.runtime.token(),
+                self._wish.files_least,
+                bytes_most=_STEP_BYTES,
+                dry_run=self._wish.dry_run,
             )
+            # As one call: its many steps are watched, and none takes a thread of its own.
+            compact = partial(self._face.compact, wanted)
+            done = self._door.ask(f"compacting {ledger.ledger_id}", compact)
             if done.reason is not None:
                 return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
             removed, written = removed + done.removed, written + done.written
             entries, size_bytes = entries + done.entries, size_bytes + done.size_bytes
             self._moved_bytes += done.size_bytes
             if self._wish.dry_run:
+                at_least = "at least " if done.is_partial else ""
                 break
             self._throttle(done.size_bytes)
             # After a whole step, small files that are there are copies that others made who compact
@@ -146,7 +151,7 @@ class _OneBookie:
         if not removed:
             return None
         status = Outcome.PLANNED if self._wish.dry_run else Outcome.COMPACTED
-        how = f"{removed} files become {written}" if self._wish.dry_run else None
+        how = f"{at_least}{removed} files become {written}" if self._wish.dry_run else None
         row = self._row(ledger.ledger_id, status, how or f"{removed} files became {written}")
         return Row(
             row.ledger_id, row.action, status, row.reason, 0, last, self._bookie, None,

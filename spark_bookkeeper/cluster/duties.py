@@ -50,7 +50,7 @@ class Duty:
     """From the end of a step to the beginning of the next."""
     step: Callable[[Turn], None]
     makes_room: bool = False
-    """Its next turn is taken at once where space becomes short."""
+    """Its next turn is taken at once where space becomes short, or many files have come."""
 
     def __post_init__(self) -> None:
         if self.interval_ms < 1:

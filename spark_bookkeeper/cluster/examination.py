@@ -17,6 +17,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.absent import absent_bookie
 from spark_bookkeeper.cluster.at_work import AutorecoverySeen
+from spark_bookkeeper.cluster.crowded import crowded_ledgers
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.cluster.endangered import (
     LedgersSeen,
@@ -97,6 +98,7 @@ def cluster_diagnoses(
     yield from unreadable(ledgers, context.store.registers)
     if not metadata_only:
         yield open_ledgers(context, ledgers)
+        yield from crowded_ledgers(context, ledgers)
         yield from table_diagnoses(context, ledgers.readable)
     lost = set(known) - alive.keys()
     yield _autorecovery(autorecovery, ledgers, lost, alive)

@@ -21,13 +21,14 @@ Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two ma
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
+from spark_bookkeeper.bookie.storage.storage import Storage, unavailable, usable_bytes
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
@@ -56,6 +57,8 @@ class Observation:
     """A write was refused for lack of space."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    inodes: tuple[int, int] | None = None
+    """Free, and all."""
     lacks_cookie: bool = False
     """The cluster has forgotten the bookie. What it has can be read; once stopped it could not be
     started, so it takes nothing new."""
@@ -82,6 +85,9 @@ class Published:
     """Space is short."""
     seen: Observation
 
+    lacks_inodes: bool = False
+    """It is not the bytes that are short."""
+
     @property
     def is_readonly(self) -> bool:
         """Whether the bookie takes nothing new."""
@@ -101,7 +107,8 @@ class Published:
         if self.seen.lacks_cookie:
             causes[NO_COOKIE] = "its cookie was deleted"
         if self.is_short:
-            causes[SHORT_OF_SPACE] = "space is short"
+            what = "inodes are" if self.lacks_inodes else "space is"
+            causes[SHORT_OF_SPACE] = f"{what} short"
         if self.seen.is_full:
             causes[FULL] = "its disk is full"
         if self.seen.write_error is not None:
@@ -143,7 +150,11 @@ def decide(
     """What to tell the cluster, from what it was told and what is seen now."""
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
-    state = Published(_is_short(published, seen, config), seen)
+    is_short = _is_short(published, seen, config)
+    lacks_inodes = is_short and (
+        _left(seen) < config.writable_above_free_bytes <= (seen.free_bytes or 0)
+    )
+    state = Published(is_short, seen, lacks_inodes)
     if (
         published is None
         or published.readonly_reason != state.readonly_reason
@@ -157,11 +168,15 @@ def _is_short(published: Published | None, seen: Observation, config: BookieConf
     """Between the two marks a bookie stays what it is, and a new one is writable."""
     if seen.is_full:
         return True
-    if seen.free_bytes is None:
-        return False
-    if published is not None and published.is_short:
-        return seen.free_bytes < config.writable_above_free_bytes
-    return seen.free_bytes < config.readonly_below_free_bytes
+    was_short = published is not None and published.is_short
+    mark = config.writable_above_free_bytes if was_short else config.readonly_below_free_bytes
+    return _left(seen) < mark
+
+
+def _left(seen: Observation) -> float:
+    if seen.free_bytes is None or seen.total_bytes is None:
+        return math.inf
+    return usable_bytes((seen.free_bytes, seen.total_bytes), seen.inodes)
 
 
 def _is_news(before: Observation, seen: Observation) -> bool:
@@ -202,9 +217,10 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
             if read_marker(storage) != expected:  # whether it still can be read
                 return Observation(write_error)
         free_bytes, total_bytes = storage.space() or (None, None)
+        inodes = storage.inodes()
     except BookKeeperError as error:
         return Observation(error.message)
-    return Observation(None, is_full, free_bytes, total_bytes, write_error=write_error)
+    return Observation(None, is_full, free_bytes, total_bytes, inodes, write_error=write_error)
 
 
 class _WriteError(Exception):

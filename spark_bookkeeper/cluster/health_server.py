@@ -126,6 +126,7 @@ def health(agent: Watched) -> dict[str, Any]:
         "clock_ahead_seconds": status.clock_ahead_s,
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
+        "free_inodes": status.free_inodes,
         "duties": [asdict(duty) for duty in status.duties],
     }
 

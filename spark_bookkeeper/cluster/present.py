@@ -6,6 +6,7 @@ import shlex
 
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
+from spark_bookkeeper.bookie.storage.storage import usable_bytes
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.health import BY_HAND, FULL, NOT_WRITTEN, SHORT_OF_SPACE
@@ -89,7 +90,7 @@ def _storage(
                 "the agent was started on the partition of another cluster: stop it",
             )
         probe(storage, ThreadRuntime().token)
-        space = storage.space()
+        space, inodes = storage.space(), storage.inodes()
     except BookieFullError as error:
         return Diagnosis(
             check,
@@ -111,10 +112,12 @@ def _storage(
     if space is None:
         return Diagnosis(check, "ok", facts)
     facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
+    if inodes is not None:
+        facts += f", and {inodes[0]:,} of {inodes[1]:,} inodes"
     readonly_below = live.told(READONLY_BELOW)
     if readonly_below is None:  # an agent of an earlier version
         readonly_below = BookieConfig.readonly_below_free_bytes
-    if live.is_readonly or space[0] < 2 * readonly_below:
+    if live.is_readonly or usable_bytes(space, inodes) < 2 * readonly_below:
         return Diagnosis(check, "warning", facts, _make_writable(live))
     return Diagnosis(check, "ok", facts)
 
@@ -145,7 +148,8 @@ def _make_writable(live: Registration, *, is_full: bool = False) -> str:
     if is_full or SHORT_OF_SPACE in live.readonly_causes or not live.is_readonly:
         remedies.append(
             "make room: delete ledgers and collect what is left of them (spark-bookkeeper bookie "
-            f"gc {live.bookie_id}), or add a disk or a bookie"
+            f"gc {live.bookie_id}), compact small files (the same with compact), or add a disk or "
+            "a bookie"
         )
     if not remedies:
         remedies.append("look at its disk and at the log of its agent, which tries it again")

@@ -37,7 +37,7 @@ def upkeep_duties(
         ("scrub", min(config.scrub_interval_s * 1000, _SCRUB_LOOKS_MS), upkeep.scrub),
     )
     return [
-        Duty(name, interval_ms, step, makes_room=name == "collect")
+        Duty(name, interval_ms, step, makes_room=name in ("collect", "compact"))
         for name, interval_ms, step in wanted
         if interval_ms
     ]

@@ -44,6 +44,8 @@ class LogOptions:
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
     roll_bytes: int | None = None
     """The writer goes on in a new ledger when the old one has so many bytes."""
+    roll_entries: int | None = None
+    """Or so many entries."""
     roll_seconds: int | None = None
     """And when it has written the old one for so long. Looked at with each append."""
     retain_seconds: int | None = None
@@ -53,7 +55,7 @@ class LogOptions:
     """Named followers; what one of them has still to read is not truncated for its age."""
 
     def __post_init__(self) -> None:
-        for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
+        for name in ("roll_bytes", "roll_entries", "roll_seconds", "retain_seconds"):
             value = getattr(self, name)
             if value is not None and whole_number(name, value, 1) > LIMIT_MAX:
                 raise InvalidArgumentError(f"{name} is above 2**63-1; None sets no limit")
@@ -86,6 +88,7 @@ class LogOptions:
             "compression": self.compression,
             "entry_target_bytes": self.entry_target_bytes,
             "roll_bytes": self.roll_bytes,
+            "roll_entries": self.roll_entries,
             "roll_seconds": self.roll_seconds,
             "retain_seconds": self.retain_seconds,
             "retain_for": list(self.retain_for),
@@ -107,6 +110,7 @@ class LogOptions:
                 compression=None if values["compression"] is None else str(values["compression"]),
                 entry_target_bytes=whole_number("entry_target_bytes", values["entry_target_bytes"]),
                 roll_bytes=_limit(values, "roll_bytes"),
+                roll_entries=_limit(values, "roll_entries"),
                 roll_seconds=_limit(values, "roll_seconds"),
                 retain_seconds=_limit(values, "retain_seconds"),
                 retain_for=_names(values, "retain_for"),

@@ -338,12 +338,15 @@ class LogWriter(PublicNames):
 
     def _roll_when_due(self) -> None:
         """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
-        most_bytes, most_seconds = self._options.roll_bytes, self._options.written_seconds
+        options, ledger = self._options, self._ledger
+        most_bytes, most_entries = options.roll_bytes, options.roll_entries
+        most_seconds = options.written_seconds
         now = self._context.runtime.now()
-        is_large = most_bytes is not None and self._ledger.length_bytes >= most_bytes
+        is_large = most_bytes is not None and ledger.length_bytes >= most_bytes
+        is_long = most_entries is not None and ledger.last_add_confirmed + 1 >= most_entries
         is_old = most_seconds is not None and now - self._began >= most_seconds
         is_time = now >= self._roll_not_before
-        if (is_large or is_old) and is_time and not self._is_rolling_due:
+        if (is_large or is_long or is_old) and is_time and not self._is_rolling_due:
             self._is_rolling_due = True
             self._context.runtime.spawn(f"roll-{self.name}", self._roll_beside)
 

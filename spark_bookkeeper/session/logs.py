@@ -34,6 +34,7 @@ def create_log(
     compression: str | None = None,
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
     roll_bytes: int | None = None,
+    roll_entries: int | None = None,
     roll_seconds: int | None = None,
     retain_seconds: int | None = None,
     retain_for: Sequence[str] = (),
@@ -41,8 +42,10 @@ def create_log(
     """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
 
     Args:
-        roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
-            many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
+        roll_bytes, roll_entries, roll_seconds: its writer goes on in a new ledger when the old
+            one has so many bytes or entries, or was written for so long; ``None`` leaves that to
+            ``roll()``. A ledger is compacted once it is closed: a log to which many small
+            appends are made, each waited for, had better have ``roll_entries=100_000``.
         retain_seconds: ledgers whose last entry is older are truncated, when a ledger is added and
             when a writer closes. None is written for longer, so that an entry goes in twice the
             time at the latest, while there are appends.
@@ -61,6 +64,7 @@ def create_log(
         compression,
         entry_target_bytes,
         roll_bytes,
+        roll_entries,
         roll_seconds,
         retain_seconds,
         tuple(list_of("retain_for", retain_for)),

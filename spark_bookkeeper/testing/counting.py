@@ -180,6 +180,11 @@ class CountingStorage(Storage):
         return self.inner.space()
 
     @override
+    def inodes(self) -> tuple[int, int] | None:
+        self._note("inodes", "")
+        return self.inner.inodes()
+
+    @override
     def close(self) -> None:
         self.inner.close()
 

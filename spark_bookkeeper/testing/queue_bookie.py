@@ -277,6 +277,10 @@ class QueueBookie(Bookie):
         return int(self.ask("space_of", key))
 
     @override
+    def files_of(self, key: LedgerKey) -> int:
+        return int(self.ask("files_of", key))
+
+    @override
     def retire(self, key: LedgerKey) -> None:
         self.ask("retire", key)
 

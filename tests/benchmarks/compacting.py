@@ -1,9 +1,11 @@
-"""C1: what a closed ledger of many small files costs to read, before and after compaction."""
+"""C1: what a closed ledger of many small files costs to read, before and after compaction, and what
+compaction costs beside writing it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -15,6 +17,7 @@ from tests.benchmarks.measure import RAW, Against, Line, at_least
 from tests.benchmarks.raw import noise
 
 BEFORE = "the same, not compacted"
+WRITER = "the writer of it, who waits for each append"
 
 
 def reading(lab: Lab) -> Iterator[Line]:
@@ -57,6 +60,24 @@ def reading(lab: Lab) -> Iterator[Line]:
             stream.read_all()
         return size / (time.perf_counter() - started) / MB
 
+    bookies = lab.bk.bookies_arrow().column("bookie_id").to_pylist()
+
+    def compaction(bookie_ids: Sequence[str]) -> Callable[[], float]:
+        def compact() -> float:
+            ledger_id = _written(lab, appends)
+            started = time.perf_counter()
+            report = lab.bk.compact([ledger_id], bookie_ids=bookie_ids)
+            seconds = time.perf_counter() - started
+            assert report.is_complete, report
+            return appends / seconds
+
+        return compact
+
+    def writing() -> float:
+        started = time.perf_counter()
+        _written(lab, appends)
+        return appends / (time.perf_counter() - started)
+
     sizes = (
         f"{appends:,} appends of {SMALL} B, one after the other: {files[0]:,} files on the "
         f"bookies, {files[1]:,} compacted"
@@ -83,6 +104,19 @@ def reading(lab: Lab) -> Iterator[Line]:
         rounds=lab.sizes.rounds,
         warm_up=2,  # Spark's first jobs are several times slower
     )
+    for whose, bookie_ids, target in (
+        ("of one bookie, as its agent does it", bookies[:1], 10),
+        ("of all bookies by one process", bookies, 3),
+    ):
+        yield Line(
+            "C1",
+            f"compaction against the waited writer, {whose}",
+            "entries/s",
+            sizes,
+            compaction(bookie_ids),
+            [Against(WRITER, writing, at_least(target))],
+            rounds=lab.sizes.rounds,
+        )
 
 
 def _written(lab: Lab, appends: int) -> LedgerId:

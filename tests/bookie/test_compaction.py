@@ -290,6 +290,33 @@ def test_reading_opens_few_files_afterwards() -> None:
     assert len(counted.calls) <= 10
 
 
+def test_every_small_file_is_read_once() -> None:
+    bookie = formatted()
+    one_each(bookie, 400)
+    counted = CountingStorage(MemoryStorage(bookie.disk))
+
+    FileBookie(counted).compact(wish(bookie, last=399))
+
+    slots = [path for operation, path in counted.calls if operation == "read_range"]
+    slots = [path for path in slots if path.startswith(f"{bookie.paths.slots}/")]
+    assert len(slots) <= 400 + 2  # of the end, what the fence stands on
+    assert len(counted.calls) <= 400 + 400 + 40
+
+
+def test_records_go_before_the_parts_that_they_list() -> None:
+    bookie = filled()()
+    removed: list[str] = []
+
+    def note(operation: str, path: str, moment: Moment) -> None:
+        if operation == "delete" and moment == "before":
+            removed.append(path.split("/")[2])
+
+    compact(bookie, note)
+
+    assert "parts" in removed
+    assert removed == sorted(removed, key=lambda kind: kind == "parts")
+
+
 def test_a_writer_that_slept_meets_the_fence() -> None:
     bookie = formatted()
     log = one_each(bookie, 3)
@@ -301,6 +328,31 @@ def test_a_writer_that_slept_meets_the_fence() -> None:
     face = bookie.face()
     with pytest.raises(LedgerFencedError):
         face.add(bookie.ref, NewRecord(3, 3, 3, bookie.record(3, 3)))
+
+
+def test_an_add_that_lands_at_any_step_is_refused_or_kept() -> None:
+    """The ledger was closed while the add was on its way to this bookie, which was slow."""
+    number = landed = 0
+    while True:
+        bookie = formatted()
+        log = one_each(bookie, 4)
+        added: list[bytes] = []
+
+        def add(log: LedgerLog = log, bookie: Bookie = bookie, added: list[bytes] = added) -> None:
+            data = bookie.record(4, 4, lac=3)
+            with suppress(LedgerFencedError):
+                log.add(4, data, (4, 4))
+                added.append(data)
+
+        hook = At(number, add)
+        bookie.face(hook).compact(wish(bookie, last=4))
+        if hook.count <= number:
+            break
+        found = content(bookie.face(), bookie, 4)
+        assert found.keys() == set(range(4 + len(added))), f"added at operation {number}"
+        landed += len(added)
+        number += 1
+    assert 0 < landed < number
 
 
 def compact_all(bookie: Bookie, last: int) -> None:
@@ -471,17 +523,19 @@ def test_an_entry_that_cannot_be_read_keeps_its_files() -> None:
     assert path in files(bookie)
 
 
+@pytest.mark.parametrize(("bytes_most", "slots"), [(10, 1000), (1000, 10)])
 def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    bytes_most: int, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "ROWS", 10)
+    monkeypatch.setattr(compaction, "SLOTS", slots)
     bookie = formatted()
     one_each(bookie, 100)
     before = content(bookie.face(), bookie, 99)
     calls = []
 
     def call() -> Compacted:
-        wanted = Compaction(bookie.ref, 99, token(), files_least=2, bytes_most=10)
+        wanted = Compaction(bookie.ref, 99, token(), files_least=2, bytes_most=bytes_most)
         return bookie.face().compact(wanted)
 
     while (done := call()).removed:
@@ -489,8 +543,28 @@ def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
         assert content(bookie.face(), bookie, 99) == before
 
     assert len(calls) > 3
+    assert all(done.is_partial for done in calls[:-1])
     assert sum(done.entries for done in calls) == 100
     assert len(files(bookie)) == 11
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_part_stays_while_a_slot_that_was_not_looked_at_lists_it(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SLOTS", slots)
+    bookie = filled(encoding=ENCODINGS["typed CRC32C"])()
+    log = bookie.log()
+    before = content(bookie.face(), bookie)
+
+    while bookie.face().compact(replace(wish(bookie), files_least=1)).removed:
+        assert content(bookie.face(), bookie) == before
+        log.look_again()
+        listed = {part.ref.name for r in (*log.records(), *log.copied()) for part in r.parts}
+        there = {path.rpartition("/")[2] for path in files(bookie) if "/parts/" in path}
+        assert listed == there
+
+    assert [path.split("/")[2] for path in files(bookie)] == ["copies", "slots"]
 
 
 def test_large_parts_stay_and_are_listed_by_one_file(monkeypatch: pytest.MonkeyPatch) -> None:

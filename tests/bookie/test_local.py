@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
@@ -296,6 +297,111 @@ def test_r9_a_deleted_name_stays_deleted(
     storage.delete("a")
 
     assert synced == [str(tmp_path)]
+
+
+def test_many_names_are_removed_by_several_threads_and_their_directories_synced_once(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"{directory}/{number}" for directory in "ab" for number in range(200)]
+    for directory in "ab":
+        (tmp_path / directory).mkdir()
+    for path in paths[1:]:
+        (tmp_path / path).write_bytes(b"x")
+    synced = _synced(monkeypatch)
+    unlink, threads = os.unlink, set()
+
+    def noted(path: str) -> None:
+        threads.add(threading.get_ident())
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", noted)
+
+    storage.delete(*paths)
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(synced) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert threading.get_ident() not in threads
+
+
+def test_many_names_are_removed_where_no_thread_can_be_started(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(number) for number in range(200)]
+    for path in paths:
+        (tmp_path / path).touch()
+    monkeypatch.setattr(threading.Thread, "start", _no_thread)
+
+    storage.delete(*paths)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_some_threads_have_removed_is_synced_where_others_cannot_be_started(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"{'ab'[number % 8 > 0]}/{number}" for number in range(200)]
+    for directory in "ab":
+        (tmp_path / directory).mkdir()
+    for path in paths:
+        (tmp_path / path).touch()
+    synced = _synced(monkeypatch)
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            _no_thread(thread)
+        started.append(thread)
+        start(thread)
+        while any((tmp_path / "a").iterdir()):  # its share is done
+            pass
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+
+    storage.delete(*paths)
+
+    assert sorted(synced) == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "found"),
+    [(5, 9, (5, 9)), (0, 9, (0, 9)), (0, 0, None), (-1, 9, None), (2**64 - 1, 9, None)],
+)
+def test_inodes_that_nothing_limits_are_not_counted(
+    storage: LocalStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    total: int,
+    found: tuple[int, int] | None,
+) -> None:
+    usage = SimpleNamespace(f_favail=free, f_files=total)
+    monkeypatch.setattr(os, "statvfs", lambda _: usage)
+
+    assert storage.inodes() == found
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_many_names_of_which_one_cannot_be_removed_are_an_error(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    paths = [str(number) for number in range(200)]
+    (tmp_path / paths[77]).mkdir()
+
+    with pytest.raises(BookieUnavailableError, match="directory"):
+        storage.delete(*paths)
+
+
+def test_a_disk_without_inodes_is_full_and_says_so(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "inodes", lambda _: (0, 1_000))
+    monkeypatch.setattr(os, "write", _fail_with(errno.ENOSPC))
+
+    with pytest.raises(BookieFullError, match="no inode is free"):
+        storage.put_if_absent("a", b"x")
 
 
 def test_a_full_disk_leaves_nothing_behind(

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from spark_bookkeeper.bookie.framing import header_message
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
 from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import Bookie, every_place
@@ -263,3 +265,19 @@ def test_an_encoding_travels() -> None:
     assert pickle.loads(pickle.dumps(encoding)) == encoding
     with pytest.raises(InvalidArgumentError, match="gzip"):
         LedgerEncoding(compression="gzip")
+
+
+@pytest.mark.parametrize("is_payload", [True, False])
+@pytest.mark.parametrize("time_ms", [None, 7])
+def test_the_place_of_an_only_entry_is_what_columns_say(
+    is_payload: bool, time_ms: int | None
+) -> None:
+    batch = pa.record_batch([pa.array([b"abc"])], schema=PAYLOAD_SCHEMA)
+    entry = NewEntry(5, 30, b"abc" if is_payload else batch)
+    record = decode(encode_add(KEY, PLAIN, "w", 3, 4, [entry], appended_at_ms=time_ms), KEY, PLAIN)
+    paths = LedgerPaths(KEY)
+
+    (place,) = record.few(paths, "p")
+
+    assert [place] == list(record.locations(np.array([0]), paths, "p"))
+    assert [each.path for each in record.few(paths, "q")] == ["q"]

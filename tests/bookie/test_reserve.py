@@ -72,6 +72,18 @@ def test_the_last_space_is_not_for_data(adds: Callable[[FileBookie, LedgerRef], 
     adds(FileBookie(MemoryStorage(disk)), LEDGERS[0])
 
 
+def test_where_few_inodes_are_left_they_are_the_last_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = full()
+    disk.free_bytes = TOTAL // 2
+    monkeypatch.setattr(MemoryStorage, "inodes", lambda _: (5, 1_000))
+
+    with pytest.raises(BookieReadOnlyError, match="as 5 of 1,000 inodes are free"):
+        add(FileBookie(MemoryStorage(disk)), LEDGERS[0])
+
+    bookie = FileBookie(MemoryStorage(disk))
+    assert bookie.compact(Compaction(LEDGERS[0], 1, "1", files_least=2)).removed, "frees inodes"
+
+
 @pytest.mark.parametrize("adds", [part, copy, copy_of_many])
 def test_it_is_for_copies_that_end_a_ledger(
     adds: Callable[[FileBookie, LedgerRef], None],

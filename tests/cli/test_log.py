@@ -125,7 +125,7 @@ def test_an_append_says_where_it_came_to(
     call("log", "create", "cut-off")
     (tmp_path / "empty").touch()
     assert "nothing was appended" in call("log", "append", "cut-off", tmp_path / "empty").out
-    call("log", "create", "rolling", "--roll-bytes", 1)
+    call("log", "create", "rolling", "--roll-bytes", 1, "--roll-entries", 10)
     last = call("log", "append", "rolling", numbers, "--json").json["last_position"]
     (row,) = call("log", "read", "rolling", "--start", last, "--json").json["rows"]
     assert row == {"position": last, "payload": "99"}

@@ -484,8 +484,8 @@ def test_what_is_refused_is_under_way_no_more() -> None:
 @pytest.mark.parametrize("kind", ["small", "bulk"])
 def test_a_put_that_is_interrupted_as_it_begins_is_under_way_no_more(kind: str) -> None:
     class Interrupted(Reserve):
-        def spend(self, put: object, size_bytes: int, *, is_new: bool = True) -> None:
-            super().spend(put, size_bytes, is_new=is_new)
+        def spend(self, put: object, size_bytes: int, **how: bool) -> None:
+            super().spend(put, size_bytes, **how)
             assert list(self.under_way.values()) == [size_bytes]
             raise KeyboardInterrupt
 

@@ -346,6 +346,41 @@ def test_an_agent_makes_room_when_space_becomes_short_and_not_again_while_it_is(
     assert calls == ["readonly", "readonly"], "and the cluster knows why"
 
 
+def test_an_agent_makes_room_when_many_files_have_come_and_walks_nothing(
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    files, now = 0, 1_000.0
+    monkeypatch.setattr(Duties, "make_room", lambda _: calls.append(files))
+    monkeypatch.setattr(NoLoop, "now", lambda _: now)
+    for files in (1_000, 50_000, 100_999, 101_000, 150_000, 3_000, 102_999, 103_000):
+        if files == 102_999:
+            now += STEPPED.compact_interval_s / 10
+        inodes = (10_000_000 - files, 10_000_000)
+        monkeypatch.setattr(MemoryStorage, "inodes", lambda _, inodes=inodes: inodes)
+        world.agent.step()
+
+    assert calls == [101_000, 103_000]
+    assert world.agent.status.free_inodes == 10_000_000 - 103_000
+
+
+def test_files_that_others_bring_and_remove_each_minute_make_no_room_each_time(
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[float] = []
+    now = 0.0
+    monkeypatch.setattr(Duties, "make_room", lambda _: calls.append(now))
+    monkeypatch.setattr(NoLoop, "now", lambda _: now)
+    for minute in range(60):
+        now = minute * 60.0
+        for used in (0, 100_000):
+            inodes = (10_000_000 - used, 10_000_000)
+            monkeypatch.setattr(MemoryStorage, "inodes", lambda _, inodes=inodes: inodes)
+            world.agent.step()
+
+    assert len(calls) == 10
+
+
 def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: AgentWorld) -> None:
     world.disturb.is_full = True
     world.agent.step()

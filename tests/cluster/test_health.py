@@ -44,6 +44,7 @@ READONLY = Published(True, seen(50))
 UNNAMED = Published(False, seen(150, lacks_cookie=True))
 NAMELESS: Any = {"lacks_cookie": True}
 UNWRITABLE: Any = {"write_error": "I/O error"}
+FEW_INODES = seen(500, inodes=(99, TOTAL))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,12 @@ UNWRITABLE: Any = {"write_error": "I/O error"}
         # What cannot be written can be read, and is not lost.
         (WRITABLE, seen(500, **UNWRITABLE), registers(False, 500, **UNWRITABLE)),
         (Published(False, seen(500, **UNWRITABLE)), WELL, Register(WRITABLE)),
+        # Inodes: each stands for its share of the space.
+        (WRITABLE, seen(500, inodes=(100, TOTAL)), Stay()),
+        (WRITABLE, FEW_INODES, Register(Published(True, FEW_INODES, lacks_inodes=True))),
+        (WRITABLE, seen(50, inodes=(99, TOTAL)), registers(True, 50, inodes=(99, TOTAL))),
+        (Published(True, FEW_INODES, lacks_inodes=True), seen(500, inodes=(150, TOTAL)), Stay()),
+        (None, seen(500, inodes=(200, TOTAL)), registers(False, 500, inodes=(200, TOTAL))),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), registers(False, 440)),
@@ -91,6 +98,11 @@ def test_the_decision_follows_from_what_is_seen_now(
     published: Published | None, observation: Observation, action: Stay | Register | Unregister
 ) -> None:
     assert decide(published, observation, CONFIG) == action
+
+
+def test_what_is_short_is_named() -> None:
+    assert Published(True, WELL).readonly_reason == "space is short"
+    assert Published(True, WELL, lacks_inodes=True).readonly_reason == "inodes are short"
 
 
 def formatted(*, has_directories: bool) -> tuple[MemoryDisk, Marker]:

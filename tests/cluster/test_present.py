@@ -115,3 +115,19 @@ def test_a_cookie_that_cannot_be_decoded_is_not_told_to_be_gone(
     assert (found.verdict, "is junk" in found.detail) == ("problem", True)
     assert "is gone" not in found.detail
     assert "remove that node" in str(found.remedy)
+
+
+def test_a_bookie_with_few_inodes_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "space", lambda _: (500 * GIB, 1_000 * GIB))
+    ground = Ground(tmp_path, bookies=1)
+    (live,), (cookie,) = ground.context.store.registrations(), ground.context.store.cookies()
+
+    def verdict(free_inodes: int) -> str:
+        monkeypatch.setattr(LocalStorage, "inodes", lambda _: (free_inodes, 60_000_000))
+        found = present_bookie(ground.context, live, cookie.value, None, metadata_only=False)
+        assert f"and {free_inodes:,} of 60,000,000 inodes" in found.detail
+        return found.verdict
+
+    assert (verdict(30_000_000), verdict(100_000)) == ("ok", "warning")

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import collect_garbage
@@ -107,6 +109,25 @@ def test_only_ledgers_and_bookies_that_were_named_are_compacted(ground: Ground) 
     assert told == [(at_work, 0, 1), ("compacting", 1, 1)], "none is done before it is"
     assert [(row.ledger_id, row.source) for row in report.rows] == [(one.ledger_id, bookie)]
     assert payloads(ground, two.ledger_id) == payloads(ground, one.ledger_id)
+
+
+def test_a_ledger_is_compacted_by_one_call_of_its_bookie(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread for each file would cost more than the file."""
+    written(ground)
+    begin, asked = Door.begin, []
+
+    def noted(door: Door, purpose: str, *args: Any, **named: Any) -> Any:
+        asked.append(purpose)
+        return begin(door, purpose, *args, **named)
+
+    monkeypatch.setattr(Door, "begin", noted)
+
+    compact_ledgers(ground.context)
+
+    assert asked.count("compacting 0") == 3
+    assert len(asked) <= 3 * 2
 
 
 def test_a_limit_on_bytes_is_kept_between_ledgers(ground: Ground) -> None:

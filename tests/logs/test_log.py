@@ -489,9 +489,11 @@ def entries_in_each(log: Log, count: int) -> list[int]:
     return [sum(e.ledger_id == ledger for e in log.entries()) for ledger in log.ledgers()]
 
 
-def test_a_log_rolls_by_itself_when_a_ledger_is_large(ground: Ground) -> None:
-    options = replace(USUAL, roll_bytes=30)
-    log = create_log(ground.context, "rolling", options)
+@pytest.mark.parametrize("limit", [{"roll_bytes": 30}, {"roll_entries": 10}])
+def test_a_log_rolls_by_itself_when_a_ledger_is_large(
+    ground: Ground, limit: dict[str, Any]
+) -> None:
+    log = create_log(ground.context, "rolling", replace(USUAL, **limit))
 
     counts = entries_in_each(log, 60)
 
@@ -581,7 +583,7 @@ def test_truncation_by_time_takes_ledgers_that_had_ended(ground: Ground) -> None
     assert create_log(client, "none", USUAL).truncate(datetime.now(timezone.utc)) == []
 
 
-@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_entries", "roll_seconds", "retain_seconds"])
 def test_a_limit_that_is_none_is_refused(option: str) -> None:
     limits: dict[str, Any] = {option: 0}
     with pytest.raises(InvalidArgumentError, match=f"{option}=0"):

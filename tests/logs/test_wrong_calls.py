@@ -56,14 +56,14 @@ def test_a_wait_may_be_as_long_as_a_number_can_say(ground: Ground, log: Log) -> 
         assert waiting.result()
 
 
-@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_entries", "roll_seconds", "retain_seconds"])
 def test_a_limit_beyond_all_numbers_is_refused(option: str) -> None:
     limits: dict[str, Any] = {option: 10**5000}
     with pytest.raises(InvalidArgumentError, match=option):
         replace(USUAL, **limits)
 
 
-@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_entries", "roll_seconds", "retain_seconds"])
 def test_a_log_that_an_earlier_version_made_with_such_a_limit_goes_on(
     ground: Ground, log: Log, option: str
 ) -> None:

@@ -722,8 +722,9 @@ def same_nonce(patch: Patch) -> None:
 def compact_verified(patch: Patch) -> None:
     """What was written is believed to be there, for every entry that anybody asked to move."""
 
-    def removable(self: Compactor, survey: Any, kept: EntryIndex) -> list[str]:
-        return [holding.path for holding in survey.leaving if holding.path not in kept.holdings]
+    def removable(self: Compactor, survey: Any, kept: EntryIndex) -> tuple[list[str], list[str]]:
+        paths = [holding.path for holding in survey.leaving if holding.path not in kept.holdings]
+        return paths, []
 
     patch.setattr(Compactor, "_removable", removable)
     patch.setattr(Retrieval, "_reasons", lambda self: {})

@@ -271,7 +271,7 @@ class Storage(Protocol):
             progress()
 
     def delete(self, *paths: str) -> None:
-        """Remove files one after the other; one that is not there counts as removed."""
+        """Remove files, in any order; one that is not there counts as removed."""
 
     def delete_directory(self, path: str) -> None:
         """Remove a directory with everything in it; one that is not there counts as removed.
@@ -290,8 +290,20 @@ class Storage(Protocol):
     def space(self) -> tuple[int, int] | None:
         """(free bytes, total bytes), or ``None`` where there is no such number (buckets)."""
 
+    def inodes(self) -> tuple[int, int] | None:
+        """(free, total): every file takes one. ``None`` where they are not numbered."""
+        return None
+
     def close(self) -> None:
         """Release handles; idempotent."""
+
+
+def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:
+    """Free bytes, of which small files can make use. Each inode stands for its share of all bytes:
+    where few are left, the bytes beyond their shares do not count.
+    """
+    free_bytes, total_bytes = space
+    return min(free_bytes, total_bytes * inodes[0] // inodes[1]) if inodes else free_bytes
 
 
 def whose(storage: Storage) -> str:

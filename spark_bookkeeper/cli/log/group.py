@@ -39,6 +39,7 @@ log.add_command(read)
 @new_ledger_options
 @click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
 @click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
+@click.option("--roll-entries", type=_SIZE, help="Begin a new ledger after so many entries.")
 @click.option("--roll-seconds", type=_SIZE, help="Begin a new ledger after so long.")
 @click.option("--retain-seconds", type=_SIZE, help="Truncate ledgers whose last entry is older.")
 @click.option(
@@ -56,6 +57,7 @@ def create(
     wish: Mapping[str, Any],
     schema_of: str | None,
     roll_bytes: int | None,
+    roll_entries: int | None,
     roll_seconds: int | None,
     retain_seconds: int | None,
     retain_for: Sequence[str],
@@ -74,6 +76,7 @@ def create(
             log_name,
             schema=schema,
             roll_bytes=roll_bytes,
+            roll_entries=roll_entries,
             roll_seconds=roll_seconds,
             retain_seconds=retain_seconds,
             retain_for=retain_for,

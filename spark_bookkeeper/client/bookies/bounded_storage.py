@@ -220,6 +220,10 @@ class BoundedStorage(Storage):
         return self.call("space of", "", 0, self._storage.space)
 
     @override
+    def inodes(self) -> tuple[int, int] | None:
+        return self.call("inodes of", "", 0, self._storage.inodes)
+
+    @override
     def close(self) -> None:
         self._storage.close()
 

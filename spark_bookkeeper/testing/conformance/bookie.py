@@ -477,10 +477,11 @@ class BookieConformance:
             with pytest.raises(NoSuchLedgerError):
                 use()
         assert keeper.space_of(PAYLOADS.key) > 0
+        assert keeper.files_of(PAYLOADS.key) > 0
         keeper.delete(PAYLOADS.key)
         keeper.delete(PAYLOADS.key)
         assert set(keeper.ledgers()) == {TABLE.key}
-        assert keeper.space_of(PAYLOADS.key) == 0
+        assert (keeper.space_of(PAYLOADS.key), keeper.files_of(PAYLOADS.key)) == (0, 0)
         (answer,) = keeper.fence([PAYLOADS])
         assert isinstance(answer, NoSuchLedgerError)
 
