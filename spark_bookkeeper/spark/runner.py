@@ -31,7 +31,6 @@ from spark_bookkeeper.replication.runner import (
     Step,
     carry_out_many,
 )
-from spark_bookkeeper.replication.slow_notes import noting, slowest_of
 from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
@@ -75,7 +74,6 @@ class SparkRunner(Runner):
             call is refused in less time than Spark needs to start.
         connection: how tasks reach the cluster.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
-        token: a name never used before; its tasks note under it what is slow.
         on_counts: is given what each task counted.
     """
 
@@ -86,14 +84,12 @@ class SparkRunner(Runner):
         session: Callable[[], SparkSession],
         connection: Connection,
         job: str,
-        token: str,
         on_counts: Tell = lambda counts: None,
     ) -> None:
         self._on_counts = on_counts
         self._session = session
         self._connection = connection
         self._job = job
-        self._token = token
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -109,7 +105,7 @@ class SparkRunner(Runner):
 
     @override
     def slowest(self, context: ClientContext) -> Sequence[Slow]:
-        return slowest_of(context, self._token)
+        return ()  # tasks tell nothing before they end
 
     @override
     def run(
@@ -149,7 +145,7 @@ class SparkRunner(Runner):
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
         # Together: what items have in common, their classes to begin with, travels once.
         packs = [pickle.dumps([items[i] for i in numbers]) for numbers in hands]
-        work = _task(self._connection, packs, step, self._token)
+        work = _task(self._connection, packs, step)
         try:
             answers = run_tasks(
                 self._spark, len(packs), work, f"{self._job}: {step.phase}", on_tasks
@@ -211,23 +207,19 @@ def _size_bytes(items: Sequence[Item]) -> int:
     return sum(item.size_bytes for item in items)
 
 
-def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any], job: str) -> Work:
+def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) -> Work:
     """What a task does: the items of the pack of its number."""
 
     def work(pack: int) -> Iterator[Answer]:
         context = task_context(connection)
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
-        under_way = UnderWay(context.runtime)
         items = pickle.loads(packs[pack])
         inside = context
         if len(items) >= ITEMS_AT_ONCE:
             inside = replace(context, runtime=ThreadRuntime(map_width=1))
-        with (
-            seldom_collected(),
-            counted(context.metrics, told.append),
-            noting(context, job, under_way),
-        ):
+        with seldom_collected(), counted(context.metrics, told.append):
+            under_way = UnderWay(context.runtime)  # nobody asks for it here
             results = carry_out_many(
                 step, inside, items, at_once, under_way, runtime=context.runtime
             )
