@@ -28,7 +28,7 @@ from spark_bookkeeper.replication.rereplicate import (
 )
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds, Failure, Step, limited, reason_of
-from spark_bookkeeper.replication.targets import Chooser
+from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork
 _Copied = ShareCopied | PieceCopied
@@ -48,7 +48,7 @@ def copy_fragments(
     job: Job,
     todo: Iterable[Todo],
     total: int | None,
-    chooser: Callable[[FragmentWork], Chooser],
+    chooser: Callable[[FragmentWork], Targets],
     piece_bytes: int,
 ) -> Iterator[ShareCopied]:
     """Do it, in this order; memory holds the large ones only.
@@ -86,12 +86,12 @@ def _key(work: FragmentWork | PieceWork) -> tuple[LedgerId, EntryId, tuple[Booki
 
 
 def _pieces(
-    each: Todo, chooser: Callable[[FragmentWork], Chooser], piece_bytes: int
+    each: Todo, chooser: Callable[[FragmentWork], Targets], piece_bytes: int
 ) -> Sequence[PieceWork]:
     if each.large is None:
         return ()
     try:
-        return list(pieces_of(each.work, each.large, chooser(each.work), piece_bytes))
+        return list(pieces_of(each.work, each.large, chooser(each.work).choose, piece_bytes))
     except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
         reason_of(error, f"cutting ledger {each.work.ledger_id} into pieces")
         return ()

@@ -11,7 +11,7 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,7 +30,6 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
-from spark_bookkeeper.replication.targets import Chooser
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -104,12 +103,13 @@ class CutFragment:
 def pieces_of(
     work: FragmentWork,
     metadata: LedgerMetadata,
-    targets: Chooser,
+    choose: Callable[[Ledger, FragmentRange, int, Sequence[BookieId]], BookieId],
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[PieceWork]:
     """The pieces of all lost shares of a fragment; none when it is not large.
 
-    Targets are those that the fragment's own work will choose.
+    Args:
+        choose: says which bookie takes a share, as the fragment's own work will (``Targets``).
     """
     first = work.first_entry_id
     fragment = metadata.fragment_range(first)
@@ -128,7 +128,7 @@ def pieces_of(
         if bookie not in work.lost:
             continue
         try:
-            target = targets.choose(ledger, fragment, position, taken)
+            target = choose(ledger, fragment, position, taken)
         except NotEnoughBookiesError:
             return  # the fragment's own work says so
         taken.append(target)

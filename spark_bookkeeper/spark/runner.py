@@ -5,17 +5,21 @@ syncs and for ZooKeeper far more than it computes, so every task does several it
 
 A task costs Spark some 50 ms, whatever it does: as much as a dozen small ledgers. So there are
 few, unless there is much to do.
+
+A DataFrame is planned before it runs, and a Python worker prepares for rows. Together that costs
+about twice the processor time of an RDD, before the tasks begin. Spark Connect has no RDDs.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
@@ -34,11 +38,20 @@ from spark_bookkeeper.replication.runner import (
 from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
-from spark_bookkeeper.spark.job import first_line, is_stopped, parallelism, spark_errors
-from spark_bookkeeper.spark.tasks import Answer, Work, run_tasks
+from spark_bookkeeper.spark.job import (
+    Tasks,
+    collect,
+    first_line,
+    is_connect,
+    is_stopped,
+    parallelism,
+    run_jobs,
+    spark_errors,
+)
 from spark_bookkeeper.spark.workers import seldom_collected, task_context
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 ITEMS_AT_ONCE: Final = 16
@@ -60,6 +73,14 @@ _STOPPED: Final = Failure(
 
 _COUNTS: Final = -1
 """In place of a pack: what the task counted."""
+
+_ANSWER_SCHEMA: Final = "number int, value binary"
+
+_Answer = tuple[int, bytes]
+"""The number of a pack, or ``_COUNTS``, and a pickled value."""
+
+_Work = Callable[[int], Iterable[_Answer]]
+"""What the task of that number does. Picklable to tasks."""
 
 
 class SparkRunner(Runner):
@@ -207,10 +228,10 @@ def _size_bytes(items: Sequence[Item]) -> int:
     return sum(item.size_bytes for item in items)
 
 
-def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) -> Work:
+def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) -> _Work:
     """What a task does: the items of the pack of its number."""
 
-    def work(pack: int) -> Iterator[Answer]:
+    def work(pack: int) -> Iterator[_Answer]:
         context = task_context(connection)
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
@@ -227,3 +248,44 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) 
         yield _COUNTS, pickle.dumps(told[0])
 
     return work
+
+
+def run_tasks(
+    spark: SparkSession, count: int, work: _Work, description: str, on_tasks: Tasks
+) -> list[_Answer]:
+    """Run so many tasks as a job of that description; all that they answer, in their order.
+
+    Args:
+        on_tasks: as by ``run_jobs``.
+
+    Raises what ``spark_errors`` names.
+    """
+    if is_connect(spark):
+        frame = spark.range(0, count, 1, count).mapInArrow(_of_rows(work), _ANSWER_SCHEMA)
+        return [(row.number, bytes(row.value)) for row in collect(frame, description, on_tasks)]
+
+    def collected() -> list[_Answer]:  # where Ctrl-C meets nobody who talks with the JVM
+        tasks: RDD[Any] = spark.sparkContext.parallelize([], count)
+        return tasks.mapPartitionsWithIndex(_of_partition(work)).collect()
+
+    return run_jobs(spark, collected, description, on_tasks)
+
+
+def _of_partition(work: _Work) -> Callable[[int, Iterable[Any]], Iterable[_Answer]]:
+    def run(number: int, nothing: Iterable[Any]) -> Iterable[_Answer]:
+        for _ in nothing:  # read to its end, or Spark does not use this process again
+            raise AssertionError("the partitions are empty")
+        return work(number)
+
+    return run
+
+
+def _of_rows(work: _Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for number, value in work(task):
+                    columns = [pa.array([number], pa.int32()), pa.array([value], pa.binary())]
+                    yield pa.RecordBatch.from_arrays(columns, names=["number", "value"])
+
+    return run
