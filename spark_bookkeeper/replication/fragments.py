@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -18,6 +19,7 @@ from spark_bookkeeper.replication.pieces import (
     PieceCopied,
     PieceWork,
     copy_piece,
+    do_others,
     pieces_of,
 )
 from spark_bookkeeper.replication.report import Outcome
@@ -27,7 +29,7 @@ from spark_bookkeeper.replication.rereplicate import (
     rereplicate_fragment,
 )
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Bounds, Failure, Step, limited, reason_of
+from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork
@@ -70,7 +72,7 @@ def copy_fragments(
                 yield each.work
 
     copying: Step[_Copying, _Copied] = Step(
-        "copying fragments", _copy_one, _failed, limited, _copy_some
+        "copying fragments", _copy_one, _failed, limited, partial(do_others, rereplicate_many)
     )
     for copied in job.run(copying, plan(), total):
         if isinstance(copied, PieceCopied):
@@ -101,20 +103,6 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return rereplicate_fragment(context, work)
-
-
-def _copy_some(
-    context: ClientContext, works: Sequence[_Copying], bounds: Bounds
-) -> Sequence[Sequence[_Copied] | None]:
-    fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
-    numbers = list(fragments)
-
-    def told(number: int, shares: Sequence[ShareCopied]) -> None:
-        bounds.told(numbers[number], shares)
-
-    done = rereplicate_many(context, list(fragments.values()), bounds, told)
-    found = dict(zip(fragments, done, strict=True))
-    return [found.get(number) for number in range(len(works))]
 
 
 def _failed(work: _Copying, failure: Failure) -> _Copied:

@@ -29,6 +29,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
+from spark_bookkeeper.replication.runner import Bounds, DoMany, ItemT, ResultT
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
@@ -200,3 +201,21 @@ def _owned(
             elif inside and inside[0] <= work.end:
                 entries.update(inside)
     return sorted(entries)
+
+
+def do_others(
+    do_many: DoMany[ItemT, ResultT],
+    context: ClientContext,
+    works: Sequence[ItemT | PieceWork],
+    bounds: Bounds,
+) -> Sequence[Sequence[ResultT] | None]:
+    """Do together what is no piece; ``None`` for every piece, which is large and goes by itself."""
+    others = {number: work for number, work in enumerate(works) if not isinstance(work, PieceWork)}
+    numbers = list(others)
+
+    def told(number: int, results: Sequence[ResultT]) -> None:
+        bounds.told(numbers[number], results)
+
+    done = do_many(context, list(others.values()), replace(bounds, told=told))
+    found = dict(zip(numbers, done, strict=True))
+    return [found.get(number) for number in range(len(works))]
