@@ -224,8 +224,8 @@ def hold_step(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     """Have the tasks of one phase wait until they are cancelled, before they do anything."""
     made = runner._task
 
-    def step_task(connection: Any, packs: Any, step: Any, token: str) -> Any:
-        task = made(connection, packs, step, token)
+    def step_task(connection: Any, packs: Any, step: Any) -> Any:
+        task = made(connection, packs, step)
         if step.phase != phase:
             return task
 
