@@ -16,8 +16,8 @@ from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
-from spark_bookkeeper.runtime.last_look import LastLook
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.runtime.throttle import LastLook
 
 
 @dataclass(frozen=True, slots=True)

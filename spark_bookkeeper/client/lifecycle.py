@@ -24,7 +24,7 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_new_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.arguments import check_labels, check_name, whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId, parse_ledger_id
@@ -156,11 +156,6 @@ def make_ledger(
 
     if wanted is not None:
         return create(context.bookies.registrations(), partial(_store_chosen, context, wanted))
-    if context.store.knows_next_ledger_id():
-        with suppress(_NotNextError, NotEnoughBookiesError):
-            made = create(context.bookies.last_registrations(), partial(_store_next, context))
-            if _is_kept(context, *made):
-                return made
     generated = context.store.generate_ledger_id()
     # With this answer the store has told of everything that became of bookies before it.
     return create(
@@ -172,25 +167,11 @@ _Store = Callable[[LedgerMetadata, "str | None"], tuple[LedgerId, Versioned[Ledg
 """Stores the metadata of a new ledger, and the token of its writer; returns its id."""
 
 
-class _NotNextError(Exception):
-    """Somebody else asks for ids as well, so one is to be asked for first."""
-
-
 def _store_chosen(
     context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None
 ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
     """Raises ``LedgerExistsError``: the id is taken, or was used before."""
     return ledger_id, context.store.create_ledger(ledger_id, metadata, writer=writer)
-
-
-def _store_next(
-    context: ClientContext, metadata: LedgerMetadata, writer: str | None
-) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-    """Under the id that comes next. Raises ``_NotNextError``."""
-    made = context.store.create_next_ledger(metadata, writer=writer)
-    if made is None:
-        raise _NotNextError
-    return made
 
 
 def _store_generated(
@@ -218,37 +199,6 @@ def _check_labels(labels: Mapping[str, bytes]) -> None:
                 f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved "
                 "for what this library keeps there; choose another key"
             )
-
-
-def _is_kept(context: ClientContext, ledger: Ledger, created: Versioned[LedgerMetadata]) -> bool:
-    """Whether a new ledger is what was wanted. One that is not is deleted: nobody knows of it.
-
-    Whatever happens, nobody is shown as its writer who will not be given it.
-    """
-    is_kept = False
-    try:
-        is_kept = _is_alive(context, ledger)
-        if not is_kept:
-            context.store.delete_ledger(ledger.ledger_id, created)
-    finally:
-        if not is_kept:
-            context.store.leave_ledger(ledger.ledger_id)
-    return is_kept
-
-
-def _is_alive(context: ClientContext, ledger: Ledger) -> bool:
-    """Whether the bookies of a new ledger were there when it was created.
-
-    They were chosen before. With the answer to the creation the store has told of what became of
-    them meanwhile.
-    """
-    alive = context.bookies.last_registrations()
-    return all(
-        bookie in alive
-        and alive[bookie].incarnation == incarnation
-        and not alive[bookie].is_readonly
-        for bookie, incarnation in ledger.incarnations.items()
-    )
 
 
 def open_ledger(

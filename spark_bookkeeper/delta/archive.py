@@ -33,7 +33,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.telling import telling
-from spark_bookkeeper.replication.under_way import Slow, name_of, with_others
+from spark_bookkeeper.replication.under_way import name_of, with_others
 from spark_bookkeeper.spark.delta_tables import check_has_delta
 from spark_bookkeeper.spark.job import first_line, is_cancelled, run_jobs, spark_errors
 
@@ -91,7 +91,6 @@ class Archive:
         spark: a session that has Delta.
         read: how rows are read with their places.
         path: where the table is, or is to be made.
-        slowest: which reads of tasks take long now, for progress.
 
     Raises:
         MissingRequirementError: this Spark has no Delta. Nothing was done.
@@ -103,14 +102,12 @@ class Archive:
         spark: SparkSession,
         read: ReadPlaced,
         path: str,
-        slowest: Callable[[], Sequence[Slow]] = lambda: (),
     ) -> None:
         check_has_delta(spark, path, f"ledgers cannot be archived to {path}")
         self._context = context
         self._spark = spark
         self._read = read
         self._path = path
-        self._slowest = slowest
         self._cluster = context.store.instance_id()
 
     def add(
@@ -132,7 +129,7 @@ class Archive:
             log: the log that they are of, in its order, for the history of the table.
             dry_run: only say what there is to do; nothing is written.
             progress: called with phase, ledgers done, ledgers in all, bytes so far; and now and
-                then with who is waited for, and what takes long.
+                then with who is waited for.
 
         Raises:
             InvalidArgumentError: the table has the ledgers of another cluster, which may have the
@@ -156,9 +153,7 @@ class Archive:
         run = _Run(log, dry_run, known)
         rows: list[Row] = []
         total, size = len(ledger_ids), 0
-        with telling(
-            progress, self._context, self._slowest, _PHASE, total, is_elsewhere=True
-        ) as tell:
+        with telling(progress, self._context, lambda: (), _PHASE, total, is_elsewhere=True) as tell:
             for batch in batches(self._found(ledger_ids, run), in_order=log is not None):
                 tell(_PHASE, len(rows), total, size)
                 done = self._next(batch, run)

@@ -165,23 +165,6 @@ class LedgerStore(Protocol):
     def generate_ledger_id(self) -> LedgerId:
         """A ledger id that was never given out before."""
 
-    def knows_next_ledger_id(self) -> bool:
-        """Whether ``create_next_ledger`` is worth a try. Asks nobody."""
-
-    def create_next_ledger(
-        self, metadata: LedgerMetadata, *, writer: str | None = None
-    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
-        """``generate_ledger_id`` and ``create_ledger`` in one step, where nobody else asks for ids.
-
-        Returns:
-            the id and what was created; ``None``: neither was done, or the answer was lost and
-            nothing is there. Take the two steps then.
-
-        Raises:
-            MetadataUnavailableError: as ``create_ledger``. Where the ledger may have been made, or
-                may yet be, its id is the fact ``ledger_id``.
-        """
-
     def create_ledger(
         self,
         ledger_id: LedgerId,

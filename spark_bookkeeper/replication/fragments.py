@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -18,6 +19,7 @@ from spark_bookkeeper.replication.pieces import (
     PieceCopied,
     PieceWork,
     copy_piece,
+    do_others,
     pieces_of,
 )
 from spark_bookkeeper.replication.report import Outcome
@@ -27,8 +29,8 @@ from spark_bookkeeper.replication.rereplicate import (
     rereplicate_fragment,
 )
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Bounds, Failure, Step, limited, reason_of
-from spark_bookkeeper.replication.targets import Chooser
+from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
+from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork
 _Copied = ShareCopied | PieceCopied
@@ -48,7 +50,7 @@ def copy_fragments(
     job: Job,
     todo: Iterable[Todo],
     total: int | None,
-    chooser: Callable[[FragmentWork], Chooser],
+    chooser: Callable[[FragmentWork], Targets],
     piece_bytes: int,
 ) -> Iterator[ShareCopied]:
     """Do it, in this order; memory holds the large ones only.
@@ -70,7 +72,7 @@ def copy_fragments(
                 yield each.work
 
     copying: Step[_Copying, _Copied] = Step(
-        "copying fragments", _copy_one, _failed, limited, _copy_some
+        "copying fragments", _copy_one, _failed, limited, partial(do_others, rereplicate_many)
     )
     for copied in job.run(copying, plan(), total):
         if isinstance(copied, PieceCopied):
@@ -86,12 +88,12 @@ def _key(work: FragmentWork | PieceWork) -> tuple[LedgerId, EntryId, tuple[Booki
 
 
 def _pieces(
-    each: Todo, chooser: Callable[[FragmentWork], Chooser], piece_bytes: int
+    each: Todo, chooser: Callable[[FragmentWork], Targets], piece_bytes: int
 ) -> Sequence[PieceWork]:
     if each.large is None:
         return ()
     try:
-        return list(pieces_of(each.work, each.large, chooser(each.work), piece_bytes))
+        return list(pieces_of(each.work, each.large, chooser(each.work).choose, piece_bytes))
     except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
         reason_of(error, f"cutting ledger {each.work.ledger_id} into pieces")
         return ()
@@ -101,20 +103,6 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return rereplicate_fragment(context, work)
-
-
-def _copy_some(
-    context: ClientContext, works: Sequence[_Copying], bounds: Bounds
-) -> Sequence[Sequence[_Copied] | None]:
-    fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
-    numbers = list(fragments)
-
-    def told(number: int, shares: Sequence[ShareCopied]) -> None:
-        bounds.told(numbers[number], shares)
-
-    done = rereplicate_many(context, list(fragments.values()), bounds, told)
-    found = dict(zip(fragments, done, strict=True))
-    return [found.get(number) for number in range(len(works))]
 
 
 def _failed(work: _Copying, failure: Failure) -> _Copied:

@@ -11,7 +11,7 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,8 +29,8 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
+from spark_bookkeeper.replication.runner import Bounds, DoMany, ItemT, ResultT
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
-from spark_bookkeeper.replication.targets import Chooser
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -104,12 +104,13 @@ class CutFragment:
 def pieces_of(
     work: FragmentWork,
     metadata: LedgerMetadata,
-    targets: Chooser,
+    choose: Callable[[Ledger, FragmentRange, int, Sequence[BookieId]], BookieId],
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[PieceWork]:
     """The pieces of all lost shares of a fragment; none when it is not large.
 
-    Targets are those that the fragment's own work will choose.
+    Args:
+        choose: says which bookie takes a share, as the fragment's own work will (``Targets``).
     """
     first = work.first_entry_id
     fragment = metadata.fragment_range(first)
@@ -128,7 +129,7 @@ def pieces_of(
         if bookie not in work.lost:
             continue
         try:
-            target = targets.choose(ledger, fragment, position, taken)
+            target = choose(ledger, fragment, position, taken)
         except NotEnoughBookiesError:
             return  # the fragment's own work says so
         taken.append(target)
@@ -200,3 +201,21 @@ def _owned(
             elif inside and inside[0] <= work.end:
                 entries.update(inside)
     return sorted(entries)
+
+
+def do_others(
+    do_many: DoMany[ItemT, ResultT],
+    context: ClientContext,
+    works: Sequence[ItemT | PieceWork],
+    bounds: Bounds,
+) -> Sequence[Sequence[ResultT] | None]:
+    """Do together what is no piece; ``None`` for every piece, which is large and goes by itself."""
+    others = {number: work for number, work in enumerate(works) if not isinstance(work, PieceWork)}
+    numbers = list(others)
+
+    def told(number: int, results: Sequence[ResultT]) -> None:
+        bounds.told(numbers[number], results)
+
+    done = do_many(context, list(others.values()), replace(bounds, told=told))
+    found = dict(zip(numbers, done, strict=True))
+    return [found.get(number) for number in range(len(works))]

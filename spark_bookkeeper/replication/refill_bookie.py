@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import (
@@ -38,6 +39,7 @@ from spark_bookkeeper.replication.pieces import (
     PieceCopied,
     PieceWork,
     copy_piece,
+    do_others,
 )
 from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
@@ -52,7 +54,6 @@ from spark_bookkeeper.replication.refill_pieces import CutLedger, pieces_of_ledg
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (
-    Bounds,
     Failure,
     Progress,
     Runner,
@@ -143,7 +144,7 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
                 yield work
 
     copying: Step[_Copying, _Copied] = Step(
-        "filling ledgers", _copy_one, _failed, limited, _copy_some
+        "filling ledgers", _copy_one, _failed, limited, partial(do_others, refill_many)
     )
     for copied in job.run(copying, plan()):
         if isinstance(copied, PieceCopied):
@@ -315,20 +316,6 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return refill_ledger(context, work)
-
-
-def _copy_some(
-    context: ClientContext, works: Sequence[_Copying], bounds: Bounds
-) -> Sequence[Sequence[_Copied] | None]:
-    ledgers = {n: work for n, work in enumerate(works) if isinstance(work, RefillWork)}
-    numbers = list(ledgers)
-
-    def told(number: int, shares: Sequence[ShareCopied]) -> None:
-        bounds.told(numbers[number], shares)
-
-    done = refill_many(context, list(ledgers.values()), bounds, told)
-    found = dict(zip(ledgers, done, strict=True))
-    return [found.get(number) for number in range(len(works))]
 
 
 def _failed(work: _Copying, failure: Failure) -> _Copied:

@@ -32,7 +32,7 @@ from spark_bookkeeper.replication.refill_ledger import (
     why_not_yet,
 )
 from spark_bookkeeper.replication.rereplicate import ShareCopied
-from spark_bookkeeper.replication.runner import Bounds, Told, told_nobody
+from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.small_copies import PlannedCopies, copy_and_name
 
@@ -41,14 +41,13 @@ def refill_many(
     context: ClientContext,
     works: Sequence[RefillWork],
     bounds: Bounds,
-    told: Told[ShareCopied] = told_nobody,
 ) -> Sequence[Sequence[ShareCopied] | None]:
     """The shares of the ledgers that left limbo; ``None`` for every other, which is for
     ``refill_ledger``. Nothing is raised for any of them.
 
     Args:
         works: of different ledgers, all with the same limit, as a job gives it to them.
-        told: the shares of each that did, by its number and as soon as that is so.
+        bounds: hear of the shares of each that did as soon as that is so.
     """
     if not works:
         return []
@@ -65,7 +64,7 @@ def refill_many(
     done: dict[int, Sequence[ShareCopied]] = {}
     for number, shares in copy_and_name(context, small, plan, throttle, bounds.is_ending):
         done[number] = shares
-        told(number, shares)
+        bounds.told(number, shares)
     return [done.get(number) for number in range(len(works))]
 
 

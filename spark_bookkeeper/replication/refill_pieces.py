@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.pieces import CutFragment, PieceCopied, PieceWork, pieces_of
 from spark_bookkeeper.replication.refill_ledger import RefillWork, fragments_with
 from spark_bookkeeper.replication.rereplicate import FragmentWork
@@ -30,7 +29,7 @@ def pieces_of_ledger(
         return found
     for fragment in fragments_with(metadata, work.bookie):
         share = _fragment_work(work, fragment.first_entry_id, share_bytes(metadata, fragment))
-        pieces = list(pieces_of(share, metadata, _InPlace(work.bookie), piece_bytes))
+        pieces = list(pieces_of(share, metadata, lambda *_: work.bookie, piece_bytes))
         if pieces:
             found[fragment.first_entry_id] = pieces
     return found
@@ -57,24 +56,6 @@ class CutLedger:
             for each in fragment.finish().ahead
         ]
         return replace(self._work, ahead=tuple(ahead), size_bytes=0)
-
-
-class _InPlace:
-    """The target of every share is the bookie itself."""
-
-    def __init__(self, bookie: BookieId) -> None:
-        self._bookie = bookie
-
-    def choose(
-        self,
-        ledger: Ledger,
-        fragment: FragmentRange,
-        position: int,
-        taken: Sequence[BookieId] = (),
-        failures: Mapping[BookieId, str] | None = None,
-    ) -> BookieId:
-        """The bookie."""
-        return self._bookie
 
 
 def _fragment_work(work: RefillWork, first: EntryId, size_bytes: int = 0) -> FragmentWork:

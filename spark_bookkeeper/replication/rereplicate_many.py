@@ -33,7 +33,7 @@ from spark_bookkeeper.replication.rereplicate import (
     Successor,
     with_successors,
 )
-from spark_bookkeeper.replication.runner import Bounds, Told, told_nobody
+from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.replication.shares import in_order, share_bytes, share_of
 from spark_bookkeeper.replication.small_copies import PlannedCopies, copy_and_name
 from spark_bookkeeper.replication.targets import Targets
@@ -43,7 +43,6 @@ def rereplicate_many(
     context: ClientContext,
     works: Sequence[FragmentWork],
     bounds: Bounds,
-    told: Told[ShareCopied] = told_nobody,
 ) -> Sequence[Sequence[ShareCopied] | None]:
     """What became of the fragments of which all lost shares were to be made again, and were;
     ``None`` for every other, which is for ``rereplicate_fragment``. Nothing is raised for any of
@@ -51,7 +50,7 @@ def rereplicate_many(
 
     Args:
         works: all with the same limit, as a job gives it to them.
-        told: what became of each that was, by its number and as soon as that is so.
+        bounds: hear what became of each that was as soon as that is so.
     """
     if not works:
         return []
@@ -68,7 +67,7 @@ def rereplicate_many(
     done: dict[int, Sequence[ShareCopied]] = {}
     for number, shares in copy_and_name(context, small, plan, throttle, bounds.is_ending):
         done[number] = shares
-        told(number, shares)
+        bounds.told(number, shares)
     return [done.get(number) for number in range(len(works))]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
@@ -17,20 +16,6 @@ from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import FragmentRange
 from spark_bookkeeper.protocol.placement import Candidate, choose, drawn, members
-
-
-class Chooser(Protocol):
-    """Says who takes a share of a fragment; asked again, it says the same."""
-
-    def choose(
-        self,
-        ledger: Ledger,
-        fragment: FragmentRange,
-        position: int,
-        taken: Sequence[BookieId] = (),
-        failures: Mapping[BookieId, str] | None = None,
-    ) -> BookieId:
-        """As ``Targets.choose``."""
 
 
 class Targets:

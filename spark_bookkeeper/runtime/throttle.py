@@ -1,7 +1,8 @@
-"""A limit on bytes per second."""
+"""A limit on bytes per second, and the last look at a limit that may change."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -9,7 +10,7 @@ from spark_bookkeeper.runtime.runtime import Runtime
 
 LOOK_SECONDS: Final = 2.5
 """A limit that may change is asked for again so often, also by who waits because of it. What he is
-told may be as old again (``last_look.py``), so a change is obeyed within twice that."""
+told may be as old again (``LastLook``), so a change is obeyed within twice that."""
 
 
 class Throttle:
@@ -88,3 +89,39 @@ class Throttle:
         if self._rate is not None:
             self._tokens = min(float(self._rate), self._tokens + (now - self._at) * self._rate)
         self._at = now
+
+
+class LastLook:
+    """Remembers a limit: it is looked up at most once in ``LOOK_SECONDS``, whoever asks.
+
+    Any thread calls. Times are seconds of the callers' ``Runtime.now``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held for an assignment, so nobody ever waits for it
+        self._at: float | None = None
+        self._is_known = False
+        self._value: int | None = None
+
+    def value(
+        self, now: float, look: Callable[[], int | None], otherwise: int | None
+    ) -> int | None:
+        """The value, which is looked up if it is older than ``LOOK_SECONDS``.
+
+        Args:
+            look: looks it up; what it raises is raised, to this caller alone.
+            otherwise: while nobody has ever found it.
+        """
+        with self._lock:
+            if self._at is not None and now - self._at < LOOK_SECONDS:
+                return self._value if self._is_known else otherwise
+            self._at = now
+        value = look()  # without the lock: it may take a while
+        with self._lock:
+            self._value, self._is_known = value, True
+        return value
+
+    def told(self, now: float, value: int | None) -> None:
+        """Somebody has looked it up just now, for a reason of his own."""
+        with self._lock:
+            self._at, self._value, self._is_known = now, value, True

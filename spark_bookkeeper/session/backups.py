@@ -85,18 +85,13 @@ def _archive_at(self: ClusterHandle, path: str) -> Archive:
     """
     from spark_bookkeeper.delta.archive import Archive
     from spark_bookkeeper.delta.sums import PLACE_COLUMNS
-    from spark_bookkeeper.replication.slow_notes import slowest_of
 
     context = self.context
-    token = context.runtime.token()
     return Archive(
         context,
         self.spark,
-        lambda ranges, schema: self.frames.read_placed(
-            context, schema, ranges, PLACE_COLUMNS, job=token
-        ),
+        lambda ranges, schema: self.frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
         path,
-        lambda: slowest_of(context, token),
     )
 
 

@@ -69,9 +69,7 @@ class ClusterHandle(PublicNames):
         # Bytes, Arrow tables and most commands need none.
         from spark_bookkeeper.spark.frames import SparkFrames
 
-        return SparkFrames(
-            self._spark, self.connection, self._token, self._spark_conf, self._metrics
-        )
+        return SparkFrames(self._spark, self.connection, self._spark_conf, self._metrics)
 
     @property
     def context(self) -> ClientContext:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,8 +25,6 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import Counts, Metrics
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.replication.slow_notes import noting
-from spark_bookkeeper.replication.under_way import UnderWay, name_of
 from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
@@ -60,7 +56,6 @@ class SparkFrames(Frames):
         spark: the session to use; ``None`` takes the active one, or starts one, when a DataFrame
             or a job is asked for and not before.
         connection: how tasks reach the cluster.
-        token: gives names never used before.
         conf: settings of a session that has to be started.
         metrics: where what tasks count is shown.
     """
@@ -69,7 +64,6 @@ class SparkFrames(Frames):
         self,
         spark: SparkSession | None,
         connection: Connection,
-        token: Callable[[], str],
         conf: Mapping[str, str] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -77,7 +71,6 @@ class SparkFrames(Frames):
         self._conf: dict[str, Any] = dict(conf or {})
         self._spark = spark
         self._connection = connection
-        self._token = token
 
     @property
     def session(self) -> SparkSession:
@@ -86,9 +79,7 @@ class SparkFrames(Frames):
 
     def runner(self, job: str) -> Runner:
         """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
-        return SparkRunner(
-            lambda: self.session, self._connection, job, self._token(), self._counts.add
-        )
+        return SparkRunner(lambda: self.session, self._connection, job, self._counts.add)
 
     @override
     def is_frame(self, data: Any) -> bool:
@@ -167,15 +158,13 @@ class SparkFrames(Frames):
         schema: pa.Schema,
         ranges: Sequence[EntryRange],
         columns: tuple[str, str, str],
-        job: str | None = None,
     ) -> DataFrame:
         """The same rows behind three columns that say where each was.
 
         Args:
             columns: their names: ledger id, entry id (both long), number within the entry (int).
-            job: a token; tasks note under it what takes long, for ``slow_notes.slowest_of``.
         """
-        return self._read(context, schema, ranges, columns, job=job)
+        return self._read(context, schema, ranges, columns)
 
     def _read(
         self,
@@ -185,7 +174,6 @@ class SparkFrames(Frames):
         places: tuple[str, ...],
         *,
         skip_lost: bool = False,
-        job: str | None = None,
     ) -> DataFrame:
         spark = self.session
         pieces = 2 * parallelism(spark)
@@ -202,7 +190,7 @@ class SparkFrames(Frames):
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
         tell = self._counts.accumulator(spark)
-        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell, job)
+        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell)
         tasks = tasks_for(cuts, pieces)
         return spark.range(0, len(cuts), 1, tasks).mapInArrow(task, of_frame)
 
@@ -244,27 +232,17 @@ def _read_task(
     skip_lost: bool,
     places: tuple[str, ...] = (),
     tell: Tell | None = None,
-    job: str | None = None,
 ) -> Task:
-    """What a task of a read does: its rows are the numbers of the pieces to read.
-
-    Args:
-        job: under which it notes what takes long; ``None``: nobody asks.
-    """
+    """What a task of a read does: its rows are the numbers of the pieces to read."""
     schema = delivered_schema(wanted)
     sent = pa.schema([*_place_fields(places), *schema])
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
-        under_way = UnderWay(context.runtime)
-        named = nullcontext() if job is None else noting(context, job, under_way)
-        with counted(context.metrics, tell), named:
+        with counted(context.metrics, tell):
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    piece = cuts[number]
-                    name = partial(name_of, piece.ledger.ledger_id, piece.first)
-                    with under_way.doing(name):
-                        yield from read_piece(context, number)
+                    yield from read_piece(context, number)
 
     def read_piece(context: ClientContext, number: int) -> Iterator[pa.RecordBatch]:
         piece = cuts[number]

@@ -5,17 +5,21 @@ syncs and for ZooKeeper far more than it computes, so every task does several it
 
 A task costs Spark some 50 ms, whatever it does: as much as a dozen small ledgers. So there are
 few, unless there is much to do.
+
+A DataFrame is planned before it runs, and a Python worker prepares for rows. Together that costs
+about twice the processor time of an RDD, before the tasks begin. Spark Connect has no RDDs.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
@@ -31,15 +35,23 @@ from spark_bookkeeper.replication.runner import (
     Step,
     carry_out_many,
 )
-from spark_bookkeeper.replication.slow_notes import noting, slowest_of
 from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
-from spark_bookkeeper.spark.job import first_line, is_stopped, parallelism, spark_errors
-from spark_bookkeeper.spark.tasks import Answer, Work, run_tasks
+from spark_bookkeeper.spark.job import (
+    Tasks,
+    collect,
+    first_line,
+    is_connect,
+    is_stopped,
+    parallelism,
+    run_jobs,
+    spark_errors,
+)
 from spark_bookkeeper.spark.workers import seldom_collected, task_context
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 ITEMS_AT_ONCE: Final = 16
@@ -62,6 +74,14 @@ _STOPPED: Final = Failure(
 _COUNTS: Final = -1
 """In place of a pack: what the task counted."""
 
+_ANSWER_SCHEMA: Final = "number int, value binary"
+
+_Answer = tuple[int, bytes]
+"""The number of a pack, or ``_COUNTS``, and a pickled value."""
+
+_Work = Callable[[int], Iterable[_Answer]]
+"""What the task of that number does. Picklable to tasks."""
+
 
 class SparkRunner(Runner):
     """Carries out items in the tasks of Spark jobs.
@@ -75,7 +95,6 @@ class SparkRunner(Runner):
             call is refused in less time than Spark needs to start.
         connection: how tasks reach the cluster.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
-        token: a name never used before; its tasks note under it what is slow.
         on_counts: is given what each task counted.
     """
 
@@ -86,14 +105,12 @@ class SparkRunner(Runner):
         session: Callable[[], SparkSession],
         connection: Connection,
         job: str,
-        token: str,
         on_counts: Tell = lambda counts: None,
     ) -> None:
         self._on_counts = on_counts
         self._session = session
         self._connection = connection
         self._job = job
-        self._token = token
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -109,7 +126,7 @@ class SparkRunner(Runner):
 
     @override
     def slowest(self, context: ClientContext) -> Sequence[Slow]:
-        return slowest_of(context, self._token)
+        return ()  # tasks tell nothing before they end
 
     @override
     def run(
@@ -149,7 +166,7 @@ class SparkRunner(Runner):
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
         # Together: what items have in common, their classes to begin with, travels once.
         packs = [pickle.dumps([items[i] for i in numbers]) for numbers in hands]
-        work = _task(self._connection, packs, step, self._token)
+        work = _task(self._connection, packs, step)
         try:
             answers = run_tasks(
                 self._spark, len(packs), work, f"{self._job}: {step.phase}", on_tasks
@@ -211,23 +228,19 @@ def _size_bytes(items: Sequence[Item]) -> int:
     return sum(item.size_bytes for item in items)
 
 
-def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any], job: str) -> Work:
+def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) -> _Work:
     """What a task does: the items of the pack of its number."""
 
-    def work(pack: int) -> Iterator[Answer]:
+    def work(pack: int) -> Iterator[_Answer]:
         context = task_context(connection)
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
-        under_way = UnderWay(context.runtime)
         items = pickle.loads(packs[pack])
         inside = context
         if len(items) >= ITEMS_AT_ONCE:
             inside = replace(context, runtime=ThreadRuntime(map_width=1))
-        with (
-            seldom_collected(),
-            counted(context.metrics, told.append),
-            noting(context, job, under_way),
-        ):
+        with seldom_collected(), counted(context.metrics, told.append):
+            under_way = UnderWay(context.runtime)  # nobody asks for it here
             results = carry_out_many(
                 step, inside, items, at_once, under_way, runtime=context.runtime
             )
@@ -235,3 +248,44 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any], 
         yield _COUNTS, pickle.dumps(told[0])
 
     return work
+
+
+def run_tasks(
+    spark: SparkSession, count: int, work: _Work, description: str, on_tasks: Tasks
+) -> list[_Answer]:
+    """Run so many tasks as a job of that description; all that they answer, in their order.
+
+    Args:
+        on_tasks: as by ``run_jobs``.
+
+    Raises what ``spark_errors`` names.
+    """
+    if is_connect(spark):
+        frame = spark.range(0, count, 1, count).mapInArrow(_of_rows(work), _ANSWER_SCHEMA)
+        return [(row.number, bytes(row.value)) for row in collect(frame, description, on_tasks)]
+
+    def collected() -> list[_Answer]:  # where Ctrl-C meets nobody who talks with the JVM
+        tasks: RDD[Any] = spark.sparkContext.parallelize([], count)
+        return tasks.mapPartitionsWithIndex(_of_partition(work)).collect()
+
+    return run_jobs(spark, collected, description, on_tasks)
+
+
+def _of_partition(work: _Work) -> Callable[[int, Iterable[Any]], Iterable[_Answer]]:
+    def run(number: int, nothing: Iterable[Any]) -> Iterable[_Answer]:
+        for _ in nothing:  # read to its end, or Spark does not use this process again
+            raise AssertionError("the partitions are empty")
+        return work(number)
+
+    return run
+
+
+def _of_rows(work: _Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for number, value in work(task):
+                    columns = [pa.array([number], pa.int32()), pa.array([value], pa.binary())]
+                    yield pa.RecordBatch.from_arrays(columns, names=["number", "value"])
+
+    return run

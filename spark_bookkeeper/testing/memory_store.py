@@ -185,14 +185,6 @@ class MemoryStore:
 
         return self._call("generate_ledger_id", "", effect)
 
-    def knows_next_ledger_id(self) -> bool:
-        return False  # a simulation has many sessions that ask, and its histories stay as they are
-
-    def create_next_ledger(
-        self, metadata: LedgerMetadata, *, writer: str | None = None
-    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
-        return None
-
     def create_ledger(
         self,
         ledger_id: LedgerId,

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.autorecovery import replication
 from spark_bookkeeper.autorecovery.replication import TaskWork, replicate_task
-from spark_bookkeeper.autorecovery.together import task_step
+from spark_bookkeeper.autorecovery.task_jobs import task_step
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import Bounds

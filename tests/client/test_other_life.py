@@ -351,7 +351,7 @@ def _copied_piece(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[]
     work = replace(_fragment_work(lives, known), size_bytes=2)
     alive = context.bookies.registrations()
     targets = Targets(context.bookies, alive, work.lost, None)
-    piece = next(iter(pieces_of(work, known.value, targets, 1)))
+    piece = next(iter(pieces_of(work, known.value, targets.choose, 1)))
     return lambda: copy_piece(context, piece)
 
 

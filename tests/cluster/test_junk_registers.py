@@ -34,7 +34,6 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote, Whole
-from spark_bookkeeper.replication.slow_notes import slowest_of
 from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
 from spark_bookkeeper.testing.ground import Ground
@@ -143,13 +142,6 @@ CASES = {
         lambda ground: restores.keep(ground.context.store.registers, [LedgerId(7)]),
         "kept-ids",
         read_kept,
-    ),
-    "what is slow": Case(
-        lambda ground: ground.context.store.registers.create(
-            "jobs/slow", b'[["job", "task", "ledger 7", 1.5, %d]]' % ground.context.cluster_ms()
-        ),
-        "jobs/slow",
-        lambda ground: [f"{slow.seconds:.0f}" for slow in slowest_of(ground.context, "job")],
     ),
 }
 

@@ -224,8 +224,8 @@ def hold_step(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     """Have the tasks of one phase wait until they are cancelled, before they do anything."""
     made = runner._task
 
-    def step_task(connection: Any, packs: Any, step: Any, token: str) -> Any:
-        task = made(connection, packs, step, token)
+    def step_task(connection: Any, packs: Any, step: Any) -> Any:
+        task = made(connection, packs, step)
         if step.phase != phase:
             return task
 
@@ -238,35 +238,3 @@ def hold_step(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
         return held
 
     monkeypatch.setattr(runner, "_task", step_task)
-
-
-# Progress
-
-
-def test_an_archive_names_what_takes_long_in_a_task(
-    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read does not go on before whoever waits for the archive has heard its name."""
-    ledger_id, heard = of_ids(bk, 0), tmp_path / "heard"
-    made = frames._read_task
-
-    def read_task(*arguments: Any) -> Any:
-        task = made(*arguments)
-
-        def held(batches: Any) -> Iterator[Any]:
-            import time
-
-            for batch in task(batches):
-                while not heard.exists():
-                    time.sleep(0.1)
-                yield batch
-
-        return held
-
-    def hear(phase: str, done: int, total: int, size_bytes: int) -> None:
-        if f"archiving ledgers, slowest ledger {ledger_id} from entry 0 for" in phase:
-            heard.touch()
-
-    monkeypatch.setattr(frames, "_read_task", read_task)
-    assert bk.archive_to_delta(str(tmp_path / "table"), [ledger_id], progress=hear).is_complete
-    assert heard.exists()

@@ -21,7 +21,6 @@ from spark_bookkeeper.metadata.zookeeper.grouping import (
     BYTES_MAX,
     WRITES_MAX,
     GroupedWrites,
-    UnnumberedError,
 )
 from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
 from spark_bookkeeper.testing.znodes import operations_of
@@ -336,161 +335,11 @@ def test_a_write_of_several_operations_that_was_rolled_back_for_another_goes_aga
         other.get(0)
 
 
-class Next:
-    """A write that is named by its place among those that were sent."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self._numbers = numbers
-        self.results: list[object] = []
-
-    def add(self, operations: Operations) -> None:
-        if not self._numbers:
-            raise UnnumberedError
-        operations.delete(f"n{self._numbers.pop(0)}")
-
-    def told(self, result: object) -> None:
-        self.results.append(result)
-
-
-def test_a_numbered_write_gets_its_number_when_it_is_sent(
-    client: Client, writes: GroupedWrites
-) -> None:
-    numbers = [7]
-    first, second = Next(numbers), Next(numbers)
-    writes.ask(_named("a"))
-    answers = [writes.ask_numbered(each) for each in (first, second)]
-    numbers.append(8)
-    assert client.sent == [["a"]]
-
-    client.answer()
-    assert client.sent[1:] == [["n7", "n8"]]
-    client.answer()
-
-    assert [answer.get(0) for answer in answers] == ["n7", "n8"]
-    assert [first.results, second.results] == [["n7"], ["n8"]]
-
-
-def test_a_numbered_write_is_told_of_its_answer_before_anything_else_is_sent(
-    client: Client, writes: GroupedWrites
-) -> None:
-    numbers = [7]
-
-    class Telling(Next):
-        def told(self, result: object) -> None:
-            numbers.append(8)
-
-    writes.ask_numbered(Telling(numbers))
-    answer = writes.ask_numbered(Next(numbers))
-    client.answer()
-
-    assert client.sent[-1] == ["n8"]
-    client.answer()
-    assert answer.get(0) == "n8"
-
-
-def test_a_numbered_write_that_cannot_be_numbered_is_not_sent(
-    client: Client, writes: GroupedWrites
-) -> None:
-    alone = writes.ask_numbered(Next([]))
-    with pytest.raises(UnnumberedError):
-        alone.get(0)
-    assert client.sent == []
-
-    writes.ask(_named("a"))
-    together = [writes.ask_numbered(Next([])), writes.ask(_named("b"))]
-    client.answer()
-    assert client.sent == [["a"], ["b"]]
-    client.answer()
-    with pytest.raises(UnnumberedError):
-        together[0].get(0)
-    assert together[1].get(0) == "b"
-
-
-def test_after_a_wrong_number_the_others_go_again_together(
-    client: Client, writes: GroupedWrites
-) -> None:
-    numbers = [7, 8]
-    writes.ask(_named("a"))
-    answers = [
-        writes.ask(_named("b")),
-        writes.ask_numbered(Next(numbers)),
-        writes.ask_numbered(Next(numbers)),
-        writes.ask(_named("c")),
-    ]
-    client.answer()
-    assert client.sent[1:] == [["b", "n7", "n8", "c"]]
-
-    client.answer(RolledBackError(), NoNodeError(), RuntimeInconsistency(), RuntimeInconsistency())
-
-    assert client.sent[2:] == [["b", "c"]]
-    with pytest.raises(NoNodeError):
-        answers[1].get(0)
-    with pytest.raises(UnnumberedError):
-        answers[2].get(0)
-    client.answer()
-    assert [answers[0].get(0), answers[3].get(0)] == ["b", "c"]
-
-
-def test_a_numbered_write_that_was_undone_for_another_is_numbered_anew(
-    client: Client, writes: GroupedWrites
-) -> None:
-    numbers = [7, 9]
-    wanted = Next(numbers)
-    writes.ask(_named("a"))
-    other, answer = writes.ask(_named("b")), writes.ask_numbered(wanted)
-    client.answer()
-
-    client.answer(NodeExistsError(), RuntimeInconsistency())
-
-    assert client.sent[2:] == [["n9"]]
-    client.answer()
-    assert answer.get(0) == "n9"
-    assert [type(wanted.results[0]), *wanted.results[1:]] == [RuntimeInconsistency, "n9"]
-    with pytest.raises(NodeExistsError):
-        other.get(0)
-
-
-def test_a_numbered_write_hears_of_a_lost_answer(client: Client, writes: GroupedWrites) -> None:
-    wanted = Next([7])
-    answer = writes.ask_numbered(wanted)
-
-    client.lose()
-
-    assert isinstance(wanted.results[0], ConnectionLoss)
-    with pytest.raises(ConnectionLoss):
-        answer.get(0)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
-def test_who_asks_for_a_write_that_fails_at_its_numbering_is_told(
-    client: Client, writes: GroupedWrites, error: type[BaseException]
-) -> None:
-    class Failing(Next):
-        def add(self, operations: Operations) -> None:
-            raise error
-
-    failing, beside = Failing([]), Next([7])
-    done = writes.ask(_named("a"))
-    answers = [writes.ask_numbered(failing), writes.ask_numbered(beside)]
-
-    with pytest.raises(error):
-        client.answer()
-
-    assert done.get(0) == "a", "its own answer was there before"
-    for answer, write in zip(answers, (failing, beside), strict=True):
-        with pytest.raises(ConnectionLoss):
-            answer.get(0)
-        assert [type(each) for each in write.results] == [ConnectionLoss]
-    assert writes.ask(_named("b")) is not None
-    assert client.sent == [["a"], ["b"]]
-
-
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_numbered_write_that_is_given_up_after_it_was_gathered_is_not_sent(
+def test_a_write_that_is_given_up_after_it_was_gathered_is_not_sent(
     client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch, is_alone: bool
 ) -> None:
     """Who asked has been told that it is not there."""
-    wanted = Next([7])
     send = writes._send
 
     def meanwhile(group: Any) -> None:
@@ -501,12 +350,9 @@ def test_a_numbered_write_that_is_given_up_after_it_was_gathered_is_not_sent(
     if not is_alone:
         writes.ask_sometime(_named("a"), lambda result: None)
     monkeypatch.setattr(writes, "_send", meanwhile)
-    answer = writes.ask_numbered(wanted)
+    writes.ask(_named("c"))
 
     assert client.sent == ([] if is_alone else [["a"]])
-    with pytest.raises(UnnumberedError):
-        answer.get(0)
-    assert [type(each) for each in wanted.results] == [UnnumberedError]
     if not is_alone:
         client.answer()
     writes.ask(_named("b"))
@@ -517,7 +363,7 @@ def test_a_write_is_given_up_before_the_last_look_or_after_it_was_sent(
     client: Client, writes: GroupedWrites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gives up and then reads what is there finds what was sent."""
-    wanted, order = Next([7]), list[str]()
+    order = list[str]()
     send = client._call
 
     def give_up() -> None:
@@ -533,7 +379,7 @@ def test_a_write_is_given_up_before_the_last_look_or_after_it_was_sent(
 
     other = threading.Thread(target=give_up)
     monkeypatch.setattr(client, "_call", meanwhile)
-    writes.ask_numbered(wanted)
+    writes.ask(_named("a"))
     other.join()
 
     assert order == ["sent", "given up"]
@@ -545,23 +391,9 @@ def test_a_connection_that_fails_at_once_is_told_to_who_asks(
     """As kazoo's does when it is closed: its answer is there before it returns."""
     monkeypatch.setattr(client, "_call", lambda _, answer: answer.set_exception(ConnectionLoss()))
 
-    for answer in (writes.ask(_named("a")), writes.ask_numbered(Next([7]))):
-        with pytest.raises(ConnectionLoss):
-            answer.get(0)
+    answer = writes.ask(_named("a"))
 
-
-def test_a_numbered_write_that_is_given_up_while_it_waits_is_not_sent(
-    client: Client, writes: GroupedWrites
-) -> None:
-    wanted = Next([7])
-    writes.ask(_named("a"))
-    answer = writes.ask_numbered(wanted)
-
-    answer.give_up()
-    client.answer()
-
-    assert client.sent == [["a"]]
-    with pytest.raises(UnnumberedError):
+    with pytest.raises(ConnectionLoss):
         answer.get(0)
 
 

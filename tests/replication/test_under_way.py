@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.replication import slow_notes, telling, under_way
+from spark_bookkeeper.replication import telling, under_way
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.pieces import PieceWork
@@ -23,7 +21,6 @@ from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.rereplicate import FragmentWork
 from spark_bookkeeper.replication.runner import Bounds, LocalRunner, Progress, Step
-from spark_bookkeeper.replication.slow_notes import noting, slowest_of
 from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, said, with_others
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
@@ -44,27 +41,6 @@ class Clock(ThreadRuntime):
     @override
     def wall_ms(self) -> int:
         return round(self.time * 1000)
-
-
-class Noted:
-    """Waits for what has been noted, however long a machine takes for it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, context: ClientContext) -> None:
-        self._context = context
-        self._changed = threading.Condition()
-        change = slow_notes._change
-
-        def change_and_tell(*arguments: Any) -> None:
-            change(*arguments)
-            with self._changed:
-                self._changed.notify_all()
-
-        monkeypatch.setattr(slow_notes, "_change", change_and_tell)
-
-    def wait_until(self, is_there: Callable[[Sequence[Slow]], bool]) -> Sequence[Slow]:
-        with self._changed:
-            self._changed.wait_for(lambda: is_there(slowest_of(self._context, "this")))
-            return slowest_of(self._context, "this")
 
 
 def test_what_takes_long_compared_with_the_others_is_slow() -> None:
@@ -201,61 +177,3 @@ def test_progress_and_the_notes_of_jobs_name_what_is_slow(
     expected = "slowest ledger 7 and 1 other with it for" if together else "slowest ledger 7 for"
     assert any(expected in phase for phase in heard)
     assert "slowest" not in heard[-1]
-
-
-def test_other_processes_note_what_is_slow_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = Ground(tmp_path, runtime=Clock()).context
-    noted = Noted(monkeypatch, context)
-    monkeypatch.setattr(under_way, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(slow_notes, "BEAT_SECONDS", 0.01)
-    ended = threading.Event()
-
-    def process(number: int) -> None:
-        work = UnderWay(ThreadRuntime())
-        with noting(context, "this", work), work.doing(lambda: f"ledger {number}"):
-            ended.wait()
-
-    processes = [threading.Thread(target=process, args=(number,)) for number in range(5)]
-    with noting(context, "that", UnderWay(Clock())):
-        for each in processes:
-            each.start()
-        found = noted.wait_until(lambda found: len(found) == under_way.MOST_NAMED)
-        assert slowest_of(context, "that") == []
-        assert sorted(found, key=lambda slow: -slow.seconds) == found
-        ended.set()
-        for each in processes:
-            each.join()
-    assert slowest_of(context, "this") == []
-    assert context.store.registers.read("jobs/slow").value == b"[]"  # type: ignore[union-attr]
-
-
-def test_notes_are_bounded_and_those_of_processes_that_died_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    clock.time = 60.0
-    context = Ground(tmp_path, runtime=clock).context
-    noted = Noted(monkeypatch, context)
-    monkeypatch.setattr(slow_notes, "MOST_NOTES", 2)
-    monkeypatch.setattr(slow_notes, "BEAT_SECONDS", 0.01)
-    registers, now_ms = context.store.registers, clock.wall_ms()
-    old = slow_notes._Note("this", "died", "ledger 1", 1e9, now_ms - 31_000)
-    young = [slow_notes._Note("this", f"{n}", f"ledger {n}", 100.0 + n, now_ms) for n in (2, 3)]
-    registers.create("jobs/slow", slow_notes._encode([old, *young]))
-    assert slowest_of(context, "this") == [Slow("ledger 2", 102), Slow("ledger 3", 103)]
-
-    item_clock = Clock()
-    work = UnderWay(item_clock)
-    with work.doing(lambda: "ledger 9"):
-        item_clock.time += 1000
-        with noting(context, "this", work):
-            found = noted.wait_until(lambda found: found[0].what == "ledger 9")
-    assert found == [Slow("ledger 9", 1000), Slow("ledger 3", 103)]
-
-
-@pytest.mark.parametrize("junk", [b"", b"{", b"[1]", b'[["a"]]', b'[["a","b","c","d",1]]', b"null"])
-def test_notes_that_cannot_be_read_are_as_good_as_none(ground: Ground, junk: bytes) -> None:
-    ground.context.store.registers.create("jobs/slow", junk)
-    assert slowest_of(ground.context, "this") == []

@@ -16,7 +16,7 @@ import pytest
 import spark_bookkeeper as sbk
 from spark_bookkeeper.autorecovery import task_jobs
 from spark_bookkeeper.autorecovery.replication import TaskWork
-from spark_bookkeeper.autorecovery.together import TaskResult, task_step
+from spark_bookkeeper.autorecovery.task_jobs import TaskResult, task_step
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import run_job
 from spark_bookkeeper.client.context import ClientContext

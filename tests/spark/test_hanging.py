@@ -65,7 +65,7 @@ def test_the_progress_of_a_spark_job_names_a_bookie_that_hangs(
 
     hang(own_bk, culprit)
     with sbk.connect(own_bk.metadata_uri, spark=spark, config=CONFIG) as fresh:
-        runner = SparkRunner(lambda: fresh.spark, fresh.connection, "a_job", "a-token")
+        runner = SparkRunner(lambda: fresh.spark, fresh.connection, "a_job")
         job = Job("a_job", fresh.context, runner, progress)
         (done,) = job.run(step(wait, "checking ledgers"), [Piece(1)])
 

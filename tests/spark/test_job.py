@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from typing_extensions import override
 
-from spark_bookkeeper.spark import tasks
+from spark_bookkeeper.spark import runner
 from spark_bookkeeper.spark.job import shortened
 
 STACK = "\n\tat java.base/java.lang.Thread.run(Thread.java:840)" * 500
@@ -75,15 +75,15 @@ def test_the_jvm_is_asked_for_tasks_where_no_interrupt_meets_who_asks(
         def mapPartitionsWithIndex(self, work: Any) -> Tasks:
             return self
 
-        def collect(self) -> list[tasks.Answer]:
+        def collect(self) -> list[tuple[int, bytes]]:
             return [(0, b"")]
 
     def run_jobs(spark: Any, work: Any, *_: object) -> Any:
         assert not asked
         return work()
 
-    monkeypatch.setattr(tasks, "run_jobs", run_jobs)
+    monkeypatch.setattr(runner, "run_jobs", run_jobs)
     spark: Any = SimpleNamespace(sparkContext=Tasks())
 
-    assert tasks.run_tasks(spark, 1, lambda _: (), "nothing", lambda *_: None) == [(0, b"")]
+    assert runner.run_tasks(spark, 1, lambda _: (), "nothing", lambda *_: None) == [(0, b"")]
     assert asked

@@ -18,11 +18,8 @@ from pyspark import TaskContext
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication.check_ledgers import CheckWork
-from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Bounds, Failure, Step, no_progress
+from spark_bookkeeper.replication.runner import Bounds, Failure, no_progress
 from spark_bookkeeper.spark.job import collect, first_line
 from spark_bookkeeper.spark.runner import (
     BYTES_PER_TASK,
@@ -43,7 +40,7 @@ class BadToPickle(Exception):
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
-    return SparkRunner(lambda: bk.spark, bk.connection, "a_job", "a-token")
+    return SparkRunner(lambda: bk.spark, bk.connection, "a_job")
 
 
 def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
@@ -79,26 +76,6 @@ def test_in_tasks_too_what_cannot_be_done_together_is_done_by_itself(bk: sbk.Boo
 
     assert [row.number for row in rows] == [*range(40)]
     assert [row.number for row in rows if row.reason == "alone"] == [7, 17, 27, 37]
-
-
-@pytest.mark.full
-def test_progress_names_what_takes_long_in_a_task(bk: sbk.BookKeeper, tmp_path: Path) -> None:
-    """One item does not go on before whoever waits for the job has heard its name."""
-
-    def work(context: ClientContext, item: CheckWork) -> Sequence[Done]:
-        while item.ledger_id == 7 and not (tmp_path / "heard").exists():
-            context.runtime.sleep(0.1)
-        return [Done(int(item.ledger_id))]
-
-    def hear(phase: str, done: int, total: int, size_bytes: int) -> None:
-        if "slowest ledger 7 for" in phase:
-            (tmp_path / "heard").touch()
-
-    working = Step("working", work, lambda item, failure: Done(-1, reason=failure.reason))
-    items = [CheckWork(LedgerId(n), 100) for n in range(20)]
-    job = Job("a_job", bk.context, runner(bk), hear)
-
-    assert [done.number for done in job.run(working, items)] == [*range(20)]
 
 
 def test_every_task_begins_with_the_most_urgent_items() -> None:
@@ -166,7 +143,7 @@ def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
     def no_session() -> Any:
         raise AssertionError
 
-    idle = SparkRunner(no_session, bk.connection, "a_job", "a-token")
+    idle = SparkRunner(no_session, bk.connection, "a_job")
     assert list(idle.run(step(work), [], no_progress)) == []
 
 
@@ -256,7 +233,7 @@ def test_in_a_session_that_was_stopped_items_are_left_with_that_reason(bk: sbk.B
         sparkContext = Context()  # noqa: N815  (Spark's name)
 
     stopped: Any = Session()
-    runs = SparkRunner(lambda: stopped, bk.connection, "a_job", "a-token")
+    runs = SparkRunner(lambda: stopped, bk.connection, "a_job")
 
     rows = list(runs.run(step(lambda *_: ()), [Piece(7), Piece(8)], no_progress))
 

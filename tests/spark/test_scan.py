@@ -49,7 +49,7 @@ def scanned(own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> sbk.Book
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
-    return SparkRunner(lambda: bk.spark, bk.connection, "audit", "a-token")
+    return SparkRunner(lambda: bk.spark, bk.connection, "audit")
 
 
 def published(bk: sbk.BookKeeper) -> dict[int, list[str]]:

@@ -13,9 +13,6 @@ lost, each of its writes is in doubt, and is resolved by whoever asked for it (S
 Whoever waits no longer gives a write up: what was not sent by then is not sent any more. A request
 that waits for a connection is taken back for it, and the other writes in it are in doubt, as they
 are when a connection is lost.
-
-What a counter gives next is known to whoever knows which writes were sent before. So a write may
-wait with its operations until it is sent (``Numbered``).
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import KazooTimeoutError
@@ -45,26 +42,6 @@ Add = Callable[[Operations], None]
 
 Tell = Callable[[Any], None]
 """Hears the result of a write, or the exception that it ended with."""
-
-
-class Numbered(Protocol):
-    """A write whose operations depend on what was sent before it.
-
-    Its methods are called in the order in which writes are sent and answered, with a lock held.
-    """
-
-    def add(self, operations: Operations) -> None:
-        """It is sent now. Raises ``UnnumberedError``: it cannot be; its asker is told.
-
-        Often in the thread that reads answers: it waits for nothing.
-        """
-
-    def told(self, result: Any) -> None:
-        """What became of that: its result, or an exception. It may be sent once more then."""
-
-
-class UnnumberedError(Exception):
-    """It is not known what a counter gives next, so nothing was sent. Or nobody waits any more."""
 
 
 class Reply:
@@ -112,7 +89,6 @@ class _Write:
     operations: Operations
     size_bytes: int
     tell: Tell
-    numbered: Numbered | None = None
     is_given_up: bool = False
     """It is not to be sent any more."""
 
@@ -148,10 +124,6 @@ class GroupedWrites:
         refused.
         """
         return self._replies([self._write(add, size_bytes)])[0]
-
-    def ask_numbered(self, write: Numbered, size_bytes: int = 0) -> Reply:
-        """The same for a write whose operations are not known before it is sent."""
-        return self._replies([_Write(Operations(self._access), size_bytes, _to_nobody, write)])[0]
 
     def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Reply]:
         """Ask for many writes, each with its bytes."""
@@ -206,13 +178,12 @@ class GroupedWrites:
     def _go_on(self) -> None:
         """Send what has gathered, unless something is under way."""
         group = _Group()
-        unsent: list[_Write] = []
         try:
             with self._lock:
                 if self._under_way or not self._waiting:
                     return
                 self._under_way.add(group)
-                self._gather(group, unsent)
+                self._gather(group)
                 if not group.writes:
                     self._under_way.remove(group)
                     return
@@ -223,61 +194,34 @@ class GroupedWrites:
                 group.request.give_up()
             self._lose(group, ConnectionLoss())
             raise
-        finally:
-            _tell_unsent(unsent)
 
-    def _gather(self, group: _Group, unsent: list[_Write]) -> None:
+    def _gather(self, group: _Group) -> None:
         size = 0
         while self._waiting and len(group.writes) < WRITES_MAX:
             size += self._waiting[0].size_bytes
             if group.writes and size > BYTES_MAX:
                 break
-            # In the group before it is numbered: if that fails, who asks is told with the others.
             group.writes.append(self._waiting.popleft())
-            if not self._number(group.writes[-1]):
-                unsent.append(group.writes.pop())
-
-    def _number(self, write: _Write) -> bool:
-        """Have a write ready to be sent now; whether it is."""
-        if write.is_given_up:
-            return False
-        if write.numbered is None:
-            return True
-        write.operations = Operations(self._access)
-        try:
-            write.numbered.add(write.operations)
-        except UnnumberedError:
-            return False
-        return True
+            if group.writes[-1].is_given_up:
+                group.writes.pop()
 
     def _send(self, group: _Group) -> None:
         answer = self._client.handler.async_result()
         with self._lock:
             # The last look and the sending are one step: who gives up before it is not sent, and
             # who gives up after it reads what became of it, as answers come in this order.
-            unsent = self._leave_out_those_given_up(group)
+            # Who gave up since they were gathered was told that it was not made.
+            group.writes = [write for write in group.writes if not write.is_given_up]
             if group.writes:
                 request = MultiWrite([write.operations for write in group.writes])
                 group.request = answer
                 self._client._call(request, answer)  # noqa: SLF001  (as its own methods do)
-        _tell_unsent(unsent)
+            else:
+                self._under_way.discard(group)
         if group.writes:
             answer.rawlink(partial(self._answered, group))  # at once where it was not sent
         else:
             self._go_on()
-
-    def _leave_out_those_given_up(self, group: _Group) -> Sequence[_Write]:
-        """Who asked for a write may have given up since it was gathered, and been told that it was
-        not made: it would be there all the same.
-        """
-        unsent = [write for write in group.writes if write.is_given_up]
-        for write in unsent:
-            group.writes.remove(write)
-            if write.numbered is not None:
-                write.numbered.told(UnnumberedError())
-        if not group.writes:
-            self._under_way.discard(group)
-        return unsent
 
     def _answered(self, group: _Group, request: Any) -> None:
         others: list[_Group] = []
@@ -290,10 +234,8 @@ class GroupedWrites:
             with self._lock:
                 if group not in self._under_way:
                     return  # it was given up before, and those who asked were told
-                for write, result in (*ended, *again):
-                    if write.numbered is not None:
-                        write.numbered.told(result)
-                others = self._those_again(ended, again)
+                # Each alone, as another one among them may be refused as well.
+                others = [_Group([write]) for write in again]
                 self._under_way.remove(group)
                 self._under_way.update(others)
             try:
@@ -309,21 +251,6 @@ class GroupedWrites:
                 self._lose(other, ConnectionLoss())
             raise
 
-    def _those_again(self, ended: _Results, again: _Results) -> list[_Group]:
-        """How writes go again that were undone with others; who cannot is with those that ended.
-
-        Each alone, as another one among them may be refused as well. Only where the one that was
-        refused has met another number than it expected, this says nothing of the others.
-        """
-        numbered = [write for write, _ in again if write.numbered is not None]
-        unsent = [write for write in numbered if not self._number(write)]
-        sent = [write for write, _ in again if write not in unsent]
-        is_of_number = any(write.numbered is not None for write, _ in ended)
-        ended += [(write, UnnumberedError()) for write in unsent]
-        if sent and is_of_number and len(unsent) == len(numbered):
-            return [_Group(sent)]
-        return [_Group([write]) for write in sent]
-
     def _lose(self, group: _Group, error: Exception) -> None:
         """Tell who asked for these writes that their outcome is not known.
 
@@ -336,9 +263,6 @@ class GroupedWrites:
             self._under_way.remove(group)
             lost = [*group.writes, *self._waiting]
             self._waiting.clear()
-            for write in lost:
-                if write.numbered is not None:
-                    write.numbered.told(error)
         _tell_all([(write, error) for write in lost])
 
 
@@ -346,11 +270,11 @@ _Results = list[tuple[_Write, Any]]
 """Writes, each with its result or the exception that it ended with."""
 
 
-def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Results, _Results]:
+def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Results, list[_Write]]:
     """Those that ended, and those that were undone because of another."""
     assert len(results) == sum(len(write.operations) for write in writes)
     ended: _Results = []
-    again: _Results = []
+    again: list[_Write] = []
     end = 0
     for write in writes:
         start, end = end, end + len(write.operations)
@@ -358,13 +282,11 @@ def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Resu
         if isinstance(result, Exception):  # then all of them are
             of_write = results[start:end]
             result = next((e for e in of_write if not isinstance(e, _OF_OTHERS)), result)
-        is_undone = len(writes) > 1 and isinstance(result, _OF_OTHERS)
-        (again if is_undone else ended).append((write, result))
+        if len(writes) > 1 and isinstance(result, _OF_OTHERS):
+            again.append(write)
+        else:
+            ended.append((write, result))
     return ended, again
-
-
-def _tell_unsent(writes: Sequence[_Write]) -> None:
-    _tell_all([(write, UnnumberedError()) for write in writes])
 
 
 def _tell_all(ended: _Results) -> None:

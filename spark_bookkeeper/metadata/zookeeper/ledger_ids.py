@@ -3,30 +3,20 @@
 A number is that of a sequential node, which is deleted again. Ids above 31 bits come from
 numbered counters, of which the highest is in use.
 
-A session that was the only one to ask of late knows which number the counter gives next, unless
-somebody else asks meanwhile. So the number is taken in the transaction that creates the ledger,
-which is refused as a whole when it is another one (decisions 0042, 0048).
-
 Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGenerator``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from spark_bookkeeper.metadata.zookeeper import paths
-from spark_bookkeeper.metadata.zookeeper.counting import Count, Taking
-from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
-from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _COUNTER: Final = "ID-"
-_TAKEN: Final = "taken-"
-"""Never seen: such a node is made and deleted in one transaction."""
 _LONG_COUNTER: Final = "HOB-"
 _LONG_COUNTER_NAME: Final = re.compile(r"HOB-([0-9]{10})")
 _COUNTERS_KEPT: Final = 3
@@ -39,9 +29,6 @@ class LedgerIds:
         self._zk = zk
         self._root = root
         self._has_long_ids: bool | None = None
-        self._count = Count()
-        self._may_take = True
-        """Whether access rules let this session take numbers, as far as it was told."""
 
     def next(self) -> LedgerId:
         """An id that was never given out before."""
@@ -51,45 +38,17 @@ class LedgerIds:
             # generators never give the same id, and one that ran out is noticed below.
             self._has_long_ids = self._zk.exists(long_ids)
         if not self._has_long_ids:
-            number = self._next_number(paths.short_ids(self._root), self._count)
+            number = self._next_number(paths.short_ids(self._root))
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(number)
             self._zk.ensure(long_ids)
             self._has_long_ids = True
         while True:
             high = self._highest_counter()
-            number = self._next_number(self._long_counter(high), Count())
+            number = self._next_number(self._long_counter(high))
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(high << 32 | number)
             self._zk.ensure(self._long_counter(high + 1))
-
-    @property
-    def is_next_known(self) -> bool:
-        """Whether ``taking`` is worth a try: nobody else asks just now. Asks nobody."""
-        return self._may_take and self._count.is_known
-
-    def taking(self, named: Callable[[LedgerId], tuple[Create, Sequence[Operation]]]) -> Taking:
-        """A write for the next id, which takes its number from the counter.
-
-        The node that is made for it has the counter's next number in its name, and what is deleted
-        is the node of that name with the number expected: there is none when they differ. The name
-        is not that of ``next``, whose nodes stay for a while: somebody else's with this number
-        would be deleted in place of ours. All children of a node are counted together, whatever
-        their names.
-        """
-        node = f"{paths.short_ids(self._root)}/{_TAKEN}"
-
-        def with_number(number: int) -> tuple[Create, Sequence[Operation]]:
-            if number >= paths.LONG_ID_FIRST:
-                raise UnnumberedError
-            made, also = named(LedgerId(number))
-            return made, [*also, Create(node, is_sequential=True), Delete(f"{node}{number:010d}")]
-
-        return Taking(self._count, with_number)
-
-    def may_not_take(self) -> None:
-        """It was refused by access rules, and would be again: numbers come from ``next``."""
-        self._may_take = False
 
     def has_given(self, ledger_id: LedgerId) -> bool:
         """Whether an id was given out before, by whichever client, and may have been used.
@@ -118,14 +77,13 @@ class LedgerIds:
     def _long_counter(self, high: int) -> str:
         return f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high:010d}"
 
-    def _next_number(self, parent: str, count: Count) -> int:
+    def _next_number(self, parent: str) -> int:
         """The next number of a counter: that of a sequential node made for the purpose."""
-        name = f"{parent}/{_COUNTER}"
         try:
-            return self._zk.next_number(name, count)
+            return self._zk.next_number(parent, _COUNTER)
         except AbsentError:
             self._zk.ensure(parent)
-            return self._zk.next_number(name, count)
+            return self._zk.next_number(parent, _COUNTER)
 
     def _highest_counter(self) -> int:
         names = self._zk.children(paths.long_ids(self._root))

@@ -15,9 +15,7 @@ from kazoo.client import KazooState
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
-    InvalidACLError,
     KazooException,
-    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -49,9 +47,6 @@ UNCERTAIN: Final = (
     KazooTimeoutError,
 )
 """Errors after which a request may have been carried out."""
-
-ACCESS_REFUSED: Final = (NoAuthError, InvalidACLError)
-"""Causes of a ``MetadataError`` that are the same the next time: the node's access rules."""
 
 _UNDECIDED: Final = "The change may or may not have been made: read, then decide"
 _UNCHANGED: Final = "Nothing was changed"

@@ -33,7 +33,6 @@ from kazoo.exceptions import (
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.client import Changes
-from spark_bookkeeper.metadata.zookeeper.counting import Asking, Count, Taking
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
 from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
@@ -331,50 +330,14 @@ class Nodes:
         )
         return path.rsplit("/", 1)[1]
 
-    def next_number(self, name: str, count: Count) -> int:
+    def next_number(self, parent: str, prefix: str) -> int:
         """The number that a new sequential node has behind its name; it is deleted again later.
 
         After a lost answer another one is made. Raises ``AbsentError``.
-
-        Args:
-            name: its path before the number.
-            count: of the node's parent.
         """
-        path = self._try(
-            f"create a node {name}",
-            lambda: self._wait(self._writes.ask_numbered(Asking(count, name)), str),
-        )
-        self.discard(path)
-        return int(path[len(name) :])
-
-    def create_numbered(self, wanted: Taking, size_bytes: int) -> int:
-        """Create a node that is named by the next number of a counter, and return the number.
-
-        Raises:
-            UnnumberedError: what comes next is not known; nothing was sent.
-            PresentError, AbsentError: something else comes next, or what is made besides cannot
-                be made. Also when the answer is lost and the node is not there: it is not tried
-                again, as it may have been made, and deleted by somebody else.
-        """
-
-        def attempt() -> int:
-            if wanted.is_uncertain:
-                made = wanted.made
-                there = None if made is None else self._settled(made.path)
-                if there is None or made is None or there.data != made.data:
-                    raise PresentError
-            else:
-                try:
-                    self._wait(self._writes.ask_numbered(wanted, size_bytes), str)
-                except UNCERTAIN:
-                    wanted.is_uncertain = True
-                    raise
-            assert wanted.number is not None
-            return wanted.number
-
-        return self._try(
-            "create the next node", attempt, may_have_changed=lambda: wanted.is_uncertain
-        )
+        name = self.create_sequential(parent, prefix)
+        self.discard(f"{parent}/{name}")
+        return int(name.removeprefix(prefix))
 
     def ensure(self, path: str) -> None:
         """Create a lasting empty node and its parents unless they are there.

@@ -13,14 +13,11 @@ class Create:
 
     path: str
     data: bytes = b""
-    is_ephemeral: bool = False
     is_sequential: bool = False
 
     def add_to(self, writes: Any) -> None:
         """Add it to the operations of one write."""
-        writes.create(
-            self.path, self.data, ephemeral=self.is_ephemeral, sequence=self.is_sequential
-        )
+        writes.create(self.path, self.data, sequence=self.is_sequential)
 
 
 @dataclass(frozen=True, slots=True)

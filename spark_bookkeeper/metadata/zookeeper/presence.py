@@ -23,7 +23,6 @@ from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError, PresentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
-from spark_bookkeeper.metadata.zookeeper.operations import Create
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _log = logging.getLogger(__name__)
@@ -75,27 +74,6 @@ class Presences:
             held = self._held.get(ledger_id, {}).get(token)
         if held is not None and held.session is None:
             self._make(ledger_id, token, held)
-
-    def entering(self, ledger_id: LedgerId, token: str) -> Create:
-        """The node, for the transaction that creates the ledger; then see ``entered_with``."""
-        return Create(paths.writer(self._root, ledger_id, token), is_ephemeral=True)
-
-    def entered_with(self, ledger_id: LedgerId, token: str, session: int) -> None:
-        """That transaction was carried out. Raises nothing.
-
-        Args:
-            session: of just before it was sent.
-        """
-        held = _Held(paths.writer(self._root, ledger_id, token), session)
-        with self._lock:
-            self._held.setdefault(ledger_id, {})[token] = held
-            self._leaving.discard(held.path)
-        if session != self._zk.session_id:  # perhaps it went with that one
-            self._make(ledger_id, token, held)
-
-    def withdraw(self, ledger_id: LedgerId, token: str) -> None:
-        """That transaction may or may not be carried out. Waits for nothing, raises nothing."""
-        self._discard(paths.writer(self._root, ledger_id, token), at_once=True)
 
     def watch(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         """Call ``deleted`` (from any thread) once the ledger's own node is gone, until we leave.

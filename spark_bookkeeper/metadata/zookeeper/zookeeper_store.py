@@ -28,7 +28,6 @@ from typing import Final
 
 from spark_bookkeeper.errors import (
     BookKeeperError,
-    MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
 )
@@ -46,17 +45,15 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
-from spark_bookkeeper.metadata.zookeeper.grouping import UnnumberedError
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
-    ACCESS_REFUSED,
     AbsentError,
     ChangedError,
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes, check_size
+from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
@@ -143,9 +140,6 @@ class ZooKeeperStore:
         self._require_cluster()
         return self._ids.next()
 
-    def knows_next_ledger_id(self) -> bool:
-        return self._ids.is_next_known
-
     # Ledgers
 
     def create_ledger(
@@ -175,52 +169,6 @@ class ZooKeeperStore:
             self._presences.entered(ledger_id, writer)
         return created
 
-    def create_next_ledger(
-        self, metadata: LedgerMetadata, *, writer: str | None = None
-    ) -> tuple[LedgerId, Versioned[LedgerMetadata]] | None:
-        self._require_cluster()
-        if metadata.ctoken is None:
-            metadata = self._with_fresh_token(metadata)
-        data = encode_ledger(metadata)
-        check_size(f"the next ledger below {self._root}", len(data))
-        folder = self._instance.folder()  # not below, in a thread that may not wait
-
-        def named(ledger_id: LedgerId) -> tuple[Create, list[Operation]]:
-            also = self._life(ledger_id, folder, is_marked=False)
-            if writer is not None:
-                also.append(self._presences.entering(ledger_id, writer))
-            return Create(paths.ledger(self._root, ledger_id), data), also
-
-        session = self._zk.session_id
-        taking = self._ids.taking(named)
-        is_over = False
-        try:
-            ledger_id = LedgerId(self._zk.create_numbered(taking, len(data)))
-            is_over = True
-        except (UnnumberedError, AbsentError, PresentError):
-            # The counter was at another number, or nobody has made the parents yet.
-            is_over = not taking.is_uncertain
-            return None
-        except MetadataUnavailableError as error:
-            if taking.number is None:
-                raise
-            raise MetadataUnavailableError(
-                f"ledger {taking.number}: {error.message}", ledger_id=LedgerId(taking.number)
-            ) from error
-        except MetadataError as error:
-            # Nothing was changed. Taking a number deletes a node, and access rules may keep that
-            # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
-            if isinstance(error.__cause__, ACCESS_REFUSED):
-                self._ids.may_not_take()
-            is_over = True
-            return None
-        finally:
-            if not is_over and writer is not None and taking.number is not None:
-                self._presences.withdraw(LedgerId(taking.number), writer)
-        if writer is not None:
-            self._presences.entered_with(ledger_id, writer, session)
-        return ledger_id, Versioned(metadata, 0, own_writes=1)
-
     def _create_chosen(
         self, ledger_id: LedgerId, metadata: LedgerMetadata
     ) -> Versioned[LedgerMetadata]:
@@ -235,21 +183,16 @@ class ZooKeeperStore:
             raise refusals.id_used(ledger_id)
         return created
 
-    def _life(self, ledger_id: LedgerId, folder: str, *, is_marked: bool) -> list[Operation]:
-        """What is done with the creation of a ledger: its write is counted, its id was not used."""
-        mark = paths.used_id(folder, ledger_id)
-        also = [*_counted_write(paths.ledger(self._root, ledger_id), 0), Create(mark)]
-        if not is_marked:
-            # A mark that can be created was not there before: this checks that the id is unused.
-            # A generated id needs no mark of its own, so it is deleted in the same transaction.
-            also.append(Delete(mark))
-        return also
-
     def _create_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
     ) -> Versioned[LedgerMetadata]:
         path = paths.ledger(self._root, ledger_id)
-        also = self._life(ledger_id, self._instance.folder(), is_marked=not is_generated)
+        mark = paths.used_id(self._instance.folder(), ledger_id)
+        also = [*_counted_write(path, 0), Create(mark)]
+        if is_generated:
+            # A mark that can be created was not there before: this checks that the id is unused.
+            # A generated id needs no mark of its own, so it is deleted in the same transaction.
+            also.append(Delete(mark))
         try:
             self._zk.create_below_parents(
                 path, encode_ledger(metadata), also=also, once=is_generated

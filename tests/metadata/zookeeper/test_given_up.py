@@ -191,13 +191,6 @@ def ledger(store: ZooKeeperStore) -> Call:
     return lambda: store.create_ledger(LedgerId(7), open_ledger(), writer="a0")
 
 
-def next_ledger(store: ZooKeeperStore) -> Call:
-    while not store.knows_next_ledger_id():
-        generated = store.generate_ledger_id()
-        store.create_ledger(generated, open_ledger(), is_generated=True, writer="b1")
-    return lambda: store.create_next_ledger(open_ledger(), writer="a0")
-
-
 def end_of_a_ledger(store: ZooKeeperStore) -> Call:
     made = store.create_ledger(LedgerId(7), open_ledger())
     return lambda: store.delete_ledger(LedgerId(7), made)
@@ -231,7 +224,6 @@ WRITES = (
     task,
     end_of_a_task,
     ledger,
-    next_ledger,
     end_of_a_ledger,
     register,
     parents,
@@ -387,35 +379,6 @@ def test_what_was_taken_without_an_answer_goes_when_there_are_answers_again(
     eventually(lambda: not other.underreplication.candidates())
     eventually(lambda: not other.ballots.votes("somewhere"))
     assert store._zk.session_id == session
-
-
-@pytest.mark.parametrize("ends", ["patience", "Ctrl-C"])
-def test_a_next_ledger_that_is_made_after_it_was_given_up_has_no_writer_and_its_id_for_itself(
-    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    """Whoever asked for it is told which it may be; else it is listed as nobody's."""
-    store, other = zookeeper.session(LONG_SESSION_MS), zookeeper.session()
-    store.initialize_cluster()
-    call = next_ledger(store)
-    before, proxy = list(other.ledger_ids()), zookeeper.sessions[store]
-    requests, expected = len(proxy.requests), LedgerId(len(before))
-
-    if ends == "Ctrl-C":
-        proxy.flows.clear()
-        interrupted(call, lambda: 14 in proxy.requests[requests:])
-    else:
-        with monkeypatch.context() as patch:
-            freeze(zookeeper, store, patch)
-            with pytest.raises(MetadataUnavailableError, match=f"ledger {expected}") as caught:
-                call()
-        assert caught.value.facts["ledger_id"] == expected
-    proxy.flows.set()
-
-    eventually(lambda: list(other.ledger_ids()) == [*before, expected])
-    eventually(lambda: not store._presences._leaving)
-    assert not other.has_writer(expected, "a0")
-    assert store.generate_ledger_id() == expected + 1
-    assert list(other.ledger_ids()) == [*before, expected]
 
 
 def test_a_vote_is_given_back_although_it_must_be_asked_where_it_is(

@@ -22,7 +22,6 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper import zookeeper_store as zookeeper_module
-from spark_bookkeeper.metadata.zookeeper.counting import Count
 from spark_bookkeeper.metadata.zookeeper.nodes import Nodes, _node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -73,9 +72,9 @@ def test_a_short_generator_that_ran_out_gives_way_to_the_long_one(
 ) -> None:
     real = Nodes.next_number
 
-    def nearly_out(self: Nodes, name: str, count: Count) -> int:
-        number = real(self, name, count)
-        return (1 << 31) - 2 + number if name.endswith("/idgen/ID-") else number
+    def nearly_out(self: Nodes, parent: str, prefix: str) -> int:
+        number = real(self, parent, prefix)
+        return (1 << 31) - 2 + number if parent.endswith("/idgen") else number
 
     monkeypatch.setattr(Nodes, "next_number", nearly_out)
 
@@ -315,40 +314,6 @@ def test_parents_that_always_go_are_an_error_that_says_so(
         store.create_ledger(LedgerId(7), open_ledger())
 
 
-def test_a_next_id_is_taken_once_also_when_the_answer_is_lost(
-    zookeeper: ZooKeeperStores, store: ZooKeeperStore, other: ZooKeeperStore, raw: KazooClient
-) -> None:
-    def until_known() -> LedgerId:
-        while True:
-            made = store.generate_ledger_id()
-            store.create_ledger(made, open_ledger(), is_generated=True, writer="b0")
-            if store.knows_next_ledger_id():
-                return LedgerId(made + 1)
-
-    taken = until_known()
-    with zookeeper.answer_lost(store):
-        made = store.create_next_ledger(open_ledger(), writer="a0")
-    assert made is not None
-    assert made[0] == taken
-    assert store.read_ledger(taken).value == open_ledger()
-    assert (taken, "a0") in other.writers()
-    assert not store.knows_next_ledger_id()
-    assert other.generate_ledger_id() == taken + 1
-
-    lost = until_known()
-    with zookeeper.request_lost(store):
-        assert store.create_next_ledger(open_ledger(), writer="a1") is None
-    assert other.generate_ledger_id() == lost
-
-    used = other.generate_ledger_id()
-    until_known()
-    other.generate_ledger_id()
-    assert store.create_next_ledger(open_ledger(), writer="a2") is None
-    assert used not in store.ledger_ids()
-    assert {writer for _, writer in other.writers()} == {"b0", "a0"}
-    assert not any(n.startswith("taken") for n in raw.get_children(paths.short_ids(zookeeper.root)))
-
-
 def test_sessions_that_make_ledgers_side_by_side_take_each_id_once(
     zookeeper: ZooKeeperStores,
 ) -> None:
@@ -358,9 +323,6 @@ def test_sessions_that_make_ledgers_side_by_side_take_each_id_once(
 
     def make(number: int) -> LedgerId:
         store = stores[number % 2]
-        made = store.create_next_ledger(open_ledger(), writer=f"{number:x}")
-        if made is not None:
-            return made[0]
         ledger_id = store.generate_ledger_id()
         store.create_ledger(ledger_id, open_ledger(), is_generated=True, writer=f"{number:x}")
         return ledger_id

@@ -24,7 +24,7 @@ from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import (
     A,
@@ -40,25 +40,6 @@ pytestmark = pytest.mark.integration
 
 
 # What an operation costs
-
-
-def test_ledgers_that_are_made_in_a_row_cost_a_request_each_and_one_to_be_closed(
-    zookeeper: ZooKeeperStores, store: ZooKeeperStore
-) -> None:
-    for _ in range(2):
-        ledger_id = store.generate_ledger_id()
-        store.create_ledger(ledger_id, open_ledger(), is_generated=True, writer="a0")
-    before = len(zookeeper.sessions[store].requests)
-
-    for number in range(2, 5):
-        made = store.create_next_ledger(open_ledger(), writer="a1")
-        assert made is not None
-        assert made[0] == number
-        store.write_ledger(LedgerId(number), made[1].value.closed(EntryId(-1), 0), made[1])
-
-    ping, multi = 11, 14
-    asked = [kind for kind in zookeeper.sessions[store].requests[before:] if kind != ping]
-    assert asked == 3 * 2 * [multi]
 
 
 def test_who_chooses_bookies_asks_for_them_once(
@@ -184,23 +165,18 @@ def test_writes_whose_common_answer_was_lost_are_made_once(
     assert versions == [1] * 40
 
 
-def test_a_ledger_too_large_for_zookeeper_drops_no_connection_and_uses_no_id(
+def test_a_ledger_too_large_for_zookeeper_drops_no_connection(
     zookeeper: ZooKeeperStores, store: ZooKeeperStore
 ) -> None:
-    for number in range(2):
-        store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
-        assert store.knows_next_ledger_id() == (number == 1)
     sent = list(zookeeper.sessions[store].requests)
     connected: list[None] = []
     store._zk.on_connected(lambda: connected.append(None))
 
     with pytest.raises(InvalidArgumentError, match="nothing was sent"):
-        store.create_next_ledger(open_ledger(custom_metadata={"x": bytes(3_000_000)}), writer="a0")
+        store.create_ledger(LedgerId(7), open_ledger(custom_metadata={"x": bytes(3_000_000)}))
 
     assert [k for k in zookeeper.sessions[store].requests[len(sent) :] if k in Proxy.CHANGES] == []
-    made = store.create_next_ledger(open_ledger())
-    assert made is not None
-    assert made[0] == 2
+    store.create_ledger(LedgerId(7), open_ledger())
     assert connected == []
 
 
