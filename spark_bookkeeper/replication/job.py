@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar, cast
 
@@ -109,7 +108,7 @@ class Job:
                 with telling(
                     self._progress,
                     self._context,
-                    partial(self._runner.slowest, self._context),
+                    self._runner.slowest,
                     step.phase,
                     total,
                     before,

@@ -282,12 +282,8 @@ class Runner(Protocol):
     def width(self) -> int:
         """How many items are under way at once, at the most; limits are shared out by it."""
 
-    def slowest(self, context: ClientContext) -> Sequence[Slow]:
-        """Items under way that take long compared with the others, the longest first.
-
-        Args:
-            context: of the process that asks.
-        """
+    def slowest(self) -> Sequence[Slow]:
+        """Items under way that take long compared with the others, the longest first."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
@@ -317,7 +313,7 @@ class LocalRunner:
     def width(self) -> int:
         return self._width
 
-    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return self._under_way.slowest()
 
     def run(

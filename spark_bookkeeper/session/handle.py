@@ -61,7 +61,7 @@ class ClusterHandle(PublicNames):
         self._spark_conf = spark_conf
         self._noting = self._context.runtime.condition()
         self._deleted: list[Deletion] = []
-        self._token, self._metrics = self._context.runtime.token, self._context.metrics
+        self._metrics = self._context.metrics
 
     @cached_property
     def frames(self) -> SparkFrames:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.metrics import Counts
 from spark_bookkeeper.replication.runner import (
@@ -125,7 +124,7 @@ class SparkRunner(Runner):
         return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
-    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()  # tasks tell nothing before they end
 
     @override

@@ -66,7 +66,7 @@ class Tasks:
         self.lots: list[int] = []
         """How many items each job had."""
 
-    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:

@@ -13,7 +13,6 @@ from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.auditor import Auditor
 from spark_bookkeeper.autorecovery.checks import check_placement
 from spark_bookkeeper.autorecovery.publishing import DisabledError, audit_bookies
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableError
 from spark_bookkeeper.metadata.underreplication import Check, Task
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -45,7 +44,7 @@ class Elsewhere:
         self.done: list[int] = []
         """How many items each job had."""
 
-    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()
 
     def run(

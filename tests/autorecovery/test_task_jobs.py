@@ -55,7 +55,7 @@ class Spark:
         self.jobs: list[int] = []
         """How many items each had."""
 
-    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:

@@ -98,7 +98,7 @@ class Counting:
             self.look()
         yield from results
 
-    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()
 
     def look(self) -> None:

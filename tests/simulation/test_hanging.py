@@ -395,7 +395,7 @@ class Elsewhere:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Slow]:
         return ()
 
     def run(
