@@ -256,13 +256,8 @@ def held_in(storage: Storage) -> list[str]:
 
     Directories in which there is nothing do not count: formatting that was interrupted leaves them.
     """
-    return [
-        name
-        for name in storage.list("")
-        if not _is_ignored(name)
-        and not (name == LEDGERS and not ledger_directories(storage))
-        and not (name == "retired" and not storage.list(name))
-    ]
+    names = [name for name in storage.list("") if not _is_ignored(name)]
+    return [n for n in names if n not in (LEDGERS, "retired") or holds_anything(storage)]
 
 
 def holds_anything(storage: Storage) -> bool:

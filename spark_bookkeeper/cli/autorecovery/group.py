@@ -13,8 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
-from spark_bookkeeper.cli.autorecovery.checks import checks
-from spark_bookkeeper.cli.autorecovery.triggers import trigger_audit, trigger_checks
+from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_audit, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.logs import start_logging
