@@ -26,6 +26,7 @@ OPERATIONS: Final = (
     "delete",
     "delete_directory",
     "space",
+    "inodes",
 )
 """Every operation of a storage, and of a file that is written in pieces."""
 

@@ -208,7 +208,7 @@ def test_a_header_is_right_or_refused_whichever_bit_of_it_is_flipped(
 
 def shown(record: Record) -> tuple[object, ...]:
     """What a header says, comparable."""
-    facts = [getattr(record, field.name) for field in dataclasses.fields(record)]
+    facts = [getattr(record, field.name) for field in dataclasses.fields(record) if field.init]
     return tuple(fact.tobytes() if isinstance(fact, np.ndarray) else fact for fact in facts)
 
 

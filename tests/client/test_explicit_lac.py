@@ -233,11 +233,11 @@ def test_a_bookie_without_space_is_not_replaced_for_it(
     spent: list[int] = []
     spend = Reserve.spend
 
-    def full(self: Reserve, put: object, size: int, *, is_new: bool = True) -> None:
+    def full(self: Reserve, put: object, size: int, **how: bool) -> None:
         spent.append(size)
         if 3 < len(spent) <= 6:
             raise BookieReadOnlyError("no space", bookie_id="b")
-        spend(self, put, size, is_new=is_new)
+        spend(self, put, size, **how)
 
     monkeypatch.setattr(Reserve, "spend", full)
     writer = create(ground, writers, Quorum(3, 3, 2))

@@ -514,9 +514,9 @@ def test_each_put_is_counted_while_it_is_under_way(
     reserves: set[Reserve] = set()
     spend = Reserve.spend
 
-    def note(self: Reserve, put: object, size_bytes: int, *, is_new: bool = True) -> None:
+    def note(self: Reserve, put: object, size_bytes: int, **how: bool) -> None:
         reserves.add(self)
-        spend(self, put, size_bytes, is_new=is_new)
+        spend(self, put, size_bytes, **how)
         assert self.under_way[put] == size_bytes
 
     monkeypatch.setattr(Reserve, "spend", note)
