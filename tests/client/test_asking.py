@@ -41,6 +41,7 @@ CALLS: dict[str, Callable[[BoundedStorage], object]] = {
     "delete": lambda s: s.delete("f"),
     "delete_directory": lambda s: s.delete_directory("d"),
     "space": lambda s: s.space(),
+    "inodes": lambda s: s.inodes(),
 }
 
 

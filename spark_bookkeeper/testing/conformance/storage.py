@@ -39,6 +39,7 @@ HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
     "delete": lambda s: s.delete("d/a"),
     "delete_directory": lambda s: s.delete_directory("d"),
     "space": lambda s: s.space(),
+    "inodes": lambda s: s.inodes(),
 }
 """Each operation of a storage, as one call."""
 
