@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, KillAt
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from spark_bookkeeper.testing.memory_underreplication import MemoryTasks
 
@@ -30,6 +31,19 @@ class Snapshot:
     def copy(self, directory: Path) -> Ground:
         """A ground in ``directory`` that is as the original was."""
         return _copy(self._kept, directory)
+
+    def killed(
+        self, directory: Path, step: int = 1, *, first: int = 0
+    ) -> Iterator[tuple[int, Ground, KillAt]]:
+        """The number of every so many operations, a copy for it, and a hook that kills there. The
+        last hook kills nobody.
+        """
+        for number in itertools.count(first, step):
+            kill = KillAt(number)
+            yield number, self.copy(directory / str(number)), kill
+            shutil.rmtree(directory / str(number))
+            if not kill.is_dead:
+                return
 
 
 def _copy(old: Ground, directory: Path) -> Ground:

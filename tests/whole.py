@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -23,6 +23,16 @@ def assert_whole(ground: Ground, *writers: LedgerWriter, without: Collection[str
         assert not client.store.read_ledger(ledger_id).value.bookies() & set(without)
     report = check_ledgers(client, LocalRunner(client), ids, 100)
     assert report.is_complete, report.unfinished
+
+
+def is_whole(
+    ground: Ground, writers: Iterable[LedgerWriter] | None = None, *, of: str | None = None
+) -> bool:
+    """Whether bookies, or this one, have all that they should have of these ledgers, or of all."""
+    client = ground.client()
+    ids = None if writers is None else [writer.ledger_id for writer in writers]
+    report = check_ledgers(client, LocalRunner(client), ids, 100)
+    return all(row.status.is_done for row in report.rows if of in (None, row.source))
 
 
 def assert_replicated(ground: Ground, *writers: LedgerWriter) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
@@ -61,6 +62,27 @@ def written(
     if close:
         writer.close()
     return writer
+
+
+def rows_writer(
+    world: Ground | ClientContext, rows: pa.Table, quorum: Quorum = USUAL, *, target: int = 20_000
+) -> LedgerWriter:
+    """The writer of a new ledger for such rows, with ``target`` bytes of them in an entry."""
+    context = world.context if isinstance(world, Ground) else world
+    return lifecycle.create_ledger(context, quorum, schema=rows.schema, entry_target_bytes=target)
+
+
+def bulk_written(
+    ground: Ground, quorum: Quorum = USUAL, *, close: bool = True
+) -> tuple[LedgerWriter, pa.Table]:
+    """The writer of a ledger with one bulk append, on its whole write sets, and what it wrote."""
+    rows = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    writer = rows_writer(ground, rows, quorum)
+    writer.append(rows)
+    wait_for_every_copy(writer)
+    if close:
+        writer.close()
+    return writer, rows
 
 
 def payloads(world: Ground | ClientContext, ledger: LedgerWriter | int) -> list[bytes]:

@@ -13,7 +13,7 @@ from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log
 
 _NUMBERS: Final = itertools.count()
 
@@ -44,6 +44,15 @@ def formatted(
         is_probe_required=False,
     )
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
+
+
+def written_slots(bookie: Bookie, count: int, *, width: int = 1) -> Log:
+    """The writer of some slots with an entry in each, or with several from 0, 10, 20 ... on."""
+    writer = bookie.writer()
+    for slot in range(count):
+        first = slot if width == 1 else slot * 10
+        writer.add(slot, bookie.record(slot, first, first + width - 1))
+    return writer
 
 
 def format_anew(bookie: Bookie) -> None:

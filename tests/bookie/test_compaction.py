@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -134,17 +134,26 @@ class At:
     What comes behind one operation is what comes before the next.
     """
 
-    def __init__(self, number: int, do: Callable[[], None]) -> None:
+    def __init__(self, number: int, do: Callable[[], object]) -> None:
         self.number = number
         self.count = 0
-        self._do = do
+        self.do = do
 
     def __call__(self, operation: str, path: str, moment: Moment) -> None:
         if moment == "after":
             return
         number, self.count = self.count, self.count + 1
         if number == self.number:
-            self._do()
+            self.do()
+
+    @classmethod
+    def each(cls, again: Callable[[], Bookie]) -> Iterator[tuple[Bookie, At]]:
+        """A bookie for every operation, and a hook whose ``do`` is to be set for it."""
+        for number in itertools.count():
+            hook = cls(number, lambda: None)
+            yield again(), hook
+            if hook.count <= number:
+                return
 
 
 def kill() -> None:
@@ -195,10 +204,7 @@ def test_killed_at_every_step_it_loses_nothing_and_the_next_one_ends_it(
 @pytest.mark.parametrize("has_directories", [True, False], ids=["disk", "bucket"])
 def test_readers_in_the_middle_go_on(has_directories: bool) -> None:
     """One that looked before, one that has read before, and one that comes now."""
-    number = 0
-    again = filled(has_directories=has_directories)
-    while True:
-        bookie = again()
+    for bookie, hook in At.each(filled(has_directories=has_directories)):
         early, busy = bookie.face(), bookie.face()
         before = content(busy, bookie)
         (known,) = early.holdings([RangeRef(bookie.ref, 0, LAST)])
@@ -217,22 +223,17 @@ def test_readers_in_the_middle_go_on(has_directories: bool) -> None:
             rows = early.scan(bookie.ref, list(range(LAST + 1)), value_of(known))  # type: ignore[arg-type]
             assert not rows.refused
 
-        hook = At(number, read)
+        hook.do = read
         compact(bookie, hook)
         read()
-        if hook.count <= number:
-            break
-        number += 1
-    assert number > 20
+    assert hook.number > 20
 
 
 def test_a_reader_that_is_overtaken_between_looking_and_reading_looks_again() -> None:
     """At each of its own operations the ledger is compacted, and then once more."""
-    number = 0
     again = filled()
     before = content(again().face(), again())
-    while True:
-        bookie = again()
+    for bookie, hook in At.each(again):
 
         def overtake(bookie: Bookie = bookie) -> None:
             compact(bookie)
@@ -241,36 +242,24 @@ def test_a_reader_that_is_overtaken_between_looking_and_reading_looks_again() ->
             log.write_copy(list(entries))
             compact(bookie)
 
-        hook = At(number, overtake)
-        assert content(bookie.face(hook), bookie) == before, f"overtaken at operation {number}"
-        if hook.count <= number:
-            break
-        number += 1
-    assert number > 5
+        hook.do = overtake
+        assert content(bookie.face(hook), bookie) == before, f"overtaken at {hook.number}"
+    assert hook.number > 5
 
 
 @pytest.mark.parametrize("limit", [1, pytest.param(1 << 20, marks=pytest.mark.full)])
 def test_two_at_once_lose_nothing(limit: int) -> None:
     """At every operation of one, another begins and ends, with another limit for a call."""
-    number = 0
     again = filled()
     before = content(again().face(), again())
-    while True:
-        bookie = again()
-
-        def other(bookie: Bookie = bookie) -> None:
-            wanted = Compaction(bookie.ref, LAST, token(), files_least=2, bytes_most=limit)
-            bookie.face().compact(wanted)
-
-        hook = At(number, other)
+    for bookie, hook in At.each(again):
+        wanted = Compaction(bookie.ref, LAST, token(), files_least=2, bytes_most=limit)
+        hook.do = partial(bookie.face().compact, wanted)
         with suppress(BookieUnavailableError):
             compact(bookie, hook)
-        assert content(bookie.face(), bookie) == before, f"met at operation {number}"
+        assert content(bookie.face(), bookie) == before, f"met at operation {hook.number}"
         compact(bookie)
         assert content(bookie.face(), bookie) == before
-        if hook.count <= number:
-            break
-        number += 1
 
 
 def test_reading_opens_few_files_afterwards() -> None:

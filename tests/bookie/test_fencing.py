@@ -22,7 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.testing.memory_storage import MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import Bookie, every_place, find
-from tests.bookie.conftest import format_anew, formatted
+from tests.bookie.conftest import format_anew, formatted, written_slots
 
 
 def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
@@ -41,9 +41,7 @@ def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
 def test_r4_a_listing_that_lags_does_not_move_the_fence_up_or_hide_a_record(
     bookie: Bookie,
 ) -> None:
-    writer = bookie.writer()
-    for slot in range(3):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 3)
 
     class LaggingListing(MemoryStorage):
         def list(self, directory: str) -> list[str]:
@@ -89,9 +87,7 @@ def test_r4_who_loses_the_race_for_a_slot_fences_the_next(bookie: Bookie) -> Non
 
 
 def test_r4b_a_slot_that_vanishes_under_a_fencer_is_found_by_its_put(bookie: Bookie) -> None:
-    writer = bookie.writer()
-    for slot in range(3):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 3)
 
     def lose_it(op: str, path: str, moment: Moment) -> None:
         if (op, path, moment) == ("list", bookie.paths.slots, "after"):
@@ -123,9 +119,7 @@ def test_r4b_what_was_read_before_a_power_cut_is_read_again_by_the_next_fence(
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_r9b_what_a_fence_stands_on_is_durable_before_it(bookie: Bookie, slots: int) -> None:
     """Else a power cut could leave the fence and take what is below it: a hole, and no damage."""
-    writer = bookie.writer()
-    for slot in range(slots - 1):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, slots - 1)
     found = bookie.slot_path(slots - 1)
     bookie.disk.files[found] = bookie.record(slots - 1, slots - 1)  # visible, not yet durable
     fence = bookie.slot_path(slots)
@@ -204,9 +198,7 @@ def test_r6b_an_add_behind_a_fence_is_found(bookie: Bookie) -> None:
 def test_r5_a_damaged_slot_makes_unknown_exactly_what_may_have_been_in_it(
     bookie: Bookie,
 ) -> None:
-    writer = bookie.writer()
-    for slot in range(4):
-        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    written_slots(bookie, 4, width=5)
     bookie.disk.corrupt(bookie.slot_path(2), lambda content: content[:100])
 
     for index in (bookie.log().fence().entries, bookie.log().locate(0)):
@@ -232,9 +224,7 @@ def test_r5_a_damaged_last_slot_leaves_nothing_certain_after_it(bookie: Bookie) 
 
 
 def test_r5_a_hole_below_existing_slots_is_unknown(bookie: Bookie) -> None:
-    writer = bookie.writer()
-    for slot in range(5):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 5)
     for slot in (1, 2):
         del bookie.disk.files[bookie.slot_path(slot)]
 
@@ -247,9 +237,7 @@ def test_r5_a_hole_below_existing_slots_is_unknown(bookie: Bookie) -> None:
 
 
 def test_r5_a_slot_that_vanishes_while_its_log_is_fenced_is_unknown(bookie: Bookie) -> None:
-    log = bookie.writer()
-    for slot in range(3):
-        log.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 3)
 
     def power_cut_before_the_fence(op: str, path: str, moment: Moment) -> None:
         if (op, moment) == ("put", "before"):
@@ -324,9 +312,7 @@ def test_a_damaged_fence_is_not_relied_on(bookie: Bookie) -> None:
 def test_r5_a_slot_lost_below_others_is_unknown_and_the_fence_goes_to_the_top(
     bookie: Bookie,
 ) -> None:
-    writer = bookie.writer()
-    for slot in range(4):
-        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    writer = written_slots(bookie, 4, width=5)
     del bookie.disk.files[bookie.slot_path(1)]
 
     first = bookie.log().fence()
@@ -345,9 +331,7 @@ def test_r5_a_slot_lost_below_others_is_unknown_and_the_fence_goes_to_the_top(
 
 
 def test_r5_all_of_several_slots_that_were_lost_are_unknown(bookie: Bookie) -> None:
-    writer = bookie.writer()
-    for slot in range(9):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 9)
     for slot in (0, 1, 4, 6, 7):
         del bookie.disk.files[bookie.slot_path(slot)]
 
@@ -365,9 +349,7 @@ def test_r5_all_of_several_slots_that_were_lost_are_unknown(bookie: Bookie) -> N
 def test_r5_a_slot_lost_below_nothing_but_a_fence_is_unknown(
     bookie: Bookie, lost: list[int], becomes: str
 ) -> None:
-    writer = bookie.writer()
-    for slot in range(3):
-        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    writer = written_slots(bookie, 3, width=5)
     bookie.log().fence()
     for slot in lost:
         if becomes == "gone":
@@ -421,9 +403,7 @@ def test_r5_a_slot_with_the_bytes_of_a_fence_is_unknown_to_who_listed_before_tha
 
 
 def test_r5_a_slot_with_its_neighbours_bytes_is_unknown(bookie: Bookie) -> None:
-    writer = bookie.writer()
-    for slot in range(3):
-        writer.add(slot, bookie.record(slot, slot))
+    written_slots(bookie, 3)
     bookie.disk.corrupt(bookie.slot_path(2), lambda _: bookie.record(1, 1))
 
     for entries in (bookie.log().fence().entries, bookie.log().locate(0), bookie.log().tail()):

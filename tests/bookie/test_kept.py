@@ -138,10 +138,7 @@ LOSSES = (
 @pytest.mark.parametrize("lose", LOSSES)
 @pytest.mark.parametrize("moment", ["between two puts", "within a put"])
 def test_r11_no_add_counts_on_a_partition_that_is_not_the_one_it_was(
-    writer: Writer,
-    lose: Callable[[Writer], None],
-    moment: str,
-    monkeypatch: pytest.MonkeyPatch,
+    writer: Writer, lose: Callable[[Writer], None], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if moment == "between two puts":
         lose(writer)

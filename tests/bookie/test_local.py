@@ -83,21 +83,19 @@ class LocalStorages:
 class TestUnnamedFiles(StorageConformance):
     """Files that have no name until they are finished."""
 
+    unnamed_files = True
+
     @pytest.fixture
     def storages(self, tmp_path: Path) -> Storages:
         root = tmp_path / "root"
         root.mkdir()
-        return LocalStorages(root, unnamed_files=True)
+        return LocalStorages(root, self.unnamed_files)
 
 
-class TestHiddenFiles(StorageConformance):
+class TestHiddenFiles(TestUnnamedFiles):
     """Files under a hidden name, where the file system has no others."""
 
-    @pytest.fixture
-    def storages(self, tmp_path: Path) -> Storages:
-        root = tmp_path / "root"
-        root.mkdir()
-        return LocalStorages(root, unnamed_files=False)
+    unnamed_files = False
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "hidden"])
@@ -218,37 +216,21 @@ def test_r9_a_directory_is_durable_with_all_its_parents(
     assert synced == [str(tmp_path), str(tmp_path / "a")]
 
 
-def test_r9b_a_directory_that_another_process_made_is_synced_before_it_is_relied_on(
-    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["another process made it", "made anew", "its sync failed"])
+def test_r9b_a_directory_that_may_not_be_durable_is_synced_before_it_is_relied_on(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    (tmp_path / "a").mkdir()
-    synced = _synced(monkeypatch)
-
-    storage.make_directory("a")
-
-    assert synced == [str(tmp_path)]
-
-
-def test_r9b_a_directory_that_was_made_anew_is_not_taken_for_the_durable_one(
-    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage.make_directory("a")
-    (tmp_path / "a").rename(tmp_path / "away")
-    (tmp_path / "a").mkdir()
-    synced = _synced(monkeypatch)
-
-    storage.make_directory("a")
-
-    assert synced == [str(tmp_path)]
-
-
-def test_r9b_a_directory_whose_sync_failed_is_synced_by_the_next_call(
-    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "fsync", _fail_with(errno.EIO))
-        with pytest.raises(BookieUnavailableError):
-            storage.make_directory("a")
+    if how == "another process made it":
+        (tmp_path / "a").mkdir()
+    elif how == "made anew":  # it is not taken for the durable one
+        storage.make_directory("a")
+        (tmp_path / "a").rename(tmp_path / "away")
+        (tmp_path / "a").mkdir()
+    else:
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "fsync", _fail_with(errno.EIO))
+            with pytest.raises(BookieUnavailableError):
+                storage.make_directory("a")
     synced = _synced(monkeypatch)
 
     storage.make_directory("a")
@@ -407,10 +389,7 @@ def test_a_disk_without_inodes_is_full_and_says_so(
 def test_a_full_disk_leaves_nothing_behind(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", _fail_with(errno.ENOSPC))
 
     with pytest.raises(BookieFullError, match="No space left"):
         storage.put_if_absent("a", b"x")

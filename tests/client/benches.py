@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import World
+from spark_bookkeeper.testing.simulation.scheduler import Task, World
 
 PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
 
@@ -40,6 +40,18 @@ class Bench:
         with pytest.raises(BookieUnavailableError):
             self.storage.read("f")
         return self.hang.count == before
+
+    def note_employed(self) -> list[str]:
+        """The names of the tasks that are employed from now on."""
+        employed: list[str] = []
+        employ = self.runtime.employ
+
+        def noted(name: str, run: Callable[[], None]) -> None:
+            employed.append(name)
+            employ(name, run)
+
+        self.runtime.employ = noted  # type: ignore[method-assign]
+        return employed
 
 
 def in_a_world(
@@ -84,6 +96,7 @@ class Two:
         self.door = Door("c:1", "memory://c", bench.runtime, PATIENCE)
         inner = HangingStorage(MemoryStorage(self.disk), self.hang)
         self.target = BoundedStorage(inner, self.door)
+        self.copied = 0
 
     def copy(self) -> int:
         """Three pieces from one to the other, in one task; how many that were."""
@@ -102,3 +115,14 @@ class Two:
             return 3
 
         return self.door.ask_with(self.other, "copying", run)
+
+    def spawn_copies(self, run: Callable[[], None]) -> list[Task]:
+        """As many tasks as there are places, each of which copies; all of them have begun."""
+
+        def copy() -> None:
+            self.door.ask_with(self.other, "copying", run)
+            self.copied += 1
+
+        tasks = [self.bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
+        self.bench.runtime.sleep(1.0)
+        return tasks

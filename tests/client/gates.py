@@ -8,7 +8,8 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import Ground, Hook
+from spark_bookkeeper.testing.hanging import Hang
 
 
 def flag_in_recovery(context: ClientContext, writer: LedgerWriter) -> None:
@@ -39,3 +40,8 @@ def hold_adds(ground: Ground, *bookies: str) -> Gate:
     gate = Gate("put_if_absent", *bookies)
     ground.before.append(gate)
     return gate
+
+
+def hangs_at(bookie: str, hang: Hang) -> Hook:
+    """What is asked of this bookie hangs."""
+    return lambda place, operation, path: hang.meet(operation, path) if place == bookie else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from tests.client.test_recovery import half_written, left
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
+from tests.client.test_recovery import half_written, left, undecided
+from tests.hooks import silent
 from tests.snapshots import Snapshot
 from tests.worlds import USUAL, first_of
 
@@ -67,10 +69,9 @@ def test_without_that_the_error_names_the_way_out(ground: Ground) -> None:
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.format(bookie)
 
-    with pytest.raises(RecoveryUndecidedError) as caught:
-        recover_ledger(ground.client(), writer.ledger_id)
+    error = undecided(ground, writer)
 
-    assert f"ledger recover {writer.ledger_id} --accept-loss" in caught.value.message
+    assert f"ledger recover {writer.ledger_id} --accept-loss" in error.message
 
 
 def test_what_can_be_decided_is_decided_and_no_loss_is_noted(ground: Ground) -> None:
@@ -101,12 +102,8 @@ def test_a_bookie_that_is_registered_is_not_given_up_even_if_it_is_named(ground:
     writer = left(ground, 2)
     a, b, _ = writer.metadata.last_fragment.ensemble
     ground.format(a)
+    ground.before.append(silent(b))
 
-    def away(place: str, operation: str, path: str) -> None:
-        if place == b:
-            raise BookieUnavailableError("no answer", bookie_id=place)
-
-    ground.before.append(away)
     with pytest.raises(RecoveryUndecidedError) as caught:
         recovered(ground, writer, a, b)
 
@@ -322,20 +319,14 @@ def test_of_a_thousand_lost_entries_not_each_is_asked_for_the_length(
     ground.start(a)
     for bookie in writer.metadata.bookies():
         ground.format(bookie)
-    asked = 0
-
-    def count(place: str, operation: str, path: str) -> None:
-        nonlocal asked
-        asked += 1
-
-    ground.before.append(count)
+    ground.forget()
     closed = recover_ledger(
         ground.client(InlineRuntime()), writer.ledger_id, accepting=accepting()
     ).value
 
     before = writer.metadata.last_fragment.first_entry_id - 1
     assert (closed.last_entry_id, closed.length_bytes) == (before, 0)
-    assert asked < 1000
+    assert len(ground.steps) < 1000
 
 
 def test_a_writer_that_reaches_what_was_given_up_is_stopped_by_a_fence(tmp_path: Path) -> None:
@@ -344,14 +335,9 @@ def test_a_writer_that_reaches_what_was_given_up_is_stopped_by_a_fence(tmp_path:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     a, b, _ = writer.metadata.last_fragment.ensemble
-
-    def cut_off(place: str, operation: str, path: str) -> None:
-        if place in (a, b):
-            raise BookieUnavailableError("no answer", bookie_id=place)
-
     for bookie in (a, b):
         ground.end_agent(bookie)
-    client = ground.client(None, cut_off)
+    client = ground.client(None, silent(a), silent(b))
     closed = recover_ledger(client, writer.ledger_id, accepting=accepting(a, b)).value
 
     def append_on() -> None:
@@ -373,19 +359,12 @@ def test_killed_between_any_two_operations_it_comes_to_the_same_end(
     writer = half_written(begun, Quorum(5, 3, 2), 0, [2, 3])
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         begun.format(bookie)
-    before = Snapshot(begun)
-    kills = 0
-    for number in range(0, 10_000, step):
-        ground = before.copy(tmp_path / str(number))
-        loss, client = accepting(), ground.client(InlineRuntime(), KillAt(number))
-        try:
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
+        loss, client = accepting(), ground.client(InlineRuntime(), kill)
+        with suppress(Killed):
             recover_ledger(client, writer.ledger_id, accepting=loss)
-        except Killed:
-            kills += 1
-        else:
-            break
         closed = recover_ledger(ground.client(), writer.ledger_id, accepting=loss).value
         told = accepted_loss_of(closed.custom_metadata)
         assert told is not None
-        assert (closed.last_entry_id, told.missing) == (1, ((0, 0),))
-    assert kills > 20 // step
+        assert (closed.last_entry_id, told.missing) == (1, ((0, 0),)), at
+    assert at > 20

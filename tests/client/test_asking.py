@@ -25,6 +25,7 @@ from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 from spark_bookkeeper.testing.simulation.scheduler import World
 from tests.client.benches import PATIENCE, Bench, in_a_world, in_world
+from tests.client.gates import hangs_at
 from tests.worlds import payloads, written
 
 CALLS: dict[str, Callable[[BoundedStorage], object]] = {
@@ -107,14 +108,7 @@ def test_a_read_that_hands_out_pieces_comes_back_as_well(bench: Bench) -> None:
 
 @in_world(lambda *_: False)
 def test_within_a_call_the_storage_is_asked_without_another_task(bench: Bench) -> None:
-    employed: list[str] = []
-    employ = bench.runtime.employ
-
-    def counted(name: str, run: Callable[[], None]) -> None:
-        employed.append(name)
-        employ(name, run)
-
-    bench.runtime.employ = counted  # type: ignore[method-assign]
+    employed = bench.note_employed()
 
     def several() -> None:
         bench.storage.size("f")
@@ -268,22 +262,28 @@ def test_a_sink_that_hangs_is_abandoned_by_who_is_stuck_in_it(bench: Bench) -> N
     assert "d/part" not in bench.disk.files
 
 
+def stand_still(world: World, release: Callable[[], None], at: float) -> None:
+    """The running process will, for 99 seconds; another one lets bookies go behind that."""
+    frozen = world.current.actor
+    world.later(1.0, lambda: world.pause(frozen))
+    world.later(100.0, lambda: world.resume(frozen))
+
+    def let_go() -> None:
+        world.start(world.actor("other"), release)
+
+    world.later(at, let_go)
+
+
 def test_a_process_that_stood_still_blames_nobody() -> None:
     with World(1) as world:
         bench = Bench(world, lambda operation, _: operation == "read")
-        frozen = world.actor("client")
         answers: list[bytes | None] = []
 
         def freeze() -> None:
-            world.later(1.0, lambda: world.pause(frozen))
-            world.later(100.0, lambda: world.resume(frozen))
-            world.later(101.0, let_go)
+            stand_still(world, bench.hang.release, 101.0)
             answers.append(bench.storage.read("f"))
 
-        def let_go() -> None:
-            world.start(world.actor("other"), bench.hang.release)
-
-        world.start(frozen, freeze)
+        world.start(world.actor("client"), freeze)
         world.run_all()
 
     assert answers == [b"content"]
@@ -291,7 +291,6 @@ def test_a_process_that_stood_still_blames_nobody() -> None:
 
 def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once() -> None:
     with World(1) as world:
-        frozen = world.actor("client")
         benches = [Bench(world) for _ in range(3)]
         runtime = benches[0].runtime
         said: dict[int, bytes | None] = {}
@@ -300,13 +299,8 @@ def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once()
             for bench in benches:
                 bench.hang.release()
 
-        def let_go() -> None:
-            world.start(world.actor("other"), release)
-
         def story() -> None:
-            world.later(1.0, lambda: world.pause(frozen))
-            world.later(100.0, lambda: world.resume(frozen))
-            world.later(101.0, let_go)
+            stand_still(world, release, 101.0)
             answers = Answers[int, bytes | None](runtime)
             for number, bench in enumerate(benches):
                 answers.ask(number, bench.door, "reading", partial(bench.storage.read, "f"))
@@ -315,7 +309,7 @@ def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once()
                 number, answer = came
                 said[number] = answer()
 
-        world.start(frozen, story)
+        world.start(world.actor("client"), story)
         world.run_all()
 
     assert said == dict.fromkeys(range(3), b"content")
@@ -325,17 +319,11 @@ def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once()
 def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: str) -> None:
     with World(1) as world:
         bench = Bench(world)
-        frozen = world.actor("client")
         said: list[bytes | None] = []
-
-        def let_go() -> None:
-            world.start(world.actor("other"), bench.hang.release)
 
         def story() -> None:
             fill(bench)
-            world.later(1.0, lambda: world.pause(frozen))
-            world.later(100.0, lambda: world.resume(frozen))
-            world.later(100.2, let_go)
+            stand_still(world, bench.hang.release, 100.2)
             if how == "ask":
                 said.append(bench.storage.read("f"))
                 return
@@ -345,7 +333,7 @@ def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: s
             assert isinstance(came, tuple)
             said.append(came[1]())
 
-        world.start(frozen, story)
+        world.start(world.actor("client"), story)
         world.run_all()
 
     assert said == [b"content"]
@@ -517,9 +505,7 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
     ground.until(lambda: ground.count()["put_if_absent"] >= 15)
     writer.abandon()
     hang = Hang(ground.runtime, lambda operation, path: operation != "read")
-    recoverer = ground.client(
-        None, lambda place, operation, path: hang.meet(operation, path) if place == victim else None
-    )
+    recoverer = ground.client(None, hangs_at(victim, hang))
 
     closed = recover_ledger(recoverer, writer.ledger_id).value
     hang.release()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, TRIALS, aside
@@ -15,14 +13,7 @@ from tests.client.benches import PATIENCE, Bench, Two, in_a_world, in_world
 @in_world(lambda *_: False)
 def test_two_bookies_are_asked_in_turn_by_one_task(bench: Bench) -> None:
     two = Two(bench, lambda *_: False)
-    employed: list[str] = []
-    employ = bench.runtime.employ
-
-    def counted(name: str, run: Callable[[], None]) -> None:
-        employed.append(name)
-        employ(name, run)
-
-    bench.runtime.employ = counted  # type: ignore[method-assign]
+    employed = bench.note_employed()
 
     assert two.copy() == 3
     assert two.disk.files["d/copy"] == b"content" * 3
@@ -124,31 +115,23 @@ def test_a_trial_that_is_given_up_for_another_bookie_does_not_keep_others_from_t
 @in_world(lambda *_: False)
 def test_copies_that_wait_for_their_limit_do_not_make_a_bookie_seem_silent(bench: Bench) -> None:
     two = Two(bench, lambda *_: False)
-    copied = 0
 
     def run() -> None:
         for _ in range(3):
             two.source.read_range("f", 0, 7)
             bench.runtime.sleep(30.0)  # the limit
 
-    def copy() -> None:
-        nonlocal copied
-        two.door.ask_with(two.other, "copying", run)
-        copied += 1
-
-    tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
-    bench.runtime.sleep(1.0)
+    tasks = two.spawn_copies(run)
 
     two.target.size("d/nothing")  # when there is a place
     for task in tasks:
         task.join()
-    assert copied == CALLS_AT_ONCE
+    assert two.copied == CALLS_AT_ONCE
 
 
 @in_world(lambda *_: False)
 def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it(bench: Bench) -> None:
     two = Two(bench, lambda *_: False)
-    copied = 0
 
     def run() -> None:
         for _ in range(3):
@@ -156,13 +139,7 @@ def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it(bench: 
             aside(lambda: bench.runtime.sleep(1_000.0))  # the limit
             two.target.size("d/nothing")
 
-    def copy() -> None:
-        nonlocal copied
-        two.door.ask_with(two.other, "copying", run)
-        copied += 1
-
-    tasks = [bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]
-    bench.runtime.sleep(1.0)
+    tasks = two.spawn_copies(run)
     before = bench.runtime.now()
     for _ in range(3):
         two.target.size("d/nothing")
@@ -170,7 +147,7 @@ def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it(bench: 
 
     for task in tasks:
         task.join()
-    assert copied == CALLS_AT_ONCE
+    assert two.copied == CALLS_AT_ONCE
     assert not two.door.calls
     assert not two.other.calls
 

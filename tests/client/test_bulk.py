@@ -25,6 +25,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.client.gates import Gate
+from tests.hooks import At
+from tests.worlds import rows_writer
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]
 
@@ -43,9 +46,7 @@ def test_rows_keep_their_order_and_their_striping(
     ground = Ground(tmp_path, bookies=5)
     quorum = Quorum(*sizes)
     whole = table(20_000)
-    with lifecycle.create_ledger(
-        ground.context, quorum, schema=whole.schema, entry_target_bytes=20_000
-    ) as writer:
+    with rows_writer(ground, whole, quorum) as writer:
         writer.append(whole.slice(0, 10))
         last = writer.append(whole.slice(10, 9990))
         assert writer.append(whole.slice(10_000)) > last > 5
@@ -64,9 +65,7 @@ def test_rows_keep_their_order_and_their_striping(
 
 def test_a_bulk_append_waits_for_the_entries_before_it(ground: Ground) -> None:
     whole = table(5000)
-    with lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
-    ) as writer:
+    with rows_writer(ground, whole, target=10_000) as writer:
         small = [writer.append_async(whole.slice(0, 1)) for _ in range(50)]
         assert writer.append(whole, expected_entry_id=50) > 50
         assert [f.result(60) for f in small] == list(range(50))
@@ -79,9 +78,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(*sizes), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole, Quorum(*sizes))
     writer.append(whole.slice(0, 5))
     wait_for_every_copy(writer)
     victim = writer.metadata.last_fragment.ensemble[1]
@@ -126,12 +123,7 @@ def test_a_writer_that_may_open_no_more_files_gives_a_part_to_no_other_bookie(
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.client(StandingStill()),
-        Quorum(3, 3, 2),
-        schema=whole.schema,
-        entry_target_bytes=20_000,
-    )
+    writer = rows_writer(ground.client(StandingStill()), whole)
     members = writer.metadata.last_fragment.ensemble
     others: set[str] = set()
 
@@ -151,9 +143,7 @@ def test_a_writer_that_may_open_no_more_files_gives_a_part_to_no_other_bookie(
 
 def test_a_bulk_append_that_no_bookie_can_store_fails_and_claims_nothing(ground: Ground) -> None:
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole)
     writer.append(whole.slice(0, 1))
 
     def full(place: str, operation: str, path: str) -> None:
@@ -173,9 +163,7 @@ def test_a_bulk_append_that_no_bookie_can_store_fails_and_claims_nothing(ground:
 
 def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> None:
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole)
     writer.append(whole.slice(0, 1))
     plan = writer._adds.begin_bulk("this one", None)
     loser = write_local(plan, whole, ground.context)
@@ -194,9 +182,7 @@ def test_a_bookie_that_fails_in_an_unforeseen_way_is_no_holder_of_a_part(
     ground: Ground, error: Exception, struck: int
 ) -> None:
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole, Quorum(3, 3, 3))
     victims = writer.metadata.last_fragment.ensemble[:struck]
 
     def strike(place: str, operation: str, path: str) -> None:
@@ -220,23 +206,14 @@ def test_a_bulk_append_waits_for_the_bookie_that_takes_the_place_of_its_only_one
     ground: Ground,
 ) -> None:
     whole = table(5_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(1, 1, 1), schema=whole.schema, entry_target_bytes=10_000
-    )
+    writer = rows_writer(ground, whole, Quorum(1, 1, 1), target=10_000)
     writer.append(whole.slice(0, 1))
-    may_change = threading.Event()
-    asked = threading.Event()
-
-    def hold(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "write_ledger") and not may_change.is_set():
-            asked.set()
-            may_change.wait(120)
-
-    ground.before.append(hold)
+    gate = Gate("write_ledger", METADATA)
+    ground.before.append(gate)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     writer.append_async(whole.slice(1, 1))
-    assert asked.wait(60)
-    threading.Timer(0.2, may_change.set).start()
+    assert gate.reached.wait(60)
+    threading.Timer(0.2, gate.open).start()
     writer.append(whole.slice(2))
     writer.close()
     assert lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id).is_closed
@@ -248,9 +225,7 @@ def test_a_bookie_with_other_bytes_under_the_name_of_a_part_acknowledges_nothing
     ground: Ground,
 ) -> None:
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole, Quorum(3, 3, 3))
     dying, other = writer.metadata.last_fragment.ensemble[:2]
     spare = next(b for b in ground.bookie_ids if b not in writer.metadata.last_fragment.ensemble)
 
@@ -275,9 +250,7 @@ def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add
         monkeypatch.setattr(f"spark_bookkeeper.bookie.part_files.{name}", 1 << 14)
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=2_000))
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole, Quorum(3, 3, 3))
     dying = writer.metadata.last_fragment.ensemble[0]
 
     def strike(place: str, operation: str, path: str) -> None:
@@ -299,9 +272,7 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
 ) -> None:
     ground = Ground(tmp_path, bookies=2)
     whole = table(20_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(2, 2, 2), schema=whole.schema, entry_target_bytes=20_000
-    )
+    writer = rows_writer(ground, whole, Quorum(2, 2, 2))
     one, other = writer.metadata.last_fragment.ensemble
 
     def strike(place: str, operation: str, path: str) -> None:
@@ -316,15 +287,10 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
     ground.before.clear()
     for part in ground.files(other, "parts"):
         part.unlink()
-    met: list[str] = []
+    finish = At("finish", lambda: recover_ledger(ground.client(), writer.ledger_id), only=[0])
 
-    def meet(place: str, operation: str, path: str) -> None:
-        if operation == "finish" and not met:
-            met.append(path)
-            recover_ledger(ground.client(), writer.ledger_id)
-
-    found = recover_ledger(ground.client(None, meet), writer.ledger_id)
-    assert met
+    found = recover_ledger(ground.client(None, finish), writer.ledger_id)
+    assert finish.met
     assert found.value.is_closed
     assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
@@ -334,9 +300,7 @@ def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     whole = table(5_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
-    )
+    writer = rows_writer(ground, whole, target=10_000)
     name = "begin_bulk" if moment in {"before", "begun"} else "end_bulk"
     step = getattr(writer._adds, name)
 
@@ -368,9 +332,7 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
     ground: Ground,
 ) -> None:
     whole = table(5_000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
-    )
+    writer = rows_writer(ground, whole, target=10_000)
     plan = writer._adds.begin_bulk("this one", None)
 
     results = write_local(plan, whole, ground.context)
@@ -393,23 +355,15 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
 
 def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: Ground) -> None:
     whole = table(5000)
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
-    )
-    is_writing, may_go_on = threading.Event(), threading.Event()
-
-    def hold_back(place: str, operation: str, path: str) -> None:
-        if operation == "finish":
-            is_writing.set()
-            assert may_go_on.wait(60)
-
-    ground.before.append(hold_back)
+    writer = rows_writer(ground, whole, target=10_000)
+    gate = Gate("finish", *ground.bookie_ids)
+    ground.before.append(gate)
     with ThreadPoolExecutor(2) as threads:
         appended = threads.submit(writer.append, whole)
-        assert is_writing.wait(60)
+        assert gate.reached.wait(60)
         closed = threads.submit(writer.close)
         ground.until(lambda: writer._adds._standing.is_closing)
-        may_go_on.set()
+        gate.open()
         try:
             last = appended.result(30)
             closed.result(30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing import memory_store as memory
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.hooks import NO_ANSWER, At
 from tests.worlds import USUAL
 
 
@@ -240,17 +242,11 @@ def test_a_ledger_that_is_closed_between_look_and_flag_is_deleted_all_the_same(
     ground: Ground,
 ) -> None:
     writer = opened(ground)
-    is_closed = False
+    flag = At("write_ledger", writer.close, only=[0])
 
-    def close(place: str, operation: str, path: str) -> None:
-        nonlocal is_closed
-        if operation == "write_ledger" and not is_closed:
-            is_closed = True
-            writer.close()
+    deletion = delete_ledger(ground.client(None, flag), writer.ledger_id, even_if_alive=True)
 
-    deletion = delete_ledger(ground.client(None, close), writer.ledger_id, even_if_alive=True)
-
-    assert is_closed
+    assert flag.met
     assert deletion == Deletion(writer.ledger_id, "OPEN")
     assert not is_there(ground, writer)
 
@@ -259,21 +255,9 @@ def test_a_ledger_deleted_by_two_at_once_is_deleted(ground: Ground) -> None:
     for operation in ("has_writer", "write_ledger", "delete_ledger"):
         writer = opened(ground)
         cut_off(writer)
-        is_done = False
+        other = partial(delete_ledger, ground.context, writer.ledger_id)
 
-        def other(
-            place: str,
-            step: str,
-            path: str,
-            writer: LedgerWriter = writer,
-            moment: str = operation,
-        ) -> None:
-            nonlocal is_done
-            if step == moment and not is_done:
-                is_done = True
-                delete_ledger(ground.context, writer.ledger_id)
-
-        delete_ledger(ground.client(None, other), writer.ledger_id)
+        delete_ledger(ground.client(None, At(operation, other, only=[0])), writer.ledger_id)
 
         assert not is_there(ground, writer), operation
 
@@ -284,12 +268,7 @@ def test_an_answer_that_is_lost_at_any_moment_leaves_a_deletion_that_can_be_repe
     for operation in ("read_ledger", "has_writer", "write_ledger", "delete_ledger"):
         writer = opened(ground)
         cut_off(writer)
-
-        def lose(place: str, step: str, path: str, moment: str = operation) -> None:
-            if step == moment:
-                raise MetadataUnavailableError("the answer was lost")
-
-        ground.after.append(lose)
+        ground.after.append(At(operation, NO_ANSWER))
         with suppress(MetadataUnavailableError):  # some answers are found out by reading again
             delete_ledger(ground.context, writer.ledger_id)
         ground.after.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.hooks import At
 
 STRIPED = Quorum(4, 2, 2)
 
@@ -194,15 +194,12 @@ def test_a_ledger_is_recovered_where_it_was_told_to_end(
 
 def test_whoever_pauses_learns_of_a_fence(ground: Ground, writers: list[LedgerWriter]) -> None:
     writer = create(ground, writers, Quorum(3, 3, 2))
-    tellers = itertools.count()
 
-    def hold(place: str, operation: str, path: str) -> None:
-        """Before the first bookie is told."""
-        if operation == "put_if_absent" and path.endswith("1.arrow") and next(tellers) == 0:
-            ground.before.remove(hold)
-            lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    def fence() -> None:
+        lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
-    ground.before.append(hold)
+    first_bookie_is_told = At("put_if_absent", fence, within="1.arrow", only=[0])
+    ground.before.append(first_bookie_is_told)
     writer.append(b"a")
 
     ground.until(lambda: "fenced" in repr(writer) or "closed" in repr(writer))

@@ -29,8 +29,9 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Recovery
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.hooks import At
 
 
 def must(holds: bool, what: object) -> None:
@@ -71,16 +72,7 @@ def with_fragment(old: LedgerMetadata, first: int = 1000) -> LedgerMetadata:
 
 def before_the_close(ground: Ground, change: Callable[[], None]) -> None:
     """Do something between the flag and the close of a recovery: before the second write."""
-    writes = 0
-
-    def hook(place: str, operation: str, _: str) -> None:
-        nonlocal writes
-        if (place, operation) == (METADATA, "write_ledger"):
-            writes += 1
-            if writes == 2:
-                change()
-
-    ground.before.append(hook)
+    ground.before.append(At("write_ledger", change, only=[1]))
 
 
 def a_fragment_that_appears_during_a_recovery(directory: Path) -> None:

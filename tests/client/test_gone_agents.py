@@ -33,7 +33,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.test_readonly import assert_all_appended, ensemble, is_failed
-from tests.worlds import USUAL
+from tests.worlds import USUAL, payloads
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
@@ -86,8 +86,20 @@ class AgentWorld:
         self.release(bookie)
         self.ground.until(lambda: is_failed(self.writer) or bookie not in ensemble(self.writer))
 
+    def lose_and_not_go_back(self, lost: BookieId, left: BookieId, reason: str) -> None:
+        """It needs another bookie, and one that it left is none for it."""
+        self.lose(lost)
+        assert left not in ensemble(self.writer)
+        with pytest.raises(AppendFailedError, match=reason):
+            self.writer.append(b"2")
+
     def release(self, bookie: BookieId) -> None:
         self.held[bookie].set()
+
+    def release_and_wait(self, lane: Lane) -> None:
+        """Return when what was on its way to the bookie of a lane has an answer."""
+        self.release(lane.bookie)
+        self.ground.until(lambda: lane.sending_since is None)
 
     def lane(self, bookie: BookieId) -> Lane:
         lanes = self.writer._adds._lanes.by_position.values()
@@ -99,6 +111,12 @@ class AgentWorld:
         added = self.writer.append_async(payload)
         self.ground.until(lambda: lane.sending_since is not None)
         return added
+
+    def append_and_end_agent(self, payload: bytes, bookie: BookieId) -> None:
+        """Append an entry that the others store; then the bookie's agent is gone as well."""
+        self.hold(bookie)
+        self.append_held(payload, bookie).result()
+        self.ground.end_agent(bookie)
 
     def append_held_up(self) -> Future[int]:
         """Append an entry that two bookies store, and that waits for the third: it is to be left.
@@ -214,8 +232,7 @@ def test_a_writer_goes_back_to_a_bookie_that_it_left_when_another_one_is_lost(
     world.writer.close()
 
     assert set(slots) < set(world.ground.files(first, "slots"))
-    entries = lifecycle.open_ledger(world.ground.client(), world.writer.ledger_id).entries()
-    assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
+    assert payloads(world.ground, world.writer) == [b"0", b"1", b"2", b"3"]
 
 
 def test_agents_that_are_started_again_one_after_the_other_are_left_one_after_the_other(
@@ -243,11 +260,7 @@ def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: 
     world.writer.flush()
     world.ground.start(first)
 
-    world.lose(second)
-
-    assert first not in ensemble(world.writer)
-    with pytest.raises(AppendFailedError, match="when its agent was gone; what it was sent last"):
-        world.writer.append(b"2")
+    world.lose_and_not_go_back(second, first, "when its agent was gone; what it was sent last")
 
 
 def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: AgentWorld) -> None:
@@ -258,8 +271,7 @@ def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: AgentWorl
     world.leave(first)
     world.ground.start(first)
     world.writer.flush()
-    world.release(first)
-    world.ground.until(lambda: lane.sending_since is None)
+    world.release_and_wait(lane)
 
     world.release(second)
     world.leave(second)
@@ -283,11 +295,7 @@ def test_a_writer_does_not_go_back_while_what_is_there_is_not_acknowledged(
     world.leave(first)
     world.ground.start(first)
 
-    world.lose(second)
-
-    assert first not in ensemble(world.writer)
-    with pytest.raises(AppendFailedError, match="up to entry 1, is not acknowledged"):
-        world.writer.append(b"2")
+    world.lose_and_not_go_back(second, first, "up to entry 1, is not acknowledged")
 
 
 def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
@@ -300,15 +308,10 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
     world.hold(first, second, third, spare)
     world.append_held(b"1", first)
     world.leave(first)
-    world.release(first)
-    world.ground.until(lambda: lane.sending_since is None)
+    world.release_and_wait(lane)
     world.ground.start(first)
 
-    world.lose(second)
-
-    assert first not in ensemble(world.writer)
-    with pytest.raises(AppendFailedError, match="up to entry 1, is not acknowledged"):
-        world.writer.append(b"2")
+    world.lose_and_not_go_back(second, first, "up to entry 1, is not acknowledged")
 
 
 def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: AgentWorld) -> None:
@@ -320,15 +323,10 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: Agent
     world.leave(first)
     world.writer.flush()
     world.ground.stop(first)
-    world.release(first)
-    world.ground.until(lambda: lane.sending_since is None)
+    world.release_and_wait(lane)
     world.ground.start(first)
 
-    world.lose(second)
-
-    assert first not in ensemble(world.writer)
-    with pytest.raises(AppendFailedError, match="what it was sent last has no answer"):
-        world.writer.append(b"2")
+    world.lose_and_not_go_back(second, first, "what it was sent last has no answer")
 
 
 def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: AgentWorld) -> None:
@@ -346,11 +344,7 @@ def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: Ag
     world.hold(second)
     world.writer.append(b"1")
 
-    world.lose(second)
-
-    assert first not in ensemble(world.writer)
-    with pytest.raises(AppendFailedError, match="what it was sent last has no answer"):
-        world.writer.append(b"2")
+    world.lose_and_not_go_back(second, first, "what it was sent last has no answer")
 
 
 def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: AgentWorld) -> None:
@@ -426,9 +420,7 @@ def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowled
     """However long an add may take: autorecovery takes the ledger after a time of its own."""
     gone = ensemble(world.writer)[2]
     world.look()
-    world.hold(gone)
-    world.append_held(b"1", gone).result()
-    world.ground.end_agent(gone)
+    world.append_and_end_agent(b"1", gone)
     world.look_after_a_while()
 
     assert world.writer.append_async(b"2").result(timeout=60) == 2
@@ -440,8 +432,7 @@ def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowled
     world.release(gone)
     world.writer.close()
 
-    entries = lifecycle.open_ledger(world.ground.client(), world.writer.ledger_id).entries()
-    assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
+    assert payloads(world.ground, world.writer) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: AgentWorld) -> None:
@@ -449,9 +440,7 @@ def test_a_gone_bookie_that_lags_is_waited_for_and_left_with_its_share(world: Ag
     world.look()
     world.writer.append(b"1")
     world.stored(gone, 1)
-    world.hold(gone)
-    world.append_held(b"2", gone).result()
-    world.ground.end_agent(gone)
+    world.append_and_end_agent(b"2", gone)
     world.watch_away(gone)
     world.look()
     added = world.writer.append_async(b"3")
@@ -480,8 +469,7 @@ def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(
     world.look_after_a_while()
     world.look()
     world.ground.until(lambda: gone not in ensemble(world.writer))
-    world.release(gone)
-    world.ground.until(lambda: lane.sending_since is None)
+    world.release_and_wait(lane)
     world.ground.start(gone)
 
     world.leave(other)
@@ -491,8 +479,7 @@ def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(
     world.ground.start(other)
     world.writer.close()
 
-    entries = lifecycle.open_ledger(world.ground.client(), world.writer.ledger_id).entries()
-    assert [entry.payload for entry in entries] == [b"0", b"1", b"2", b"3"]
+    assert payloads(world.ground, world.writer) == [b"0", b"1", b"2", b"3"]
 
 
 def test_nothing_is_held_up_while_the_metadata_store_is_silent(
@@ -599,9 +586,7 @@ def test_a_gone_bookie_that_nobody_can_replace_costs_no_writer_that_it_lags_behi
     """The one that takes data could not join the ledger; the others serve on."""
     gone = ensemble(world.writer)[2]
     world.look()
-    world.hold(gone)
-    world.append_held(b"1", gone).result()
-    world.ground.end_agent(gone)
+    world.append_and_end_agent(b"1", gone)
     asked: list[int] = []
 
     def nobody(*arguments: object, **_: object) -> None:
@@ -639,9 +624,7 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
     """By the loop that looks by itself, in a time that does not depend on that of an add."""
     adds, gone = world.writer._adds, ensemble(world.writer)[0]
     adds._watch.end()
-    world.hold(gone)
-    world.append_held(b"1", gone).result()
-    world.ground.end_agent(gone)
+    world.append_and_end_agent(b"1", gone)
     waited = 0.0
 
     def wait(seconds: float) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.errors import MetadataUnavailableError, NotEnoughBookiesError
+from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.hooks import NO_ANSWER, At
 
 
 @pytest.fixture
@@ -98,10 +99,6 @@ def test_cookies_are_not_asked_for_on_account_of_a_bookie_that_is_not_chosen_any
 
 
 def test_without_an_answer_about_cookies_nothing_speaks_against_a_bookie(ground: Ground) -> None:
-    def no_answer(place: str, operation: str, path: str) -> None:
-        if operation == "cookies":
-            raise MetadataUnavailableError("no answer")
-
-    ground.before.append(no_answer)
+    ground.before.append(At("cookies", NO_ANSWER))
 
     lifecycle.create_ledger(ground.context, Quorum(4, 3, 2)).close()

@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.client.gates import hangs_at
 from tests.worlds import USUAL
 
 
@@ -132,9 +133,7 @@ def test_a_silent_bookie_is_shown_while_it_is_one_and_a_second_question_is_count
         wait_for_every_copy(writer)
     hang = Hang(ground.runtime)
     silent = writer.metadata.last_fragment.ensemble[0]
-    client = ground.client(
-        None, lambda place, operation, path: hang.meet(operation, path) if place == silent else None
-    )
+    client = ground.client(None, hangs_at(silent, hang))
     reader = lifecycle.open_ledger(client, writer.ledger_id)
     assert counted(client, "bookkeeper_client_silent_bookies") == 0
 

@@ -43,6 +43,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.testing.ground import Ground, Hook
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.hooks import At
 from tests.worlds import USUAL
 
 ID = LedgerId(50)
@@ -215,16 +216,11 @@ def test_an_old_recovery_does_not_flag_the_new_ledger(lives: Lives) -> None:
 
 
 def test_an_old_recovery_does_not_close_the_new_ledger(lives: Lives) -> None:
-    begun: list[str] = []
     made: list[LedgerWriter] = []
-
-    def make_again(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not begun:  # its first fence
-            begun.append(path)
-            made.append(lives.make_again())
+    first_fence = At("put_if_absent", lambda: made.append(lives.make_again()), only=[0])
 
     with another_is_there():
-        recover_ledger(lives.world.client(make_again), ID)
+        recover_ledger(lives.world.client(first_fence), ID)
 
     lives.check_untouched(made[0])
 
@@ -232,17 +228,13 @@ def test_an_old_recovery_does_not_close_the_new_ledger(lives: Lives) -> None:
 def test_an_old_recovery_that_must_wait_does_not_adopt_the_end_of_the_new_ledger(
     lives: Lives,
 ) -> None:
-    begun: list[str] = []
-
-    def make_again(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not begun:
-            begun.append(path)
-            for bookie in lives.old.metadata.last_fragment.ensemble:
-                lives.world.stop(bookie)
-            lives.second = lives.world.make_again(lives._form.closed(EntryId(-1), 0))
+    def make_again() -> None:
+        for bookie in lives.old.metadata.last_fragment.ensemble:
+            lives.world.stop(bookie)
+        lives.second = lives.world.make_again(lives._form.closed(EntryId(-1), 0))
 
     with another_is_there():
-        recover_ledger(lives.world.client(make_again), ID)
+        recover_ledger(lives.world.client(At("put_if_absent", make_again, only=[0])), ID)
 
     assert lives.world.context.store.read_ledger(ID) == lives.second
     lives.old.abandon()
@@ -367,8 +359,7 @@ def _checked(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], Seq
 
 @pytest.mark.parametrize("plan", [_copied, _copied_piece, _repaired, _checked])
 def test_work_that_was_planned_before_ends_as_gone(
-    lives: Lives,
-    plan: Callable[[Lives, Versioned[LedgerMetadata]], Callable[[], Sequence[Ended]]],
+    lives: Lives, plan: Callable[[Lives, Versioned[LedgerMetadata]], Callable[[], Sequence[Ended]]]
 ) -> None:
     lives.old.append(b"old 1")
     carry_out = plan(lives, lives.close_old())
@@ -393,17 +384,14 @@ def test_a_recovery_that_was_planned_before_ends_as_gone(lives: Lives) -> None:
 def test_copies_for_the_old_ledger_are_not_published_in_the_new_one(lives: Lives) -> None:
     closed = lives.close_old()
     work = _fragment_work(lives, closed)
-    begun: list[str] = []
     made: list[Versioned[LedgerMetadata]] = []
+    # With the same end, so that nothing but the nonce tells one from the other.
+    form = closed.value.with_custom(**{NONCE: lives._form.custom_metadata[NONCE]})
+    copying = At(
+        None, lambda: made.append(lives.world.make_again(form)), within="/copies/", only=[0]
+    )
 
-    def make_again(place: str, operation: str, path: str) -> None:
-        if "/copies/" in path and not begun:
-            begun.append(path)
-            # With the same end, so that nothing but the nonce tells one from the other.
-            form = closed.value.with_custom(**{NONCE: lives._form.custom_metadata[NONCE]})
-            made.append(lives.world.make_again(form))
-
-    (row,) = rereplicate_fragment(lives.world.client(make_again), work)
+    (row,) = rereplicate_fragment(lives.world.client(copying), work)
 
     assert row.status == "gone"
     assert lives.world.context.store.read_ledger(ID) == made[0]
@@ -414,18 +402,15 @@ def test_a_recovery_of_a_bookie_reports_the_old_ledger_as_gone_and_goes_no_furth
 ) -> None:
     lost = lives.old.metadata.last_fragment.ensemble[0]
     lives.world.stop(lost)
-    begun: list[str] = []
     # The lost bookie is in the new one as well, and its end is fixed: there would be work.
     form = lives.known.value.closed(EntryId(0), 5).with_custom(
         **{NONCE: lives._form.custom_metadata[NONCE]}
     )
 
-    def make_again(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not begun:
-            begun.append(path)
-            lives.second = lives.world.make_again(form)
+    def make_again() -> None:
+        lives.second = lives.world.make_again(form)
 
-    client = lives.world.client(make_again)
+    client = lives.world.client(At("put_if_absent", make_again, only=[0]))
     wish = BookieRecovery((lost,), ledger_ids=(ID,))
     report = recover_bookie(client, LocalRunner(client), wish)
 

@@ -14,7 +14,7 @@ from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.read import reader
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import LedgerError, MetadataUnavailableError
+from spark_bookkeeper.errors import LedgerError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -22,6 +22,7 @@ from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.slotlog import log_of
+from tests.hooks import NO_ANSWER, At
 from tests.worlds import USUAL
 
 
@@ -145,11 +146,7 @@ def test_a_ledger_that_another_client_closed_leaves_nothing_behind(ground: Groun
 def test_a_ledger_closed_during_the_listing_is_not_said_to_lack_a_writer(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
 
-    def close(place: str, operation: str, path: str) -> None:
-        if operation == "writers":
-            writer.close()
-
-    table = views.ledgers_table(ground.client(None, close))
+    table = views.ledgers_table(ground.client(None, At("writers", writer.close)))
 
     (row,) = table.to_pylist()
     assert (row["state"], row["writer_state"]) == ("CLOSED", None)
@@ -271,14 +268,9 @@ def test_who_follows_a_ledger_whose_writer_lives_is_told_nothing_and_asks_seldom
 def test_a_metadata_store_that_is_away_does_not_end_the_following_by_its_own(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def away(place: str, operation: str, path: str) -> None:
-        if operation == "has_writer":
-            raise MetadataUnavailableError("no answer")
-
     writer = written_by_the_dead(ground)
-    following = lifecycle.open_ledger_no_recovery(
-        ground.client(InlineRuntime(), away), writer.ledger_id
-    )
+    client = ground.client(InlineRuntime(), At("has_writer", NO_ANSWER))
+    following = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
 
     assert len(list(following.tail(timeout_ms=60_000))) == 1
     assert caplog.text == ""

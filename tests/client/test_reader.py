@@ -41,12 +41,13 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.worlds import USUAL, written
+from tests.client.gates import hangs_at, hold_adds
+from tests.spoiling import spoil_at_random
+from tests.worlds import USUAL, rows_writer, written
 
 
 def closed(ground: Ground, quorum: Quorum = USUAL, count: int = 10) -> LedgerWriter:
-    writer = written(ground, count, quorum)
-    return writer
+    return written(ground, count, quorum)
 
 
 def payloads_from(reader: LedgerReader, first: int = 0, last: int | None = None) -> list[bytes]:
@@ -222,13 +223,7 @@ def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: 
 def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     ensemble = writer.metadata.last_fragment.ensemble
-    block = threading.Event()
-
-    def hold(place: str, operation: str, path: str) -> None:
-        if place in ensemble[1:] and operation == "put_if_absent":
-            assert block.wait(120)
-
-    ground.before.append(hold)
+    gate = hold_adds(ground, *ensemble[1:])
     futures = [writer.append_async(b"%d" % i) for i in range(3)]
     ground.until(lambda: len(ground.files(ensemble[0], "slots")) >= 1)
     client = ground.client()
@@ -236,7 +231,7 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
 
     assert reader.last_add_confirmed == -1, "one copy is no ack quorum"
     assert payloads_from(reader) == []
-    block.set()
+    gate.open()
     futures[-1].result(60)
     writer.close()
 
@@ -271,9 +266,7 @@ def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_pa
     wait_for_every_copy(writer)
     hang = Hang(ground.runtime)
     silent = writer.metadata.last_fragment.ensemble[0]
-    client = ground.client(
-        None, lambda place, operation, path: hang.meet(operation, path) if place == silent else None
-    )
+    client = ground.client(None, hangs_at(silent, hang))
     reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
     ground.until(lambda: client.bookies.is_silent(silent))
     before = hang.count
@@ -367,11 +360,7 @@ def test_what_is_learnt_while_reading_is_noted_by_the_thread_that_reads(tmp_path
             noted.add(threading.current_thread())
             return super().pop(*key)
 
-    def at_each(place: str, operation: str, path: str) -> None:
-        if place == slow:
-            hang.meet(operation, path)
-
-    client = ground.client(None, at_each)
+    client = ground.client(None, hangs_at(slow, hang))
     reader = lifecycle.open_ledger(client, writer.ledger_id)
     fetcher = Fetcher(client, reader.ledger, spread=1)
     fetcher._replicas, fetcher._down = Noting(), Noting()
@@ -447,9 +436,7 @@ def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: i
     dice = random.Random(seed)
     ground = Ground(tmp_path)
     table = pa.table({"n": range(6000), "s": [f"row {i}" * 5 for i in range(6000)]})
-    with lifecycle.create_ledger(
-        ground.context, USUAL, schema=table.schema, entry_target_bytes=30_000
-    ) as writer:
+    with rows_writer(ground, table, target=30_000) as writer:
         writer.append(table.slice(0, 100))
         writer.append(table.slice(100))
     for kind in ("slots", "parts"):
@@ -460,13 +447,7 @@ def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: i
         assert by_name
         for paths in by_name.values():
             for path in dice.sample(paths, 2):
-                data = bytearray(path.read_bytes())
-                if dice.random() < 0.3:
-                    data = data[: dice.randrange(len(data))]
-                else:
-                    for _ in range(dice.randint(1, 30)):
-                        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-                path.write_bytes(bytes(data))
+                spoil_at_random(path, dice)
 
     read = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
 
@@ -561,9 +542,7 @@ def test_some_columns_are_fetched_without_the_others(
 
 def test_a_column_that_was_read_holds_no_memory_of_the_others(ground: Ground) -> None:
     table = pa.table({f"c{n}": pa.array([n, None, 3, 4] * 50_000) for n in range(10)})
-    writer = lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=table.schema, entry_target_bytes=4 << 20
-    )
+    writer = rows_writer(ground, table, target=4 << 20)
     writer.append(table)
     writer.close()
     reader = lifecycle.open_ledger(ground.context, writer.ledger_id)

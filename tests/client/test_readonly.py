@@ -47,13 +47,22 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.hooks import NO_ANSWER, At
 from tests.whole import assert_whole
-from tests.worlds import USUAL, written
+from tests.worlds import USUAL, payloads, written
 
 QUICK = ClientConfig(add_timeout_ms=3_000)
 """Bookies are looked at four times within it."""
 
 pytestmark = pytest.mark.usefixtures("unsynced")
+
+
+def begun(directory: Path, config: ClientConfig = QUICK) -> tuple[Ground, LedgerWriter]:
+    """Four bookies, and a writer on three of them with one entry."""
+    ground = Ground(directory, bookies=4, config=config)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    return ground, writer
 
 
 def becomes_readonly(ground: Ground, bookie: str) -> None:
@@ -79,8 +88,7 @@ def until(ground: Ground, writer: LedgerWriter, holds: Callable[[], bool]) -> No
 
 def assert_all_appended(ground: Ground, writer: LedgerWriter, count: int) -> None:
     """Everything that was appended is there, on every bookie that the metadata names for it."""
-    entries = lifecycle.open_ledger(ground.client(), writer.ledger_id).entries()
-    assert [entry.payload for entry in entries] == [b"%d" % i for i in range(count)]
+    assert payloads(ground, writer) == [b"%d" % i for i in range(count)]
     assert_whole(ground, writer)
 
 
@@ -139,9 +147,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
     tmp_path: Path,
 ) -> None:
     """It was formatted again since the ledger used it, so it cannot join it (SLOT-LOG rule R11)."""
-    ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    ground, writer = begun(tmp_path)
     (spare,) = set(ground.bookie_ids) - set(ensemble(writer))
     left, short, _ = ensemble(writer)
     becomes_readonly(ground, left)
@@ -166,9 +172,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
 def test_a_writer_to_which_the_only_other_bookie_is_lost_stays_and_asks_nobody(
     tmp_path: Path,
 ) -> None:
-    ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    ground, writer = begun(tmp_path, ClientConfig(add_timeout_ms=1_000_000))
     lost, short, _ = ensemble(writer)
     ground.stop(lost)
     writer.append(b"1")
@@ -184,8 +188,7 @@ def test_a_writer_to_which_the_only_other_bookie_is_lost_stays_and_asks_nobody(
     assert not ground.count()["cookies"]
     writer.append(b"2")
     writer.close()
-    entries = lifecycle.open_ledger(ground.client(), writer.ledger_id).entries()
-    assert [entry.payload for entry in entries] == [b"0", b"1", b"2"]
+    assert payloads(ground, writer) == [b"0", b"1", b"2"]
 
 
 def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
@@ -197,12 +200,7 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
     writer = lifecycle.create_ledger(ground.context, USUAL)
     behind = ensemble(writer)[2]
     goes_on = threading.Event()
-
-    def hangs(place: str, operation: str, path: str) -> None:
-        if place == behind:
-            goes_on.wait()
-
-    ground.before.append(hangs)
+    ground.before.append(At(None, goes_on.wait, on=behind))
     writer.append(b"0")
     becomes_readonly(ground, behind)
     until(ground, writer, lambda: bool(writer._adds.machine._held))
@@ -223,17 +221,8 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
 def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_leaves(
     tmp_path: Path, operation: str
 ) -> None:
-    ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
-    met = 0
-
-    def away(place: str, asked: str, path: str) -> None:
-        nonlocal met
-        if place == METADATA and asked == operation and met < 2:
-            met += 1
-            raise MetadataUnavailableError("no answer")
-
+    ground, writer = begun(tmp_path)
+    away = At(operation, NO_ANSWER, only=range(2))
     (ground.before if operation == "registrations" else ground.after).append(away)
     short = ensemble(writer)[2]
     becomes_readonly(ground, short)
@@ -241,7 +230,7 @@ def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_l
     writer.append(b"1")
     writer.close()
 
-    assert met == 2
+    assert len(away.met) >= 2
     assert_all_appended(ground, writer, 2)
 
 
@@ -251,9 +240,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
 ) -> None:
     """R14: staying would need to know that it was not, and every bookie still serves."""
     monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
-    ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    ground, writer = begun(tmp_path)
     short = ensemble(writer)[2]
     lost: list[str] = []
 
@@ -284,9 +271,7 @@ def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
 ) -> None:
     monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(change, "SETTLE_SECONDS", 0.05)
-    ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    ground, writer = begun(tmp_path)
     is_away = True
 
     def away(place: str, operation: str, path: str) -> None:
@@ -327,20 +312,15 @@ def test_a_look_at_the_space_that_fails_says_nothing_and_is_repeated() -> None:
 
 def test_a_look_at_the_space_that_fails_once_does_not_cost_a_bookie(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
-    met: list[str] = []
+    looks = At("space", BookieUnavailableError("statvfs: EIO", bookie_id="b:1"), only=[0])
 
-    def once(place: str, operation: str, path: str) -> None:
-        if operation == "space" and not met:
-            met.append(place)
-            raise BookieUnavailableError("statvfs: EIO", bookie_id="b:1")
-
-    writer = lifecycle.create_ledger(ground.client(None, once), USUAL)
+    writer = lifecycle.create_ledger(ground.client(None, looks), USUAL)
     for _ in range(10):
         writer.append(bytes(300_000))
     wait_for_every_copy(writer)
     writer.close()
 
-    assert len(met) == 1
+    assert looks.met
     assert len(writer.metadata.fragments) == 1
 
 

@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from tests.alone import Alone
 from tests.snapshots import Snapshot
@@ -237,11 +237,7 @@ def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(
 ) -> None:
     begun = Ground(tmp_path / "begun", bookies=3, runtime=InlineRuntime())
     writers = left_open(begun, 3)
-    before = Snapshot(begun)
-    at = 0
-    while True:
-        ground = before.copy(tmp_path / str(at))
-        kill = KillAt(at)
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
         victim = ground.client(InlineRuntime(), kill)
         wanted = found(ground.context, writers)
         with suppress(Killed):
@@ -249,8 +245,5 @@ def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(
         client = ground.client()
         for number, writer in enumerate(writers):
             recover_ledger(client, writer.ledger_id)
-            assert payloads(client, writer.ledger_id) == [b"%d" % e for e in range(number)]
-        if not kill.is_dead:
-            break
-        at += step
+            assert payloads(client, writer.ledger_id) == [b"%d" % e for e in range(number)], at
     assert at > 30, "it was killed at many places"

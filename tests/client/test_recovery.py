@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,6 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CorruptEntryError,
     MetadataFormatError,
-    MetadataUnavailableError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     RecoveryUndecidedError,
@@ -31,10 +29,12 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.slotlog import find, log_of, read_one
+from tests.hooks import NO_ANSWER, At
 from tests.snapshots import Snapshot
-from tests.worlds import USUAL, first_of, payloads, written
+from tests.spoiling import spoil, spoil_at_random
+from tests.worlds import USUAL, bulk_written, first_of, payloads, written
 
 
 def left(ground: Ground, count: int, quorum: Quorum = USUAL) -> LedgerWriter:
@@ -200,6 +200,12 @@ def test_r6b_an_entry_behind_another_recoverers_fence_counts(ground: Ground) -> 
 # What must not be decided
 
 
+def undecided(ground: Ground, writer: LedgerWriter) -> RecoveryUndecidedError:
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+    return caught.value
+
+
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 3, 3)])
 def test_a_bookie_wiped_and_formatted_again_does_not_truncate(
     tmp_path: Path, sizes: tuple[int, int, int]
@@ -220,12 +226,11 @@ def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(
     ground.format(a)
     ground.format(b)
 
-    with pytest.raises(RecoveryUndecidedError) as caught:
-        recover_ledger(ground.client(), writer.ledger_id)
+    error = undecided(ground, writer)
 
-    assert set(caught.value.blockers) == {a, b}
+    assert set(error.blockers) == {a, b}
     for text in (a, b, "must wait", "do not delete it", "do not format"):
-        assert text in caught.value.message
+        assert text in error.message
     state = ground.context.store.read_ledger(writer.ledger_id).value.state
     assert state is LedgerState.IN_RECOVERY
 
@@ -235,11 +240,10 @@ def test_a_bookie_that_comes_back_unblocks_the_recovery(ground: Ground) -> None:
     a, b, _ = writer.metadata.last_fragment.ensemble
     ground.stop(a)
     ground.stop(b)
-    with pytest.raises(RecoveryUndecidedError) as caught:
-        recover_ledger(ground.client(), writer.ledger_id)
-    assert set(caught.value.blockers) == {a, b}
+    error = undecided(ground, writer)
+    assert set(error.blockers) == {a, b}
 
-    ground.start(caught.value.blockers[0])
+    ground.start(error.blockers[0])
 
     assert recover_ledger(ground.client(), writer.ledger_id).value.last_entry_id == 4
     assert_on_ack_quorum(ground, writer.ledger_id)
@@ -253,17 +257,16 @@ def test_too_few_fences_are_told_apart_from_an_entry_that_nobody_can_vouch_for(
     there, away = writer.metadata.last_fragment.ensemble
     ground.stop(away)
 
-    with pytest.raises(RecoveryUndecidedError) as caught:
-        recover_ledger(ground.client(), writer.ledger_id)
+    error = undecided(ground, writer)
 
-    message = caught.value.message
+    message = error.message
     assert "too few of its bookies are fenced" in message
     assert f"could still be acknowledged to a writer by 1 of {away}" in message
     assert f"  {there}: fenced\n" in message
     assert f"bring back {away} with its storage" in message
     assert "holds it" not in message
     assert "exists" not in message
-    assert caught.value.blockers == (away,)
+    assert error.blockers == (away,)
 
 
 def test_all_bookies_whose_fences_are_needed_are_asked_for_at_once(tmp_path: Path) -> None:
@@ -287,9 +290,7 @@ def test_damaged_copies_of_the_tail_are_passed_over_and_made_again(ground: Groun
     place = find(log.locate(2, 2), 2)
     assert place is not None
     path = ground.root(ensemble[second]) / place.path
-    data = bytearray(path.read_bytes())
-    data[place.offset + place.extent // 2] ^= 1  # it says that it has entry 2, which is bad
-    path.write_bytes(bytes(data))
+    spoil(path, place.offset + place.extent // 2)  # it says that it has entry 2, which is bad
 
     closed = recover_ledger(ground.client(), writer.ledger_id).value
 
@@ -303,27 +304,14 @@ def test_a_tail_whose_every_copy_is_damaged_is_undecided(ground: Ground) -> None
         path = ground.files(bookie, "slots")[-1]
         path.write_bytes(path.read_bytes()[:200])
 
-    with pytest.raises(RecoveryUndecidedError) as caught:
-        recover_ledger(ground.client(), writer.ledger_id)
-    assert caught.value.entry_id == 2
-
-
-def spoil(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(bytes(data))
+    assert undecided(ground, writer).entry_id == 2
 
 
 def record_here_and_part_there(ground: Ground, quorum: Quorum) -> tuple[LedgerWriter, pa.Table]:
     """A bulk append is all that an open ledger has. The record of it is damaged on one bookie, and
     the bytes of some entries on all others.
     """
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    writer = lifecycle.create_ledger(
-        ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
-    )
-    writer.append(table)
-    writer._adds.drain()
+    writer, table = bulk_written(ground, quorum, close=False)
     one, *others = writer.metadata.last_fragment.ensemble
     (record,) = ground.files(one, "slots")
     spoil(record, record.stat().st_size // 4)
@@ -353,12 +341,7 @@ def test_of_a_part_that_is_damaged_everywhere_each_entry_is_taken_from_where_it_
     tmp_path: Path,
 ) -> None:
     ground = Ground(tmp_path, bookies=5)
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    writer = lifecycle.create_ledger(
-        ground.context, USUAL, schema=table.schema, entry_target_bytes=20_000
-    )
-    writer.append(table)
-    writer._adds.drain()
+    writer, table = bulk_written(ground, close=False)
     for number, bookie in enumerate(writer.metadata.last_fragment.ensemble):
         (part,) = ground.files(bookie, "parts")
         spoil(part, part.stat().st_size * (2 * number + 1) // 6)
@@ -408,14 +391,11 @@ def test_who_takes_the_place_of_a_full_bookie_gets_all_that_it_held_of_the_tail(
     writer = half_written(ground, USUAL, 1, [2, 1])
     full = writer.metadata.last_fragment.ensemble[1]  # holds entry 1, lacks entry 2
     client = ground.client()
-
-    def no_space(place: str, operation: str, path: str) -> None:
-        if place == full and operation == "put_if_absent" and "/copies/" in path:
-            raise BookieFullError(f"bookie {full}: no space left", bookie_id=full)
+    error = BookieFullError(f"bookie {full}: no space left", bookie_id=full)
 
     # Entry 1 is on the bookies at 1 and 2, entry 2 at 2 alone: what is replaced is the bookie
     # at 1, and with it one of the two copies of entry 1.
-    ground.before.append(no_space)
+    ground.before.append(At("put_if_absent", error, on=full, within="/copies/"))
     closed = recover_ledger(client, writer.ledger_id).value
     ground.before.clear()
 
@@ -487,28 +467,22 @@ def test_a_recovery_that_fails_after_another_closed_the_ledger_adopts_that(
     ground = Ground(tmp_path, bookies=3)
     writer = left(ground, 4, Quorum(3, 3, 2))
     writer.abandon()
-    met: list[str] = []
 
-    def meet(place: str, operation: str, path: str) -> None:
-        if operation == moment and not met:
-            met.append(path)
-            recover_ledger(ground.client(), writer.ledger_id)
-            for bookie in writer.metadata.last_fragment.ensemble[:2]:
-                ground.stop(bookie)
+    def recover() -> None:
+        recover_ledger(ground.client(), writer.ledger_id)
+        for bookie in writer.metadata.last_fragment.ensemble[:2]:
+            ground.stop(bookie)
 
-    found = recover_ledger(ground.client(None, meet), writer.ledger_id)
-    assert met
+    meeting = At(moment, recover, only=[0])
+    found = recover_ledger(ground.client(None, meeting), writer.ledger_id)
+    assert meeting.met
     assert (found.value.state, found.value.last_entry_id) == (LedgerState.CLOSED, 3)
 
 
 def test_a_ledger_deleted_meanwhile_is_never_made_again(ground: Ground) -> None:
     writer = left(ground, 3)
-
-    def delete(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent":
-            ground.cluster.ledgers.pop(writer.ledger_id, None)
-
-    ground.before.append(delete)
+    ledgers = ground.cluster.ledgers
+    ground.before.append(At("put_if_absent", lambda: ledgers.pop(writer.ledger_id, None)))
     with pytest.raises(NoSuchLedgerError):
         recover_ledger(ground.client(), writer.ledger_id)
     assert list(ground.context.store.ledger_ids()) == []
@@ -528,20 +502,13 @@ def test_a_ledger_of_another_client_is_refused_before_it_is_flagged(ground: Grou
     assert store.read_ledger(ledger_id).value.state is LedgerState.OPEN, "its writer goes on"
 
 
-@pytest.mark.parametrize("which", [1, 2])
+@pytest.mark.parametrize("which", [0, 1])
 def test_r14_a_cas_whose_answer_is_lost_is_compared_with_what_was_meant(
     ground: Ground, which: int
 ) -> None:
     writer = left(ground, 3)
-    writes = []
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "write_ledger":
-            writes.append(path)
-            if len(writes) == which:
-                raise MetadataUnavailableError("the answer was lost")
-
-    ground.after.append(lose)
+    ground.after.append(At("write_ledger", NO_ANSWER, only=[which]))
     closed = recover_ledger(ground.client(), writer.ledger_id)
 
     assert closed.value.last_entry_id == 2
@@ -567,23 +534,13 @@ def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
     begun = Ground(tmp_path / "begun", bookies=5, runtime=InlineRuntime())
     writer = half_written(begun, Quorum(*sizes), 3, [1, 2])
     begun.stop(writer.metadata.last_fragment.ensemble[2], destroy=True)
-    before = Snapshot(begun)
-    kills = 0
-    for number in range(0, 10_000, step):
-        directory = tmp_path / str(number)
-        ground = before.copy(directory)
-        kill = KillAt(number)
-        try:
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
+        with suppress(Killed):
             recover_ledger(ground.client(InlineRuntime(), kill), writer.ledger_id)
-        except Killed:
-            kills += 1
-        else:
-            break
         closed = recover_ledger(ground.client(InlineRuntime()), writer.ledger_id).value
-        assert closed.last_entry_id == 4
+        assert closed.last_entry_id == 4, at
         assert_on_ack_quorum(ground, writer.ledger_id)
-        shutil.rmtree(directory)
-    assert kills > 20 // step
+    assert at > 20
 
 
 @pytest.mark.parametrize("seeds", first_of(range(6), range(6, 12)), ids=str)
@@ -603,20 +560,9 @@ def test_two_of_three_replicas_of_every_file_damaged_at_random(
             for bookie in dice.sample(ensemble, 2 if closed else 1):
                 for path in ground.files(bookie, "slots"):
                     if path.name == name:
-                        damage(path, dice)
+                        spoil_at_random(path, dice)
 
         assert payloads(ground.client(), writer.ledger_id) == [b"%d" % i for i in range(8)]
-
-
-def damage(path: Path, dice: random.Random) -> None:
-    """Bits flipped, or the file cut."""
-    data = bytearray(path.read_bytes())
-    if dice.random() < 0.3:
-        data = data[: dice.randrange(len(data))]
-    else:
-        for _ in range(dice.randint(1, 20)):
-            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-    path.write_bytes(bytes(data))
 
 
 def test_metadata_is_asked_nothing_else_while_entries_are_found(ground: Ground) -> None:

@@ -13,12 +13,12 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, write_local
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     LedgerFencedError,
-    MetadataUnavailableError,
     NoSuchLedgerError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
+from tests.hooks import NO_ANSWER, At
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -84,13 +84,8 @@ def test_a_lost_answer_to_the_claim_is_no_claim_of_somebody_else(
     ground: Ground, plan: BulkPlan
 ) -> None:
     written = write_local(plan, table(1), ground.context)
+    ground.after.append(At("write_ledger", NO_ANSWER, only=[0]))
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "write_ledger":
-            ground.after.remove(lose)
-            raise MetadataUnavailableError("the answer was lost")
-
-    ground.after.append(lose)
     staging.seal(ground.context, plan, written)
 
     assert read(ground, id_of(plan)) == [1]

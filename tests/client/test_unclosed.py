@@ -27,7 +27,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.worlds import first_of
+from tests.hooks import NO_ANSWER, At
+from tests.worlds import first_of, payloads
 
 Q322 = Quorum(3, 2, 2)
 DROPPED = r"a writer was dropped without close\(\)"
@@ -101,12 +102,7 @@ def test_a_dropped_writer_whose_close_had_no_answer_says_that_nothing_is_known(
 ) -> None:
     writer = create(ground)
     writer.append(b"x")
-
-    def away(place: str, operation: str, path: str) -> None:
-        if place == METADATA:
-            raise MetadataUnavailableError("no answer")
-
-    ground.before.append(away)
+    ground.before.append(At(None, NO_ANSWER, on=METADATA))
     with pytest.raises(MetadataUnavailableError):
         writer.close()
     with pytest.warns(ResourceWarning, match="Whether it was closed is not known"):
@@ -118,12 +114,7 @@ def test_what_a_dropped_writer_had_on_its_way_is_stored_and_its_futures_told(
     ground: Ground,
 ) -> None:
     may_go_on = threading.Event()
-
-    def hold(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and "/slots/" in path:
-            may_go_on.wait(60)
-
-    ground.before.append(hold)
+    ground.before.append(At("put_if_absent", lambda: may_go_on.wait(60), within="/slots/"))
     writer = create(ground)
     ledger_id = writer.ledger_id
     futures = [writer.append_async(b"%d" % n) for n in range(20)]
@@ -133,8 +124,7 @@ def test_what_a_dropped_writer_had_on_its_way_is_stored_and_its_futures_told(
     may_go_on.set()
     assert [future.result(60) for future in futures] == list(range(20))
     ground.until(all_gone)
-    reader = lifecycle.open_ledger(ground.client(), ledger_id)
-    assert [entry.payload for entry in reader.entries()] == [b"%d" % n for n in range(20)]
+    assert payloads(ground, ledger_id) == [b"%d" % n for n in range(20)]
 
 
 def test_futures_of_a_dropped_writer_whose_bookies_are_lost_are_told_so(ground: Ground) -> None:
@@ -159,12 +149,8 @@ def test_futures_of_a_dropped_writer_whose_bookies_are_lost_are_told_so(ground: 
 def test_a_dropped_writer_does_not_wait_for_a_bookie_that_hangs(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
     ended = threading.Event()
-
-    def hang(place: str, operation: str, path: str) -> None:
-        if place == ground.bookie_ids[0] and "/slots/" in path:
-            ended.wait(60)
-
-    ground.before.append(hang)
+    hangs = At(None, lambda: ended.wait(60), on=ground.bookie_ids[0], within="/slots/")
+    ground.before.append(hangs)
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"x")
     with pytest.warns(ResourceWarning, match=DROPPED):
@@ -259,12 +245,7 @@ def test_a_process_that_ends_waits_for_what_is_on_its_way_and_says_so(tmp_path: 
 def pair(ground: Ground) -> Iterator[LedgerWriter]:
     """A writer whose second entry is held up on all its bookies until the test has ended."""
     may_go_on = threading.Event()
-
-    def hold(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent" and path.endswith("1.arrow"):
-            may_go_on.wait(60)
-
-    ground.before.append(hold)
+    ground.before.append(At("put_if_absent", lambda: may_go_on.wait(60), within="1.arrow"))
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"a")
     wait_for_every_copy(writer)
@@ -290,10 +271,8 @@ def test_at_the_end_it_is_said_what_is_not_certain(
 def test_a_failure_that_nobody_was_told_is_told_at_the_end(
     ground: Ground, pair: LedgerWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lose(place: str, operation: str, path: str) -> None:
-        raise BookieUnavailableError("the disk burnt", bookie_id=place)
-
-    ground.before[:] = [lose]
+    error = BookieUnavailableError("the disk burnt", bookie_id=ground.bookie_ids[0])
+    ground.before[:] = [At(None, error)]
     pair.append_async(b"b")
     ground.until(lambda: "failed" in repr(pair))
 

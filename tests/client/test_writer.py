@@ -26,6 +26,7 @@ from spark_bookkeeper.runtime.runtime import Task
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
+from tests.hooks import At
 from tests.worlds import USUAL, payloads
 
 
@@ -272,12 +273,7 @@ def test_a_callback_that_ends_its_thread_ends_nothing_else(
 
 def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
-
-    def strike(place: str, operation: str, path: str) -> None:
-        if operation == "put_if_absent":
-            raise MemoryError("no memory is left")
-
-    ground.before.append(strike)
+    ground.before.append(At("put_if_absent", MemoryError("no memory is left")))
     future = writer.append_async(b"a")
     with pytest.raises(AppendFailedError, match="no memory is left"):
         future.result(60)

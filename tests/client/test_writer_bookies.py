@@ -29,6 +29,7 @@ from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
+from tests.hooks import At
 from tests.worlds import USUAL, payloads
 
 
@@ -73,12 +74,8 @@ def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
         writer.append(b"a")
         wait_for_every_copy(writer)
         victim = writer.metadata.last_fragment.ensemble[0]
-
-        def full(place: str, operation: str, path: str) -> None:
-            if place == victim and operation == "put_if_absent":
-                raise BookieFullError(f"bookie {victim}: no space left", bookie_id=victim)
-
-        ground.before.append(full)
+        error = BookieFullError(f"bookie {victim}: no space left", bookie_id=victim)
+        ground.before.append(At("put_if_absent", error, on=victim))
         ground.forget()
         writer.append(b"b")
         writer.append(b"c")
@@ -94,19 +91,14 @@ def test_a_process_that_may_open_no_more_files_replaces_no_bookie_for_it(ground:
     wait_for_every_copy(writer)
     members = writer.metadata.last_fragment.ensemble
     away = members[0]
-    tries: list[str] = []
-
-    def exhausted(place: str, operation: str, path: str) -> None:
-        if place == away and operation == "put_if_absent":
-            tries.append(path)
-            raise ProcessLimitError("this process may open no more files", bookie_id=away)
-
-    ground.before.append(exhausted)
+    error = ProcessLimitError("this process may open no more files", bookie_id=away)
+    tries = At("put_if_absent", error, on=away)
+    ground.before.append(tries)
     with pytest.raises(AppendFailedError, match="this process may open no more files"):
         ground.until(lambda: writer.append(b"b") < 0)
 
-    assert len(set(tries)) == 1, "it is repeated in the same slot"
-    assert len(tries) > 1
+    assert len(set(tries.met)) == 1, "it is repeated in the same slot"
+    assert len(tries.met) > 1
     assert writer.metadata.last_fragment.ensemble == members
     ground.before.clear()
     acknowledged = writer.last_add_confirmed
@@ -161,19 +153,13 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"a")
         flaky = writer.metadata.last_fragment.ensemble[0]
-        lost: list[str] = []
-
-        def lose(place: str, operation: str, path: str) -> None:
-            if place == flaky and len(lost) < 2:
-                lost.append(path)
-                raise BookieUnavailableError("the answer was lost", bookie_id=flaky)
-
-        ground.after.append(lose)
+        error = BookieUnavailableError("the answer was lost", bookie_id=flaky)
+        lost = At(None, error, on=flaky, only=range(2))
+        ground.after.append(lost)
         for i in range(3):
             writer.append(b"%d" % i)
         writer._adds.drain()
-    assert lost
-    assert len(set(lost)) == 1
+    assert len(set(lost.met[:2])) == 1
     assert len(writer.metadata.fragments) == 1
     assert len(ground.files(flaky, "slots")) == 4
 

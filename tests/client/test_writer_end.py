@@ -22,6 +22,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, flag_in_recovery, hold_adds
+from tests.hooks import NO_ANSWER, At
 from tests.worlds import USUAL, payloads
 
 # The cases of close
@@ -50,17 +51,12 @@ def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds(ground: Groun
 def test_r14_a_close_whose_answer_was_lost_is_found_to_have_succeeded(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
-    lost: list[str] = []
+    lost = At("write_ledger", NO_ANSWER, only=[0])
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "write_ledger" and not lost:
-            lost.append(operation)
-            raise MetadataUnavailableError("the answer was lost")
-
-    ground.after.append(lose)
+    ground.after.append(lost)
     writer.close()
 
-    assert lost
+    assert lost.met
     assert ground.context.store.read_ledger(writer.ledger_id).version == 1
 
 
@@ -238,11 +234,7 @@ def lose_every_bookie(ground: Ground, writer: LedgerWriter) -> None:
 
 
 def lose_zookeeper_at_close(ground: Ground, writer: LedgerWriter) -> None:
-    def away(place: str, operation: str, path: str) -> None:
-        if place == METADATA:
-            raise MetadataUnavailableError("no answer")
-
-    ground.before.append(away)
+    ground.before.append(At(None, NO_ANSWER, on=METADATA))
     with pytest.raises(MetadataUnavailableError):
         writer.close()
 

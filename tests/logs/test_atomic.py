@@ -45,6 +45,7 @@ from spark_bookkeeper.protocol.transactions import (
     Transactions,
 )
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
+from tests.hooks import NO_ANSWER, At
 from tests.logs.conftest import USUAL, states
 
 
@@ -69,6 +70,21 @@ def write_staged(
     return write_local(staged.plan, table(*payloads), context)
 
 
+def begun(
+    ground: Ground, *payloads: bytes, transaction: Transaction | None = None
+) -> tuple[StagedWrite, Sequence[TaskResult]]:
+    """A write that is staged, and what its tasks have written."""
+    staged = atomic.stage(ground.context, "orders", transaction)
+    return staged, write_staged(ground.context, staged, *payloads)
+
+
+def overtaken(ground: Ground, log: Log) -> tuple[StagedWrite, Sequence[TaskResult]]:
+    """A write of ``b"slow"`` that is staged, and another one that came into the log before it."""
+    slow, results = begun(ground, b"slow")
+    log.write(table(b"quick"))
+    return slow, results
+
+
 def write_batch(ground: Ground, number: int, *payloads: bytes) -> LogWrite:
     """What the sink of a stream does, in a process of its own."""
     context = ground.client()
@@ -91,8 +107,7 @@ def test_a_write_is_one_closed_ledger_of_the_log(ground: Ground, log: Log) -> No
 
 
 def test_nobody_sees_anything_of_a_write_before_it_is_committed(ground: Ground, log: Log) -> None:
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a")
 
     assert (log.ledgers(), rows(log)) == ([], [])
 
@@ -168,8 +183,7 @@ def test_rows_of_another_schema_are_refused_before_anything_is_made(
 
 def test_a_write_follows_columns_that_the_log_was_given_meanwhile(ground: Ground, log: Log) -> None:
     """Also one that began before, and is in the list behind one with the new columns."""
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"before")
+    staged, results = begun(ground, b"before")
     wider = pa.schema([("payload", pa.binary()), ("shop", pa.int64())])
     open_log(ground.client(), "orders").become_writer(schema=wider).close()
 
@@ -247,12 +261,10 @@ def test_of_two_that_write_the_same_transaction_the_first_to_begin_may_be_faster
     results = [write_staged(ground.context, each, b"a") for each in staged]
     done: list[LogWrite] = []
 
-    def commit_first(place: str, operation: str, path: str) -> None:
-        if (operation, path) == ("write_register", "logs/orders"):
-            ground.before.remove(commit_first)
-            done.append(atomic.commit(zombie, staged[0], results[0], transaction))
+    def commit_first() -> None:
+        done.append(atomic.commit(zombie, staged[0], results[0], transaction))
 
-    ground.before.append(commit_first)
+    ground.before.append(At("write_register", commit_first, path="logs/orders", only=[0]))
     done.append(atomic.commit(ground.context, staged[1], results[1], transaction))
 
     assert [each.is_new for each in done] == [True, False]
@@ -263,8 +275,7 @@ def test_of_two_that_write_the_same_transaction_the_first_to_begin_may_be_faster
 
 def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log) -> None:
     transaction = Transaction("query", 3)
-    staged = atomic.stage(ground.context, "orders", transaction)
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a", transaction=transaction)
     atomic.commit(ground.context, staged, results, transaction)
 
     again = atomic.commit(ground.context, staged, results, transaction)
@@ -340,13 +351,11 @@ def test_a_batch_that_is_in_the_log_is_no_older_one_where_the_answer_was_lost(
     staged = atomic.stage(zombie, "orders")
     results = write_staged(zombie, staged, b"a")
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if (operation, path) == ("write_register", "logs/orders"):
-            ground.after.remove(lose)
-            write_batch(ground, 1, b"b")
-            raise MetadataUnavailableError("the answer was lost")
+    def lose() -> None:
+        write_batch(ground, 1, b"b")
+        raise MetadataUnavailableError("the answer was lost")
 
-    ground.after.append(lose)
+    ground.after.append(At("write_register", lose, path="logs/orders", only=[0]))
     done = atomic.commit(zombie, staged, results, MicroBatch("query", 0, 1))
 
     assert (done.is_new, rows(log)) == (True, [b"a", b"b"])
@@ -386,9 +395,7 @@ def test_an_application_too_many_is_refused_before_anything_is_written(
 def test_a_write_that_was_overtaken_comes_behind_the_one_that_was_faster(
     ground: Ground, log: Log
 ) -> None:
-    slow = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, slow, b"slow")
-    log.write(table(b"quick"))
+    slow, results = overtaken(ground, log)
 
     done = atomic.commit(ground.context, slow, results)
 
@@ -417,9 +424,7 @@ def test_a_striped_write_that_was_overtaken_is_copied_share_by_share(tmp_path: P
 def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
     ground: Ground, log: Log
 ) -> None:
-    slow = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, slow, b"slow")
-    log.write(table(b"quick"))
+    slow, results = overtaken(ground, log)
     ground.stop(slow.plan.targets[0][1], destroy=True)
 
     atomic.commit(ground.client(), slow, results)
@@ -430,9 +435,7 @@ def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
 def test_a_bookie_with_something_else_under_the_name_of_a_part_is_left_out(
     ground: Ground, log: Log
 ) -> None:
-    slow = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, slow, b"slow")
-    log.write(table(b"quick"))
+    slow, results = overtaken(ground, log)
     taken: list[Path] = []
 
     def take(place: str, operation: str, path: str) -> None:
@@ -453,8 +456,7 @@ def test_who_is_overtaken_each_time_gives_up_and_leaves_nothing(
     ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic, "ATTEMPTS_MAX", 3)
-    slow = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, slow, b"slow")
+    slow, results = begun(ground, b"slow")
     restage = staging.restage
 
     def overtaken(*args: Any) -> Any:
@@ -476,8 +478,7 @@ def test_a_write_deposes_who_has_the_log_open_and_comes_behind_what_is_acknowled
 ) -> None:
     writer = log.become_writer()
     writer.append(b"a")
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"b")
+    staged, results = begun(ground, b"b")
     writer.append(b"c")
 
     atomic.commit(ground.client(), staged, results)
@@ -529,8 +530,7 @@ def test_a_writer_that_would_roll_behind_a_write_learns_that_it_was_deposed(
 def test_a_new_writer_comes_behind_a_write_and_a_write_that_began_before_it_behind_both(
     ground: Ground, log: Log
 ) -> None:
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"write")
+    staged, results = begun(ground, b"write")
     with log.become_writer() as writer:
         writer.append(b"writer")
 
@@ -543,8 +543,7 @@ def test_a_new_writer_comes_behind_a_write_and_a_write_that_began_before_it_behi
 def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
     ground: Ground, log: Log, interfere: str
 ) -> None:
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"a", b"b")
+    staged, results = begun(ground, b"a", b"b")
     if interfere == "recovered":
         recover_ledger(ground.client(), staged.ledger_id)
     elif interfere == "claimed":
@@ -559,8 +558,7 @@ def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
 
 
 def test_a_log_that_was_deleted_takes_no_write_that_began_before(ground: Ground, log: Log) -> None:
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a")
     truncation.delete(ground.context, "orders")
     anew = create_log(ground.context, "orders", USUAL)
 
@@ -607,8 +605,7 @@ def test_what_is_staged_says_for_which_log_and_transaction(ground: Ground, log: 
 
 
 def test_a_write_that_is_aborted_leaves_nothing(ground: Ground, log: Log) -> None:
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a")
 
     assert abort(ground.context, staged)
 
@@ -621,8 +618,7 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger is closed, and the compare-and-swap that adds it on its way."""
-    staged = atomic.stage(ground.context, "orders")
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a")
     add = atomic.add_sealed
 
     def aborted(*args: Any) -> LogHead:
@@ -642,48 +638,41 @@ def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_a
     """A driver that was believed dead closes its ledger, before it adds it, at each operation of
     the one that discards it; or somebody recovers it then, which closes it at the same end.
     """
-    for number in count():
-        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
-        create_log(ground.context, "orders", USUAL)
-        staged = atomic.stage(ground.context, "orders")
-        writer = staging._claim(ground.context, staged.plan, {})
-        writer.append_written(write_staged(ground.context, staged, b"a"))
-        outcome = list[bool]()
-        steps = list[str]()
+    number = 0
+    while is_closed_while_discarded(tmp_path / str(number), number, is_recovered):
+        number += 1
+    assert number >= 3, "there are that many operations"
 
-        def close(
-            place: str,
-            operation: str,
-            path: str,
-            ground: Ground = ground,
-            staged: StagedWrite = staged,
-            writer: LedgerWriter = writer,
-            outcome: list[bool] = outcome,
-            steps: list[str] = steps,
-            number: int = number,
-        ) -> None:
-            steps.append(operation)
-            if len(steps) == number + 1:
-                if is_recovered:
-                    with suppress(BookKeeperError):
-                        recover_ledger(ground.client(), staged.ledger_id)
-                try:
-                    writer.close()
-                except BookKeeperError:
-                    writer.abandon()
-                    outcome.append(False)
-                else:
-                    outcome.append(True)
 
-        is_gone = abort(ground.client(InlineRuntime(), close), staged)
+def is_closed_while_discarded(directory: Path, number: int, is_recovered: bool) -> bool:
+    """At that operation; whether there was one."""
+    ground = Ground(directory, bookies=3, runtime=InlineRuntime())
+    create_log(ground.context, "orders", USUAL)
+    staged = atomic.stage(ground.context, "orders")
+    writer = staging._claim(ground.context, staged.plan, {})
+    writer.append_written(write_staged(ground.context, staged, b"a"))
+    outcome = list[bool]()
 
-        if outcome == [True]:
-            assert not is_gone, "who has closed it may add it"
-            assert ground.context.store.read_ledger(staged.ledger_id).value.is_closed
-        if not outcome:  # it was over before
+    def close() -> None:
+        if is_recovered:
+            with suppress(BookKeeperError):
+                recover_ledger(ground.client(), staged.ledger_id)
+        try:
+            writer.close()
+        except BookKeeperError:
             writer.abandon()
-            assert number >= 3, "there are that many operations"
-            return
+            outcome.append(False)
+        else:
+            outcome.append(True)
+
+    is_gone = abort(ground.client(InlineRuntime(), At(None, close, only=[number])), staged)
+
+    if outcome == [True]:
+        assert not is_gone, "who has closed it may add it"
+        assert ground.context.store.read_ledger(staged.ledger_id).value.is_closed
+    if not outcome:  # it was over before
+        writer.abandon()
+    return bool(outcome)
 
 
 @RECOVERED
@@ -691,38 +680,32 @@ def test_a_write_that_commits_at_any_step_of_its_removal_is_in_the_log_once(
     tmp_path: Path, is_recovered: bool
 ) -> None:
     """A driver that was deposed commits while the next one removes what it has left."""
-    transaction = Transaction("query", 7)
-    for number in count():
-        ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
-        log = create_log(ground.context, "orders", USUAL)
-        staged = atomic.stage(ground.context, "orders", transaction)
-        results = write_staged(ground.context, staged, b"a")
-        left = [number]
-
-        def commit(
-            place: str,
-            operation: str,
-            path: str,
-            ground: Ground = ground,
-            staged: StagedWrite = staged,
-            results: Sequence[TaskResult] = results,
-            left: list[int] = left,
-        ) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                if is_recovered:  # a reader who was told its id
-                    with suppress(BookKeeperError):
-                        recover_ledger(ground.context, staged.ledger_id)
-                with suppress(BookKeeperError):
-                    atomic.commit(ground.context, staged, results, transaction)
-
-        remove_leftovers(ground.client(InlineRuntime(), commit), "orders", "query")
-        log.write(table(b"a"), txn_app_id="query", txn_version=7)
-
-        assert rows(log) == [b"a"]
-        if left[0] >= 0:
-            break
+    number = 0
+    while is_committed_while_removed(tmp_path / str(number), number, is_recovered):
+        number += 1
     assert number > 5, "there are that many operations"
+
+
+def is_committed_while_removed(directory: Path, number: int, is_recovered: bool) -> bool:
+    """At that operation; whether there was one."""
+    transaction = Transaction("query", 7)
+    ground = Ground(directory, bookies=3, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    staged, results = begun(ground, b"a", transaction=transaction)
+
+    def commit() -> None:
+        if is_recovered:  # a reader who was told its id
+            with suppress(BookKeeperError):
+                recover_ledger(ground.context, staged.ledger_id)
+        with suppress(BookKeeperError):
+            atomic.commit(ground.context, staged, results, transaction)
+
+    step = At(None, commit, only=[number])
+    remove_leftovers(ground.client(InlineRuntime(), step), "orders", "query")
+    log.write(table(b"a"), txn_app_id="query", txn_version=7)
+
+    assert rows(log) == [b"a"]
+    return len(step.met) > number
 
 
 def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(
@@ -730,8 +713,7 @@ def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_lef
 ) -> None:
     # Two drivers that were killed, one of them when all was written.
     atomic.stage(ground.context, "orders", Transaction("app", 1))
-    staged = atomic.stage(ground.context, "orders", Transaction("app", 1))
-    results = write_staged(ground.context, staged, b"a")
+    staged, results = begun(ground, b"a", transaction=Transaction("app", 1))
     staging.seal(ground.context, staged.plan, results)
     other = atomic.stage(ground.context, "orders", Transaction("other", 1))
     assert len(no_log_ledgers(ground)) == 3
@@ -837,8 +819,7 @@ def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtak
     transaction = Transaction("query", 7)
 
     def write(ground: Ground, victim: ClientContext) -> None:
-        staged = atomic.stage(ground.context, "orders", transaction)
-        results = write_staged(ground.context, staged, b"a")
+        staged, results = begun(ground, b"a", transaction=transaction)
         open_log(ground.context, "orders").write(table(b"quick"))
         atomic.commit(victim, staged, results, transaction)
 
@@ -851,18 +832,10 @@ def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtak
 
 def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
     """Each operation on metadata takes effect, and its answer is lost, once."""
-    number = 0
-    while True:
+    for number in count():
         ground = Ground(tmp_path / str(number), bookies=3, runtime=InlineRuntime())
         log = create_log(ground.context, "orders", USUAL)
-        left = [number]
-
-        def lose(place: str, operation: str, path: str, left: list[int] = left) -> None:
-            if place == METADATA:
-                left[0] -= 1
-                if left[0] == -1:
-                    raise MetadataUnavailableError("the answer was lost")
-
+        lose = At(None, NO_ANSWER, on=METADATA, only=[number])
         ground.after.append(lose)
         try:
             log.write(table(b"a"), txn_app_id="query", txn_version=1)
@@ -871,9 +844,8 @@ def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
         ground.after.remove(lose)
 
         assert rows(log) == [b"a"]
-        if left[0] >= 0:
+        if len(lose.met) <= number:
             break
-        number += 1
     assert number > 10, "there are that many operations"
 
 

@@ -18,6 +18,7 @@ from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from tests.hooks import NO_ANSWER, At
 
 OLD = pa.schema([("n", pa.int32())])
 NEW = pa.schema([("n", pa.int64()), ("why", pa.string())])
@@ -114,21 +115,13 @@ def test_a_lost_answer_at_any_step_leaves_a_log_that_is_read_and_written(
     for step in range(100):
         writer = log.become_writer()
         schema = pa.schema([*log.schema, (f"c{step}", pa.int8())])
-        steps = 0
-
-        def lose(place: str, operation: str, path: str, step: int = step) -> None:
-            nonlocal steps
-            if place == METADATA:
-                steps += 1
-                if steps == step + 1:
-                    raise MetadataUnavailableError("the answer was lost")
-
+        lose = At(None, NO_ANSWER, on=METADATA, only=[step])
         hooks = ground.after if moment == "after" else ground.before
         hooks.append(lose)
         with suppress(MetadataUnavailableError):
             writer.evolve(schema)
         hooks.remove(lose)
-        if steps <= step:
+        if len(lose.met) <= step:
             break
         writer.append(pa.Table.from_pylist([{"n": written}], schema=writer.schema))
         written += 1

@@ -33,6 +33,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, Hook
+from tests.hooks import At
 from tests.logs.conftest import USUAL, payloads, states
 
 
@@ -131,13 +132,11 @@ def test_a_ledger_that_is_in_the_list_stays_when_another_follows_it(
     rolling.append(b"a")
     done = list[LogWriter]()
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "write_register" and not done:
-            ground.after.remove(lose)
-            done.append(log.become_writer())
-            raise MetadataUnavailableError("the answer was lost")
+    def lose() -> None:
+        done.append(log.become_writer())
+        raise MetadataUnavailableError("the answer was lost")
 
-    ground.after.append(lose)
+    ground.after.append(At("write_register", lose, only=[0]))
     with pytest.raises(LogOwnershipLostError):
         rolling.roll() if is_roll else victim.become_writer(is_leader=lambda: False)
 
@@ -203,11 +202,8 @@ def test_a_deletion_that_fails_half_way_is_finished_by_the_next(
 
 def bad_ledger(ground: Ground, ledger_id: LedgerId) -> Hook:
     """One that cannot be decoded, until the hook is removed."""
-
-    def hook(place: str, operation: str, path: str) -> None:
-        if operation == "read_ledger" and path == str(ledger_id):
-            raise MetadataFormatError("junk", path=path)
-
+    error = MetadataFormatError("junk", path=str(ledger_id))
+    hook = At("read_ledger", error, path=str(ledger_id))
     ground.before.append(hook)
     return hook
 
@@ -227,13 +223,11 @@ def test_a_name_is_not_free_while_a_deleted_log_has_ledgers_left(ground: Ground,
 def test_a_log_whose_creation_had_no_answer_and_that_was_deleted_stays_deleted(
     ground: Ground,
 ) -> None:
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "create_register":
-            ground.after.remove(lose)
-            truncation.delete(ground.client(), "brief")
-            raise MetadataUnavailableError("the answer was lost")
+    def lose() -> None:
+        truncation.delete(ground.client(), "brief")
+        raise MetadataUnavailableError("the answer was lost")
 
-    ground.after.append(lose)
+    ground.after.append(At("create_register", lose, only=[0]))
     made = create_log(ground.context, "brief", USUAL)
 
     with pytest.raises(NoSuchLogError):

@@ -33,6 +33,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed, StandingStill
+from tests.hooks import NO_ANSWER, At
 from tests.logs.conftest import USUAL, payloads, states
 
 
@@ -342,15 +343,7 @@ def test_a_lost_answer_at_any_step_loses_nothing_and_leaves_a_list_of_ledgers_th
     for step in range(100):
         client = ground.client()
         writer = open_log(client, "orders").become_writer() if work == "roll" else None
-        steps = 0
-
-        def lose(place: str, operation: str, path: str, step: int = step) -> None:
-            nonlocal steps
-            if place == METADATA:
-                steps += 1
-                if steps == step + 1:
-                    raise MetadataUnavailableError("the answer was lost")
-
+        lose = At(None, NO_ANSWER, on=METADATA, only=[step])
         hooks = ground.after if moment == "after" else ground.before
         hooks.append(lose)
         with suppress(MetadataUnavailableError):
@@ -359,7 +352,7 @@ def test_a_lost_answer_at_any_step_loses_nothing_and_leaves_a_list_of_ledgers_th
             else:
                 writer.roll()
         hooks.remove(lose)
-        if steps <= step:
+        if len(lose.met) <= step:
             break
         if writer is not None:
             writer.append(b"%d" % step)
@@ -382,15 +375,7 @@ def test_a_crash_between_any_two_steps_leaves_a_log_that_the_next_writer_repairs
         writer.roll()
         writer.append(b"c")
     for step in range(1_000):
-        steps = 0
-
-        def crash(place: str, operation: str, path: str, step: int = step) -> None:
-            nonlocal steps
-            steps += 1
-            if steps > step:
-                raise Killed
-
-        victim = ground.client(None, crash)
+        victim = ground.client(None, At(None, Killed(), only=range(step, 1_000_000)))
         try:
             WORK[work](open_log(victim, "orders"))
         except Killed:
@@ -409,18 +394,11 @@ def test_a_crash_between_any_two_steps_leaves_a_log_that_the_next_writer_repairs
 def test_what_is_added_when_the_answer_is_lost_is_found_in_the_list(
     ground: Ground, log: Log
 ) -> None:
-    lost = 0
-
-    def lose(place: str, operation: str, path: str) -> None:
-        nonlocal lost
-        if operation == "write_register" and not lost:
-            lost += 1
-            raise MetadataUnavailableError("the answer was lost")
-
-    ground.after.append(lose)
+    lost = At("write_register", NO_ANSWER, only=[0])
+    ground.after.append(lost)
     writer = log.become_writer()
 
-    assert lost == 1
+    assert lost.met
     assert log.ledgers() == [writer.ledger_id]
     assert writer.append(b"a") == Position(writer.ledger_id, EntryId(0))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,8 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.source.places import parse_place
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.logs.conftest import USUAL
+from tests.hooks import At
+from tests.logs.conftest import USUAL, remove_files
 
 READS: tuple[Callable[[Log, Any], Any], ...] = (
     lambda log, place: list(log.entries(place)),
@@ -118,21 +118,15 @@ def test_who_has_read_what_is_truncated_while_he_looks_for_more_goes_on(
         writer.roll()
         writer.append(b"b")
     newest = log.ledgers()[-1]
-    armed = [True]
-
-    def truncate(place: str, operation: str, path: str) -> None:
-        if armed and operation == "read_ledger":
-            armed.clear()
-            log.truncate(newest)
-
-    other = open_log(ground.client(InlineRuntime(), truncate), "orders")
-    assert armed
+    looks = At("read_ledger", lambda: log.truncate(newest), only=[0])
+    other = open_log(ground.client(InlineRuntime(), looks), "orders")
+    assert not looks.met
     if was_read:
         assert len(read(other, f"{first}:1")) == 1
     else:
         with pytest.raises(NoSuchEntryError, match="truncated while it was read"):
             read(other, f"{first}:0")
-    assert not armed
+    assert looks.met
 
 
 @pytest.mark.parametrize("read", READS[:2])
@@ -149,9 +143,7 @@ def test_who_reads_what_is_truncated_meanwhile_is_told_of_the_truncation(
         if place != METADATA:
             ground.before.remove(truncate)
             (gone,) = other.truncate(newest)
-            for bookie in ground.bookie_ids:  # as garbage is collected
-                for files in ground.root(bookie).glob(f"ledgers/{gone}-*"):
-                    shutil.rmtree(files)
+            remove_files(ground, gone)  # as garbage is collected
 
     ground.before.append(truncate)
     with pytest.raises(NoSuchEntryError, match="truncated while it was read"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.errors import (
-    BookieUnavailableError,
     EntryUnreadableError,
     InvalidArgumentError,
 )
 from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.begun_writes import StagedWrite
+from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.logs.options import LogOptions
@@ -28,7 +27,8 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from tests.logs.conftest import USUAL
+from tests.hooks import silent
+from tests.logs.conftest import USUAL, remove_files
 
 
 class Clock(ThreadRuntime):
@@ -49,10 +49,17 @@ def at(minutes: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(minutes=minutes)
 
 
-def test_the_first_entry_at_or_after_a_time(tmp_path: Path) -> None:
-    clock = Clock()
-    ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", USUAL)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ground(tmp_path: Path, clock: Clock) -> Ground:
+    return Ground(tmp_path, runtime=clock)
+
+
+def test_the_first_entry_at_or_after_a_time(clock: Clock, log: Log) -> None:
     assert log.position_at(at(0)) == Position.parse("0:0")
     places: list[Position] = []
     with log.become_writer() as writer:
@@ -123,12 +130,9 @@ def test_no_row_is_left_out_where_clocks_disagree(
 
 @pytest.mark.parametrize("first_is_open", [True, False])
 def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past(
-    tmp_path: Path, first_is_open: bool
+    ground: Ground, clock: Clock, log: Log, first_is_open: bool
 ) -> None:
     """A write begins its ledger at its start, and adds it to the log when all rows are there."""
-    clock = Clock()
-    ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", USUAL)
     with log.become_writer() as writer:
         writer.append(b"0")
     clock.minutes = 10
@@ -155,12 +159,9 @@ def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past
 
 @pytest.mark.parametrize("writes", [1, 2])
 def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+    ground: Ground, clock: Clock, log: Log, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     """The rows of a write are as old as its end, and those before it in the log may be younger."""
-    clock = Clock()
-    ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", USUAL)
     writer = log.become_writer()
     writer.append(b"0")
     places: list[Position] = []
@@ -182,10 +183,9 @@ def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
     assert [e.payload for e in log.entries(start_time=at(15))] == payloads
 
 
-def test_a_log_of_many_writes_is_not_read_back_to_its_beginning(tmp_path: Path) -> None:
-    clock = Clock()
-    ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", USUAL)
+def test_a_log_of_many_writes_is_not_read_back_to_its_beginning(
+    ground: Ground, clock: Clock, log: Log
+) -> None:
     for clock.minutes in range(10):
         log.write(table(b"%d" % clock.minutes))
     ledgers = log.ledgers()
@@ -236,10 +236,9 @@ def test_a_writer_whose_clock_jumps_ahead_removes_nothing_early(tmp_path: Path) 
     assert log.read_arrow().column("payload").to_pylist() == [b"0", b"1", b"2", b"10000", b"3"]
 
 
-def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(tmp_path: Path) -> None:
-    clock = Clock()
-    ground = Ground(tmp_path, runtime=clock)
-    log = create_log(ground.context, "orders", USUAL)
+def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(
+    ground: Ground, clock: Clock, log: Log
+) -> None:
     for clock.minutes in range(4):
         log.write(table(b"%d" % clock.minutes))
     first, second, *_ = log.ledgers()
@@ -259,9 +258,7 @@ def test_a_ledger_whose_last_entry_is_lost_does_not_keep_those_behind_it(
     log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2), retain_seconds=retain))
     log.write(table(b"lost"))
     (lost,) = log.ledgers()
-    for bookie in ground.bookie_ids:
-        for files in ground.root(bookie).glob(f"ledgers/{lost}-*"):
-            shutil.rmtree(files)
+    remove_files(ground, lost)
     for clock.minutes in (10, 20):
         log.write(table(b"%d" % clock.minutes))
 
@@ -285,9 +282,7 @@ def test_a_ledger_whose_end_has_no_time_stays_until_the_next_one_was_begun(
             writer.append(b"%d" % clock.minutes)
     first, second = log.ledgers()
     if why == "lost":
-        for bookie in ground.bookie_ids:
-            for files in ground.root(bookie).glob(f"ledgers/{first}-*"):
-                shutil.rmtree(files)
+        remove_files(ground, first)
     else:
         monkeypatch.setattr(truncation, "appended_at_ms_of", lambda *_, **__: None)
 
@@ -306,22 +301,17 @@ def test_a_ledger_whose_end_bookies_may_know_that_do_not_answer_stays(tmp_path: 
     first, second, third = log.ledgers()
     ensemble = ground.context.store.read_ledger(second).value.fragments[0].ensemble
     assert b"1" in log.read_arrow().column("payload").to_pylist()
+    is_silent = silent(ensemble[0], within=f"ledgers/{second}-")
 
-    def silent(place: str, operation: str, path: str) -> None:
-        if place == ensemble[0] and f"ledgers/{second}-" in path:
-            raise BookieUnavailableError("it does not answer", bookie_id=place)
-
-    for bookie in ensemble[1:]:
-        for files in ground.root(bookie).glob(f"ledgers/{second}-*"):
-            shutil.rmtree(files)
-    ground.before.append(silent)
+    remove_files(ground, second, ensemble[1:])
+    ground.before.append(is_silent)
     with pytest.raises(EntryUnreadableError, match="does not answer"):
         log.truncate(at(5))
     assert log.ledgers() == [first, second, third]
     clock.minutes = 30
     log.write(table(b"30"))  # looks what is older than ten minutes
     assert log.ledgers()[:2] == [second, third]
-    ground.before.remove(silent)
+    ground.before.remove(is_silent)
     clock.minutes = 50
     log.write(table(b"50"))
     assert second not in log.ledgers()

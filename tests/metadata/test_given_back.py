@@ -71,7 +71,13 @@ def an_auditor(store: ZooKeeperStore) -> Kept:
     return Kept(lambda: tree.stand("one", lambda: None), tree.stand_down, tree.candidates)
 
 
-KINDS = pytest.mark.parametrize("kind", [a_lock, a_vote, an_auditor])
+@pytest.fixture(params=[a_lock, a_vote, an_auditor])
+def kept(request: pytest.FixtureRequest, store: ZooKeeperStore) -> Kept:
+    made: Kept = request.param(store)
+    return made
+
+
+VOTES = pytest.mark.parametrize("kept", [a_vote, an_auditor], indirect=True)
 
 
 _COUNTED = ("spark_bookkeeper", "kazoo")
@@ -107,11 +113,7 @@ def interrupted_at(step: int, call: Callable[[], None]) -> bool:
     return False
 
 
-@KINDS
-def test_ctrl_c_in_the_middle_leaves_it_to_another_thread(
-    store: ZooKeeperStore, kind: Callable[[ZooKeeperStore], Kept]
-) -> None:
-    kept = kind(store)
+def test_ctrl_c_in_the_middle_leaves_it_to_another_thread(kept: Kept) -> None:
     step = 1
     while True:
         assert kept.take() is not False
@@ -124,13 +126,9 @@ def test_ctrl_c_in_the_middle_leaves_it_to_another_thread(
     assert step > 5
 
 
-@KINDS
 def test_at_the_end_of_the_interpreter_it_is_done_without_another_thread(
-    store: ZooKeeperStore,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Callable[[ZooKeeperStore], Kept],
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, kept: Kept
 ) -> None:
-    kept = kind(store)
     assert kept.take() is not False
 
     def refuse(*_: object) -> None:
@@ -142,15 +140,10 @@ def test_at_the_end_of_the_interpreter_it_is_done_without_another_thread(
     assert not kept.seen()
 
 
-@KINDS
 def test_what_could_not_be_given_back_is_tried_again_when_there_are_answers(
-    store: ZooKeeperStore,
-    znodes: ZNodes,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Callable[[ZooKeeperStore], Kept],
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, kept: Kept
 ) -> None:
     """On the connection that was there all the time: nobody hears of another one."""
-    kept = kind(store)
     assert kept.take() is not False
     carry_out = znodes.carry_out
 
@@ -268,10 +261,7 @@ def test_a_lock_that_comes_late_goes_with_the_one_that_another_caller_had_in_a_s
 
 
 def test_a_lock_that_comes_too_late_for_two_callers_goes(
-    store: ZooKeeperStore,
-    other: ZooKeeperStore,
-    znodes: ZNodes,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second has seen that another process has it, which gives it back before it comes."""
     tree, others, third = store.underreplication, other.underreplication, Holder("far away")
@@ -307,10 +297,7 @@ def test_a_lock_that_comes_too_late_for_two_callers_goes(
 
 
 def test_who_looks_whether_a_lock_is_his_keeps_that_of_who_took_it_after_his_session_had_ended(
-    store: ZooKeeperStore,
-    other: ZooKeeperStore,
-    znodes: ZNodes,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree, others = store.underreplication, other.underreplication
     create, get_settled = store._zk.create, store._zk.get_settled
@@ -337,14 +324,10 @@ def test_who_looks_whether_a_lock_is_his_keeps_that_of_who_took_it_after_his_ses
     assert list(tree.locks().values()) == [ANOTHER.name]
 
 
-@pytest.mark.parametrize("kind", [a_vote, an_auditor])
+@VOTES
 def test_a_vote_that_was_made_without_an_answer_is_found_behind_a_server_that_lags(
-    store: ZooKeeperStore,
-    znodes: ZNodes,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Callable[[ZooKeeperStore], Kept],
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, kept: Kept
 ) -> None:
-    kept = kind(store)
     carry_out = znodes.carry_out
     server = SimpleNamespace(answers_writes=False, lags=False)
     old: dict[str, Any] = {}
@@ -378,14 +361,10 @@ def test_a_vote_that_was_made_without_an_answer_is_found_behind_a_server_that_la
     assert not kept.seen()
 
 
-@pytest.mark.parametrize("kind", [a_vote, an_auditor])
+@VOTES
 def test_a_vote_whose_answer_was_lost_is_there_once(
-    store: ZooKeeperStore,
-    znodes: ZNodes,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Callable[[ZooKeeperStore], Kept],
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch, kept: Kept
 ) -> None:
-    kept = kind(store)
     carry_out = znodes.carry_out
 
     def lost(request: Any, session: int) -> Any:

@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,20 +32,13 @@ from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.worlds import USUAL
+from tests import worlds
+from tests.spoiling import spoil
+from tests.worlds import USUAL, bulk_written, rows_writer
 
 
 def written(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
-    with lifecycle.create_ledger(ground.context, quorum) as writer:
-        for i in range(10):
-            writer.append(b"%d" % i * 50)
-    return writer
-
-
-def spoil(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(bytes(data))
+    return worlds.written(ground, 10, quorum, payload=lambda number: b"%d" % number * 50)
 
 
 def checked(ground: Ground, percentage: int = 100) -> CheckReport:
@@ -104,8 +96,7 @@ def test_a_large_share_is_verified_in_pieces_and_reported_the_same(
     writer = bulk(ground) if kind == "parts" else written(ground)
     bookie = writer.metadata.last_fragment.ensemble[1]
     if kind in ("slots", "parts"):
-        path = ground.files(bookie, kind)[0]
-        spoil(path, path.stat().st_size // 2)
+        spoil(ground.files(bookie, kind)[0])
     if kind in ("slots", "gone"):
         ground.files(bookie, "slots")[-1].unlink()
     as_one = checked(ground, percentage)
@@ -182,9 +173,7 @@ def test_a_file_that_is_spoilt_only_around_its_entries_is_named_and_made_again(
 ) -> None:
     """Every entry in it can be read; but Arrow cannot open it, and it says so before more goes."""
     rows = pa.table({"n": pa.array(range(4_000), pa.int64())})
-    with lifecycle.create_ledger(
-        ground.context, USUAL, schema=rows.schema, entry_target_bytes=4_096
-    ) as writer:
+    with rows_writer(ground, rows, target=4_096) as writer:
         writer.append(rows.slice(0, 50))
         writer.append(rows.slice(50))
     bookie = writer.metadata.last_fragment.ensemble[1]
@@ -290,11 +279,7 @@ def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(
 
 
 def bulk(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with lifecycle.create_ledger(
-        ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
-    ) as writer:
-        writer.append(table)
+    writer, _ = bulk_written(ground, quorum)
     return writer
 
 
@@ -333,7 +318,7 @@ def test_a_file_that_is_gone_is_damage_also_beside_one_that_cannot_be_read(
     if is_gone:
         path.unlink()
     else:
-        spoil(path, path.stat().st_size // 2)
+        spoil(path)
     slow = ground.files(bad, "slots")[5].name
 
     def strike(place: str, operation: str, path: str) -> None:
@@ -354,10 +339,7 @@ def test_missing_damaged_and_unavailable_are_told_apart(ground: Ground) -> None:
     down, wiped, damaged = writer.metadata.last_fragment.ensemble
     ground.stop(down)
     ground.format(wiped)
-    path = ground.files(damaged, "slots")[3]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
+    spoil(ground.files(damaged, "slots")[3])
 
     report = checked(ground)
 
@@ -518,10 +500,7 @@ def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Groun
 def test_an_entry_between_others_that_a_bookie_of_an_open_ledger_lost_is_damaged(
     ground: Ground,
 ) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for _ in range(5):
-        writer.append(b"x")
-    wait_for_every_copy(writer)
+    writer = worlds.written(ground, 5, close=False)
     holed, cut, _ = writer.metadata.last_fragment.ensemble
     ground.files(holed, "slots")[1].unlink()
     writer.abandon()
@@ -539,10 +518,7 @@ def test_an_entry_between_others_that_a_bookie_of_an_open_ledger_lost_is_damaged
 
 def test_entries_that_a_recovery_found_missing_are_missing(ground: Ground) -> None:
     """Nobody sends them any more: the writer is fenced, and recovery begins behind the LAC."""
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for _ in range(5):
-        writer.append(b"x")
-    wait_for_every_copy(writer)
+    writer = worlds.written(ground, 5, close=False)
     writer.abandon()
     short = writer.metadata.last_fragment.ensemble[0]
     for path in ground.files(short, "slots")[-3:]:
@@ -553,10 +529,7 @@ def test_entries_that_a_recovery_found_missing_are_missing(ground: Ground) -> No
 
 
 def test_a_bookie_that_a_writer_gave_up_lacks_what_it_never_got(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    for _ in range(5):
-        writer.append(b"x")
-    wait_for_every_copy(writer)
+    writer = worlds.written(ground, 5, close=False)
     given_up = writer.metadata.last_fragment.ensemble[0]
     ground.stop(given_up)
     for _ in range(3):
@@ -592,16 +565,11 @@ def test_a_doubt_about_one_entry_says_nothing_of_the_others(ground: Ground) -> N
 
 def test_what_can_only_be_read_crosswise_is_damaged_on_either_bookie(ground: Ground) -> None:
     """Of one bookie the record, of the other a part: reads go through, and each replica is bad."""
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with lifecycle.create_ledger(
-        ground.context, Quorum(2, 2, 2), schema=table.schema, entry_target_bytes=20_000
-    ) as writer:
-        writer.append(table)
+    writer, table = bulk_written(ground, Quorum(2, 2, 2))
     one, other = writer.metadata.last_fragment.ensemble
     (record,) = (path for path in ground.files(one, "slots") if path.stat().st_size > 1000)
     spoil(record, record.stat().st_size // 4)
-    part = ground.files(other, "parts")[0]
-    spoil(part, part.stat().st_size // 2)
+    spoil(ground.files(other, "parts")[0])
 
     report = checked(ground)
     replicas = views.replicas_table(ground.client(), writer.ledger_id).to_pylist()

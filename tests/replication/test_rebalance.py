@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.rebalance import Rebalance, RebalanceReport, rebalance
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -24,11 +24,12 @@ from spark_bookkeeper.testing.ground import (
     Ground,
     Hook,
     InlineRuntime,
-    KillAt,
     Killed,
     StandingStill,
 )
+from tests import worlds
 from tests.snapshots import Snapshot
+from tests.whole import is_whole
 
 SMALL = Quorum(2, 2, 2)
 
@@ -36,13 +37,10 @@ SMALL = Quorum(2, 2, 2)
 def written(
     ground: Ground, ledgers: int, quorum: Quorum = SMALL, size: int = 100
 ) -> list[LedgerWriter]:
-    writers = []
-    for _ in range(ledgers):
-        with lifecycle.create_ledger(ground.context, quorum) as writer:
-            for i in range(2):
-                writer.append(b"%d" % i * size)
-        writers.append(writer)
-    return writers
+    return [
+        worlds.written(ground, 2, quorum, payload=lambda number: b"%d" % number * size)
+        for _ in range(ledgers)
+    ]
 
 
 def balanced(
@@ -61,11 +59,6 @@ def shares(ground: Ground) -> Counter[BookieId]:
         for fragment in known.value.fragments:
             found.update(fragment.ensemble)
     return found
-
-
-def is_whole(ground: Ground) -> bool:
-    client = ground.client()
-    return check_ledgers(client, LocalRunner(client), None, 100).is_complete
 
 
 def test_new_bookies_get_their_part_and_a_second_run_moves_nothing(tmp_path: Path) -> None:
@@ -225,23 +218,16 @@ def test_killed_at_any_step_every_entry_is_readable_and_the_next_run_ends_it(
     begun = Ground(tmp_path / "begun", bookies=2)
     written(begun, 3)
     begun.add_bookie()
-    before = Snapshot(begun)
-    number, ended = 0, False
-    while not ended:
-        ground = before.copy(tmp_path / str(number))
-        try:
-            balanced(ground, KillAt(number), max_bytes=200)
-            ended = True
-        except Killed:
-            pass
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
+        with suppress(Killed):
+            balanced(ground, kill, max_bytes=200)
         for ledger_id in ground.client().store.ledger_ids():
             reader = lifecycle.open_ledger(ground.client(), ledger_id)
-            assert len(list(reader.entries())) == 2, f"killed at {number}"
-        assert balanced(ground).is_complete, f"killed at {number}"
-        assert is_whole(ground), f"killed at {number}"
-        assert set(shares(ground).values()) == {2}, f"killed at {number}"
-        number += step
-    assert number > 10
+            assert len(list(reader.entries())) == 2, f"killed at {at}"
+        assert balanced(ground).is_complete, f"killed at {at}"
+        assert is_whole(ground), f"killed at {at}"
+        assert set(shares(ground).values()) == {2}, f"killed at {at}"
+    assert at > 10
 
 
 def test_the_metadata_change_after_the_copies_are_synced(tmp_path: Path) -> None:

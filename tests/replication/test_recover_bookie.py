@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +29,8 @@ from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
+from tests.hooks import At
 from tests.replication.recovering import recovered, with_fragments, written_and_lost
 from tests.snapshots import Snapshot
 from tests.whole import assert_whole
@@ -302,11 +303,7 @@ def test_a_bookie_that_came_back_needs_nothing(ground: Ground) -> None:
     lost = writer.metadata.last_fragment.ensemble[0]
     ground.stop(lost)
 
-    def comes_back(place: str, operation: str, path: str) -> None:
-        if operation == "read_ledger":
-            ground.start(lost)
-
-    report = recovered(ground, lost, hooks=(comes_back,))
+    report = recovered(ground, lost, hooks=(At("read_ledger", lambda: ground.start(lost)),))
 
     assert [row.status for row in report.rows] == ["no longer needed"]
     assert report.is_complete
@@ -317,18 +314,12 @@ def test_a_ledger_deleted_meanwhile_is_gone(ground: Ground) -> None:
         writer = written(ground)
         lost = writer.metadata.last_fragment.ensemble[0]
         ground.stop(lost)
+        delete = partial(
+            lifecycle.delete_ledger, ground.context, writer.ledger_id, even_if_alive=True
+        )
+        hooks = (At(moment, delete), At(None, delete, within=f"/{moment}/"))
 
-        def delete(
-            place: str,
-            operation: str,
-            path: str,
-            moment: str = moment,
-            ledger_id: int = writer.ledger_id,
-        ) -> None:
-            if operation == moment or f"/{moment}/" in path:
-                lifecycle.delete_ledger(ground.context, ledger_id, even_if_alive=True)
-
-        report = recovered(ground, lost, hooks=(delete,))
+        report = recovered(ground, lost, hooks=hooks)
 
         assert [row.status for row in report.rows] == ["gone"], moment
         assert report.is_complete
@@ -410,12 +401,8 @@ def test_a_share_that_somebody_else_gave_to_another_bookie_is_not_claimed(tmp_pa
     one, other = (b for b in ground.bookie_ids if b not in ensemble)
     ground.stop(ensemble[0], destroy=True)
     work = FragmentWork(writer.ledger_id, EntryId(0), ensemble[:1], one, False, None)
-    met: list[str] = []
-
-    def meet(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "write_ledger") and not met:
-            met.append(path)
-            rereplicate_fragment(ground.client(), replace(work, target=other))
+    to_other = replace(work, target=other)
+    meet = At("write_ledger", lambda: rereplicate_fragment(ground.client(), to_other), only=[0])
 
     rows = rereplicate_fragment(ground.client(None, meet), work)
 
@@ -472,17 +459,15 @@ def test_r11_a_target_formatted_again_since_somebody_else_chose_it_is_refused(
     chosen = ground.context.bookies.registrations()[target].incarnation
     ground.stop(lost, destroy=True)
     work = FragmentWork(writer.ledger_id, EntryId(0), (lost,), target, False, None)
-    met: list[str] = []
 
-    def meet(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "registrations") and not met:
-            met.append(path)
-            second = replace(work, first_entry_id=fragments[1].first_entry_id)
-            rows = rereplicate_fragment(ground.client(), second)
-            assert [r.status for r in rows] == ["replicated"]
-            ground.format(target)
+    def meet() -> None:
+        second = replace(work, first_entry_id=fragments[1].first_entry_id)
+        rows = rereplicate_fragment(ground.client(), second)
+        assert [r.status for r in rows] == ["replicated"]
+        ground.format(target)
 
-    (row,) = rereplicate_fragment(ground.client(None, meet), work)
+    client = ground.client(None, At("registrations", meet, only=[0]))
+    (row,) = rereplicate_fragment(client, work)
 
     assert row.status == "left"
     assert "formatted again" in str(row.reason)
@@ -500,16 +485,11 @@ def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) 
     lost = writer.metadata.last_fragment.ensemble[:1]
     ground.stop(lost[0], destroy=True)
     work = FragmentWork(writer.ledger_id, EntryId(0), lost, None, False, None)
-    met: list[str] = []
+    finish = At("finish", lambda: rereplicate_fragment(ground.client(), work), only=[0])
 
-    def meet(place: str, operation: str, path: str) -> None:
-        if operation == "finish" and not met:
-            met.append(path)
-            rereplicate_fragment(ground.client(), work)
+    rows = rereplicate_fragment(ground.client(None, finish), work)
 
-    rows = rereplicate_fragment(ground.client(None, meet), work)
-
-    assert met
+    assert finish.met
     assert [r.status for r in rows] == ["replicated"]
     assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
@@ -519,10 +499,8 @@ def test_a_ledger_that_cannot_be_decoded_is_left_and_holds_up_no_other(ground: G
     first, broken, last = (written(ground) for _ in range(3))
     lost = next(iter(first.metadata.bookies() & last.metadata.bookies()))
     ground.stop(lost, destroy=True)
-
-    def undecodable(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "read_ledger" and path == str(broken.ledger_id):
-            raise MetadataFormatError("its first line is b'garbage'", path=path)
+    error = MetadataFormatError("its first line is b'garbage'", path=str(broken.ledger_id))
+    undecodable = At("read_ledger", error, path=str(broken.ledger_id))
 
     plan = recovered(ground, lost, hooks=(undecodable,), dry_run=True)
     report = recovered(ground, lost, hooks=(undecodable,))
@@ -556,17 +534,9 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
     writers = [written(begun, 4, quorum, close=kind != "open") for _ in range(2)]
     lost = writers[0].metadata.last_fragment.ensemble[0]
     begun.stop(lost, destroy=True)
-    before = Snapshot(begun)
-    kills = 0
-    for number in range(0, 10_000, step):
-        directory = tmp_path / str(number)
-        ground = before.copy(directory)
-        try:
-            recovered(ground, lost, hooks=(KillAt(number),), piece_bytes=piece_bytes)
-        except Killed:
-            kills += 1
-        else:
-            break
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
+        with suppress(Killed):
+            recovered(ground, lost, hooks=(kill,), piece_bytes=piece_bytes)
         finished = [
             w.ledger_id
             for w in writers
@@ -577,14 +547,13 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
 
         report = recovered(ground, lost, piece_bytes=piece_bytes)
 
-        assert report.is_complete
+        assert report.is_complete, at
         assert not {row.ledger_id for row in report.rows} & set(finished)
         for writer in writers:
             assert_whole(ground, writer, without=[lost])
             assert payloads(ground, writer) == [b"%d" % i for i in range(4)]
         assert copies <= {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
-        shutil.rmtree(directory)
-    assert kills > max(3, 35 // step)
+    assert at > step * max(3, 35 // step)
 
 
 def test_fragments_and_recoveries_do_not_each_ask_who_is_alive(

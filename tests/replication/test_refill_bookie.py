@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,27 +21,32 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.underreplication import SKIPPED
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.source.views import view_table
-from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, Killed
+from tests.hooks import At
 from tests.snapshots import Snapshot
+from tests.whole import is_whole
 from tests.worlds import USUAL, payloads, written
 
 
 def refilled(
-    ground: Ground,
-    bookie: BookieId,
-    *hooks: Hook,
-    dry_run: bool = False,
-    **wish: object,
+    ground: Ground, bookie: BookieId, *hooks: Hook, dry_run: bool = False, **wish: object
 ) -> RecoveryReport:
     client = ground.client(InlineRuntime(), *hooks)
     whole = Refill(bookie, **wish)  # type: ignore[arg-type]  # any field
     return refill_bookie(client, LocalRunner(client), whole, dry_run=dry_run)
+
+
+def written_and_wiped(ground: Ground, *, close: bool = True) -> tuple[LedgerWriter, BookieId]:
+    """The writer of a ledger, and one of its bookies, which has been formatted since."""
+    writer = written(ground, close=close)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    ground.format(bookie)
+    return writer, bookie
 
 
 def metadata_of(ground: Ground, writer: LedgerWriter) -> LedgerMetadata:
@@ -53,14 +59,6 @@ def is_in_limbo(ground: Ground, writer: LedgerWriter, bookie: BookieId) -> bool:
     assert cookie is not None
     meant = incarnations_of(metadata_of(ground, writer))[bookie]
     return meant != cookie.value.incarnation
-
-
-def is_whole(ground: Ground, *writers: LedgerWriter, of: str | None = None) -> bool:
-    """Whether the bookies, or this one, have every entry that they should."""
-    client = ground.client()
-    ids = [writer.ledger_id for writer in writers]
-    report = check_ledgers(client, LocalRunner(client), ids, 100)
-    return all(row.status.is_done for row in report.rows if of in (None, row.source))
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 2, 2), (5, 2, 2)])
@@ -83,7 +81,7 @@ def test_a_wiped_bookie_gets_back_all_that_it_should_hold(
     assert {row.ledger_id for row in report.rows} == affected
     assert {(row.source, row.target) for row in report.rows} == {(bookie, bookie)}
     assert [metadata_of(ground, w).fragments for w in writers] == before
-    assert is_whole(ground, *writers, empty)
+    assert is_whole(ground, [*writers, empty])
 
 
 def test_gc_register_a_ledger_of_which_somebody_removes_files_there_stays_in_limbo(
@@ -104,7 +102,7 @@ def test_gc_register_a_ledger_of_which_somebody_removes_files_there_stays_in_lim
     assert is_in_limbo(ground, writer, bookie)
     update_ledger(store, ledger_id, lambda old: without_collection(old, bookie, former, "a"))
     assert refilled(ground, bookie).is_complete
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_limbo_is_shown_at_once_and_no_more_when_it_has_ended(ground: Ground) -> None:
@@ -140,9 +138,7 @@ def test_limbo_is_shown_at_once_and_no_more_when_it_has_ended(ground: Ground) ->
 
 
 def test_run_again_there_is_nothing_to_do(ground: Ground) -> None:
-    writer = written(ground)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
+    _, bookie = written_and_wiped(ground)
     refilled(ground, bookie)
     ground.forget()
 
@@ -184,7 +180,7 @@ def test_several_fragments_leave_limbo_in_one_step(tmp_path: Path) -> None:
 
     assert len(fragments) == len(report.rows) == 2
     assert ground.count()["write_ledger"] == 1
-    assert is_whole(ground, writer, of=bookie)
+    assert is_whole(ground, [writer], of=bookie)
 
 
 def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
@@ -213,9 +209,7 @@ def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_open_there_is_closed_first_or_skipped(ground: Ground) -> None:
-    writer = written(ground, close=False)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
+    writer, bookie = written_and_wiped(ground, close=False)
 
     skipping = refilled(ground, bookie, skip_open_ledgers=True)
 
@@ -224,7 +218,7 @@ def test_a_ledger_that_is_open_there_is_closed_first_or_skipped(ground: Ground) 
     assert refilled(ground, bookie).is_complete
     assert metadata_of(ground, writer).is_closed
     assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_earlier_fragments_of_an_open_ledger_are_filled_and_its_writer_goes_on(
@@ -247,7 +241,7 @@ def test_earlier_fragments_of_an_open_ledger_are_filled_and_its_writer_goes_on(
     writer.append(b"last")
     writer.close()
     assert payloads(ground, writer)[-1] == b"last"
-    assert is_whole(ground, writer, of=bookie)
+    assert is_whole(ground, [writer], of=bookie)
 
 
 def test_one_entry_that_nobody_has_keeps_its_whole_ledger_in_limbo(ground: Ground) -> None:
@@ -284,86 +278,58 @@ def test_killed_at_any_step_it_is_in_limbo_or_whole_and_the_next_run_ends_it(
     writers = [written(begun, count=2, close=is_closed), written(begun, count=0)]
     bookie = writers[0].metadata.last_fragment.ensemble[0]
     begun.format(bookie)
-    before = Snapshot(begun)
-    number, ended = 0, False
-    while not ended:
-        ground = before.copy(tmp_path / str(number))
-        killing = KillAt(number)
-        try:
-            refilled(ground, bookie, killing)
-            ended = True
-        except Killed:
-            pass
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step):
+        with suppress(Killed):
+            refilled(ground, bookie, kill)
         for writer in writers:
             if metadata_of(ground, writer).is_closed and not is_in_limbo(ground, writer, bookie):
-                assert is_whole(ground, writer), f"killed at {number}"
-        assert refilled(ground, bookie).is_complete, f"killed at {number}"
-        assert is_whole(ground, *writers), f"killed at {number}"
-        assert payloads(ground, writers[0]) == [b"0", b"1"], f"killed at {number}"
-        number += step
-    assert number > 20
+                assert is_whole(ground, [writer]), f"killed at {at}"
+        assert refilled(ground, bookie).is_complete, f"killed at {at}"
+        assert is_whole(ground, writers), f"killed at {at}"
+        assert payloads(ground, writers[0]) == [b"0", b"1"], f"killed at {at}"
+    assert at > 20
 
 
 def test_a_lost_answer_of_the_metadata_changes_nothing(ground: Ground) -> None:
-    writer = written(ground)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
-    lost: list[str] = []
+    writer, bookie = written_and_wiped(ground)
+    lost = At("write_ledger", ConnectionError("the answer was lost"), only=[0])
 
-    def lose(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and not lost:
-            lost.append(path)
-            raise ConnectionError("the answer was lost")
-
-    ground.after.append(lose)
+    ground.after.append(lost)
     refilled(ground, bookie)
     ground.after.clear()
 
-    assert lost
+    assert lost.met
     assert refilled(ground, bookie).is_complete
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_formatted_once_more_meanwhile_it_stays_in_limbo(ground: Ground) -> None:
     """Copies went to one incarnation; metadata never name another for them."""
-    writer = written(ground)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
-    again: list[str] = []
+    writer, bookie = written_and_wiped(ground)
+    write = At("write_ledger", lambda: ground.format(bookie), only=[0])
 
-    def format_again(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and not again:
-            again.append(path)
-            ground.format(bookie)
+    refilled(ground, bookie, write)
 
-    refilled(ground, bookie, format_again)
-
-    assert again
+    assert write.met
     assert is_in_limbo(ground, writer, bookie)
     assert refilled(ground, bookie).is_complete
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_others_that_recover_the_bookie_meanwhile_win_or_lose_whole(ground: Ground) -> None:
-    writer = written(ground)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
-    once: list[str] = []
+    writer, bookie = written_and_wiped(ground)
 
-    def recover(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and not once:
-            once.append(path)
-            client = ground.client(InlineRuntime())
-            recover_bookie(
-                client, LocalRunner(client), BookieRecovery((bookie,), even_if_alive=True)
-            )
+    def recover() -> None:
+        client = ground.client(InlineRuntime())
+        recover_bookie(client, LocalRunner(client), BookieRecovery((bookie,), even_if_alive=True))
 
-    report = refilled(ground, bookie, recover)
+    write = At("write_ledger", recover, only=[0])
+    report = refilled(ground, bookie, write)
 
-    assert once
+    assert write.met
     assert report.is_complete
     assert bookie not in metadata_of(ground, writer).bookies()
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_large_shares_are_copied_in_pieces(tmp_path: Path) -> None:
@@ -387,7 +353,7 @@ def test_large_shares_are_copied_in_pieces(tmp_path: Path) -> None:
     assert len(report.rows) == 1
     assert any(phase.startswith("finishing large ledgers") for phase in phases)
     assert sum(row.bytes for row in report.rows) > 0
-    assert is_whole(ground, writer)
+    assert is_whole(ground, [writer])
 
 
 def test_of_the_metadata_it_is_told_how_many_are_to_be_read(ground: Ground) -> None:
@@ -439,32 +405,19 @@ def test_rows_of_a_bulk_append_are_brought_back(tmp_path: Path) -> None:
 
 def test_a_ledger_that_changed_since_it_was_read_stays_in_limbo(ground: Ground) -> None:
     """Another client opened it again, which nobody of ours does: its end is not fixed."""
-    writer = written(ground)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    ground.format(bookie)
-    once: list[str] = []
+    writer, bookie = written_and_wiped(ground)
 
-    def change(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and not once:
-            once.append(path)
-            other = next(b for b in ground.bookie_ids if b not in writer.metadata.bookies())
-            update_ledger(
-                ground.client().store,
-                writer.ledger_id,
-                lambda old: (
-                    old.with_replaced_bookie(
-                        old.last_fragment.first_entry_id,
-                        0,
-                        old.last_fragment.ensemble[1],
-                    ).with_replaced_bookie(old.last_fragment.first_entry_id, 1, bookie)
-                    if other
-                    else None
-                ),
-            )
+    def changed(old: LedgerMetadata) -> LedgerMetadata:
+        first, second = old.last_fragment.first_entry_id, old.last_fragment.ensemble[1]
+        return old.with_replaced_bookie(first, 0, second).with_replaced_bookie(first, 1, bookie)
 
-    report = refilled(ground, bookie, change)
+    def change() -> None:
+        update_ledger(ground.client().store, writer.ledger_id, changed)
 
-    assert once
+    write = At("write_ledger", change, only=[0])
+    report = refilled(ground, bookie, write)
+
+    assert write.met
     assert [row.status for row in report.rows] == ["left"]
     assert is_in_limbo(ground, writer, bookie)
 

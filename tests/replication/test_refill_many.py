@@ -15,16 +15,17 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import refill_bookie as refilling
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.refill_many import refill_many
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import Bounds, LocalRunner
 from spark_bookkeeper.testing.autorecovery import written, written_on
-from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, Killed
 from tests.alone import Alone
+from tests.hooks import At
 from tests.snapshots import Snapshot
+from tests.whole import is_whole
 
 
 @pytest.fixture
@@ -57,14 +58,6 @@ def in_limbo(ground: Ground, bookie: BookieId, writers: list[LedgerWriter]) -> s
     return {ledger_id for ledger_id, m in known.items() if incarnations_of(m).get(bookie) != now}
 
 
-def is_whole(ground: Ground, writers: list[LedgerWriter], of: BookieId | None = None) -> bool:
-    """Whether the bookies, or this one, have every entry that they should."""
-    client = ground.client()
-    ids = [writer.ledger_id for writer in writers]
-    report = check_ledgers(client, LocalRunner(client), ids, 100)
-    return all(row.status.is_done for row in report.rows if of in (None, row.source))
-
-
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2)])
 def test_small_ledgers_leave_limbo_together(
     ground: Ground, alone: Alone, sizes: tuple[int, int, int]
@@ -78,7 +71,7 @@ def test_small_ledgers_leave_limbo_together(
         (w.ledger_id, "replicated", bookie, bookie) for w in writers
     )
     assert in_limbo(ground, bookie, writers) == set()
-    assert is_whole(ground, writers, bookie)
+    assert is_whole(ground, writers, of=bookie)
 
 
 def test_a_ledger_with_several_fragments_there_leaves_limbo_with_all_of_them(
@@ -102,7 +95,7 @@ def test_a_ledger_with_several_fragments_there_leaves_limbo_with_all_of_them(
     assert alone.ledger_ids == []
     assert Counter(row.ledger_id for row in report.rows)[changed.ledger_id] == 2
     assert in_limbo(ground, bookie, writers) == set()
-    assert is_whole(ground, writers, bookie)
+    assert is_whole(ground, writers, of=bookie)
 
 
 def test_a_share_that_cannot_be_read_keeps_its_ledger_in_limbo_and_no_other(
@@ -136,16 +129,11 @@ def test_a_ledger_without_entries_is_filled_by_itself(ground: Ground, alone: Alo
 def test_formatted_once_more_meanwhile_all_stay_in_limbo(ground: Ground) -> None:
     """Copies went to one incarnation; metadata never name another for them."""
     bookie, writers = wiped(ground, 4, Quorum(3, 3, 2))
-    again: list[str] = []
+    write = At("write_ledger", lambda: ground.format(bookie), only=[0])
 
-    def format_again(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and not again:
-            again.append(path)
-            ground.format(bookie)
+    refilled(ground, bookie, write)
 
-    refilled(ground, bookie, format_again)
-
-    assert again
+    assert write.met
     assert in_limbo(ground, bookie, writers) == {w.ledger_id for w in writers}
     assert refilled(ground, bookie).is_complete
     assert is_whole(ground, writers)
@@ -156,19 +144,13 @@ def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again_by_itself(
 ) -> None:
     bookie, writers = wiped(ground, 4, Quorum(3, 3, 2))
     last = writers[-1].ledger_id
-    once: list[str] = []
 
-    def change(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and path == str(last) and not once:
-            once.append(path)
-            update_ledger(
-                ground.client().store,
-                last,
-                lambda old: old.with_custom(k=b"v"),
-            )
+    def change() -> None:
+        update_ledger(ground.client().store, last, lambda old: old.with_custom(k=b"v"))
 
-    assert refilled(ground, bookie, change).is_complete
-    assert once
+    write = At("write_ledger", change, path=str(last), only=[0])
+    assert refilled(ground, bookie, write).is_complete
+    assert write.met
     assert alone.ledger_ids == [last]
     assert in_limbo(ground, bookie, writers) == set()
 
@@ -182,21 +164,14 @@ def test_killed_at_any_step_each_is_in_limbo_or_whole_and_the_next_run_ends_it(
 ) -> None:
     begun = Ground(tmp_path / "begun", bookies=4)
     bookie, writers = wiped(begun, 3, Quorum(3, 3, 2))
-    before = Snapshot(begun)
-    number = first
-    while True:
-        ground = before.copy(tmp_path / str(number))
-        killing = KillAt(number)
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, step, first=first):
         with suppress(Killed):
-            refilled(ground, bookie, killing)
+            refilled(ground, bookie, kill)
         left = in_limbo(ground, bookie, writers)
-        assert is_whole(ground, [w for w in writers if w.ledger_id not in left]), number
-        assert refilled(ground, bookie).is_complete, number
-        assert is_whole(ground, writers), number
-        if not killing.is_dead:
-            break
-        number += step
-    assert number > 20
+        assert is_whole(ground, [w for w in writers if w.ledger_id not in left]), at
+        assert refilled(ground, bookie).is_complete, at
+        assert is_whole(ground, writers), at
+    assert at > 20
 
 
 def test_each_bookie_and_the_metadata_are_asked_no_more_than_for_each(ground: Ground) -> None:

@@ -6,29 +6,22 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import click
-import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.cli.ledger.work import check, repair
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.repair_ledgers import Repaired, RepairWork, repair_ledgers
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-
-
-def written(ground: Ground, quorum: Quorum | None = None) -> LedgerWriter:
-    with lifecycle.create_ledger(ground.context, quorum or Quorum(3, 3, 2)) as writer:
-        for i in range(10):
-            writer.append(b"%d" % i * 50)
-    return writer
+from tests.hooks import silent
+from tests.spoiling import spoil
+from tests.whole import is_whole
+from tests.worlds import bulk_written, written
 
 
 def repaired(ground: Ground, dry_run: bool = False) -> RecoveryReport:
@@ -36,32 +29,20 @@ def repaired(ground: Ground, dry_run: bool = False) -> RecoveryReport:
     return repair_ledgers(client, LocalRunner(client), None, dry_run=dry_run)
 
 
-def is_whole(ground: Ground) -> bool:
-    client = ground.client()
-    return check_ledgers(client, LocalRunner(client), None, 100).is_complete
-
-
 def drop_slots(ground: Ground, bookie: str, count: int) -> None:
     for path in ground.files(bookie, "slots")[-count:]:
         path.unlink()
-
-
-def damage(ground: Ground, bookie: str, number: int) -> None:
-    path = ground.files(bookie, "slots")[number]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
 def test_copies_that_never_arrived_and_a_damaged_file_are_made_again(
     ground: Ground, sizes: tuple[int, int, int]
 ) -> None:
-    writer = written(ground, Quorum(*sizes))
+    writer = written(ground, quorum=Quorum(*sizes))
     before = writer.metadata.fragments
     short, damaged = writer.metadata.last_fragment.ensemble[:2]
     drop_slots(ground, short, 2)
-    damage(ground, damaged, 1)
+    spoil(ground.files(damaged, "slots")[1])
 
     report = repaired(ground)
 
@@ -77,7 +58,7 @@ def test_a_repair_of_a_sample_puts_right_what_a_check_of_it_finds(ground: Ground
     """The first and the last of every share belong to every sample; a look at all finds more."""
     writer = written(ground)
     inside, last = writer.metadata.last_fragment.ensemble[:2]
-    damage(ground, inside, 4)
+    spoil(ground.files(inside, "slots")[4])
     drop_slots(ground, last, 1)
     client = ground.client()
 
@@ -123,19 +104,10 @@ def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(
 
 
 def test_a_file_that_cannot_be_read_is_made_again_beside_it(ground: Ground) -> None:
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with lifecycle.create_ledger(
-        ground.context, Quorum(3, 3, 2), schema=table.schema, entry_target_bytes=20_000
-    ) as writer:
-        writer.append(table)
+    writer, _ = bulk_written(ground)
     bad = writer.metadata.last_fragment.ensemble[1]
     (part,) = ground.files(bad, "parts")
-
-    def bad_sector(place: str, operation: str, path: str) -> None:
-        if place == bad and operation == "read_range" and path.endswith(part.name):
-            raise BookieUnavailableError("Input/output error", bookie_id=bad, path=path)
-
-    ground.before.append(bad_sector)
+    ground.before.append(silent(bad, "read_range", within=part.name))
 
     assert repaired(ground).counts == {"replicated": 1}
     assert is_whole(ground)
@@ -184,7 +156,7 @@ def test_what_is_on_a_lost_bookie_is_left_with_the_reason(ground: Ground) -> Non
 def test_an_entry_without_any_good_copy_is_unrecoverable_and_named(ground: Ground) -> None:
     writer = written(ground)
     for bookie in writer.metadata.last_fragment.ensemble:
-        damage(ground, bookie, 3)
+        spoil(ground.files(bookie, "slots")[3])
 
     report = repaired(ground)
 
@@ -198,7 +170,7 @@ def test_the_last_fragment_of_an_open_ledger_belongs_to_its_writer(ground: Groun
     for i in range(10):
         writer.append(b"%d" % i * 50)
     wait_for_every_copy(writer)
-    damage(ground, writer.metadata.last_fragment.ensemble[0], 2)
+    spoil(ground.files(writer.metadata.last_fragment.ensemble[0], "slots")[2])
 
     report = repaired(ground)
 

@@ -11,13 +11,13 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
+from tests.hooks import At, silent
 from tests.snapshots import Snapshot
 from tests.worlds import USUAL, payloads, written
 
@@ -26,12 +26,7 @@ STRIPED = Quorum(3, 2, 2)
 
 def closed(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
     """Closed ledgers with 0, 1, 2 ... entries."""
-    writers = []
-    for number in range(count):
-        writer = written(ground, number, quorum, close=False)
-        writer.close()
-        writers.append(writer)
-    return writers
+    return [written(ground, number, quorum) for number in range(count)]
 
 
 def works(writers: list[LedgerWriter], lost: BookieId) -> list[FragmentWork]:
@@ -145,12 +140,7 @@ def test_a_fragment_of_which_one_share_is_not_stored_names_none_of_the_targets(
         lose(ground, bookie)
     spare = next(b for b in ground.bookie_ids if b not in hit[0].metadata.bookies())
     hit = [w for w in hit if spare not in w.metadata.bookies()]
-
-    def refuse(place: str, operation: str, path: str) -> None:
-        if place == spare and operation == "put_if_absent" and "/copies/" in path:
-            raise BookieUnavailableError("it does not answer", bookie_id=spare)
-
-    client = ground.client(None, refuse)
+    client = ground.client(None, silent(spare, "put_if_absent", within="/copies/"))
     planned = [FragmentWork(w.ledger_id, EntryId(0), lost, None, False, None) for w in hit]
 
     assert rereplicate_many(client, planned, Bounds()) == [None] * len(hit)
@@ -198,12 +188,11 @@ def test_a_ledger_that_changes_meanwhile_is_left_and_the_others_are_done(ground:
     client = ground.client()
     overtaken = hit[-1]
 
-    def overtake(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "write_ledger" and path == str(overtaken.ledger_id):
-            ground.before.remove(overtake)
-            rereplicate_fragment(ground.context, works([overtaken], lost)[0])
+    def overtake() -> None:
+        rereplicate_fragment(ground.context, works([overtaken], lost)[0])
 
-    ground.before.append(overtake)
+    write = At("write_ledger", overtake, path=str(overtaken.ledger_id), only=[0])
+    ground.before.append(write)
 
     done = rereplicate_many(client, works(hit, lost), Bounds())
 
@@ -218,20 +207,13 @@ def test_killed_at_every_operation_nothing_is_lost_and_the_rest_is_done_again(
     writers = closed(begun, 4)
     lost = lose(begun, writers[-1].metadata.last_fragment.ensemble[0])
     hit = [w for w in writers if lost in w.metadata.bookies()]
-    before = Snapshot(begun)
-    at = 0
-    while True:
-        ground = before.copy(tmp_path / str(at))
-        kill = KillAt(at)
+    for at, ground, kill in Snapshot(begun).killed(tmp_path, 2):
         with suppress(Killed):
             rereplicate_many(ground.client(InlineRuntime(), kill), works(hit, lost), Bounds())
         client = ground.client()
         for work in works(hit, lost):
             rereplicate_fragment(client, work)
         for writer in hit:
-            assert lost not in client.store.read_ledger(writer.ledger_id).value.bookies()
+            assert lost not in client.store.read_ledger(writer.ledger_id).value.bookies(), at
         survive(ground, hit, 2)
-        if not kill.is_dead:
-            break
-        at += 2
     assert at > 10, "it was killed at many places"

@@ -170,33 +170,33 @@ def test_an_error_that_is_not_ours_is_the_row_of_its_ledger(
     check(ledgers, report, error, caplog.text, "unreadable" if job == "check" else "left")
 
 
-def test_what_cannot_be_cut_is_done_in_one_piece(
-    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("module", "name", "error", "told"),
+    [
+        (fragments, "pieces_of", TypeError("no"), "cutting ledger"),
+        (pieces, "copy_share", MemoryError("no"), "MemoryError"),
+    ],
+    ids=["it cannot be cut", "a piece ends with such an error"],
+)
+def test_what_cannot_be_done_in_pieces_is_done_in_one(
+    ledgers: Ledgers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: Any,
+    name: str,
+    error: Exception,
+    told: str,
 ) -> None:
     ledgers.fill()
     ledgers.lose()
-    spoil(monkeypatch, fragments, "pieces_of", TypeError("no"), ledgers.bad)
-
-    with caplog.at_level(logging.ERROR, "spark_bookkeeper"):
-        report = ledgers.recover_bookie(piece_bytes=1)
-
-    assert {row.status for row in report.rows} == {"replicated"}
-    assert "cutting ledger" in caplog.text
-
-
-def test_a_piece_that_ends_with_such_an_error_leaves_the_rest_to_its_fragment(
-    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ledgers.fill()
-    ledgers.lose()
-    spoil(monkeypatch, pieces, "copy_share", MemoryError("no"), ledgers.bad)
+    spoil(monkeypatch, module, name, error, ledgers.bad)
 
     with caplog.at_level(logging.ERROR, "spark_bookkeeper"):
         report = ledgers.recover_bookie(piece_bytes=1)
 
     assert {row.status for row in report.rows} == {"replicated"}
     assert {row.ledger_id for row in report.rows} == {*ledgers.ids}
-    assert "MemoryError" in caplog.text
+    assert told in caplog.text
 
 
 def test_a_check_that_cannot_be_cut_is_done_in_one_piece(
