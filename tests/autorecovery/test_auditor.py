@@ -101,9 +101,7 @@ def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     assert len(task.value.missing) == 2
 
 
-def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(
-    ground: Ground,
-) -> None:
+def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(ground: Ground) -> None:
     """Its writer chose the bookies before one went, and created it after all ledgers were read."""
     process = Process(ground, config=replace(CONFIG, bookie_check_interval_s=0))
     process.audit()
@@ -308,9 +306,7 @@ def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(
-    ground: Ground,
-) -> None:
+def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(ground: Ground) -> None:
     """Its predecessor went with a bookie's agent, say, or all were cut off at once."""
     writer = written(ground)
     one, *_ = writer.metadata.last_fragment.ensemble

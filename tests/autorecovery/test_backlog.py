@@ -108,9 +108,7 @@ def try_in_vain(worker: ClientContext, ledger_id: LedgerId, wait_ms: int = 10_00
 
 
 def tasks_of(
-    context: ClientContext,
-    local: BookieId | None = None,
-    config: AutorecoveryConfig = CONFIG,
+    context: ClientContext, local: BookieId | None = None, config: AutorecoveryConfig = CONFIG
 ) -> Tasks:
     return Tasks(context, local, config)
 

@@ -20,13 +20,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    LocalRunner,
-    Progress,
-    Step,
-    no_progress,
-)
+from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step, no_progress
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground

@@ -99,8 +99,7 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
 
 
 @pytest.mark.parametrize(
-    ("first", "step"),
-    [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.full) for n in range(4))],
+    ("first", "step"), [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.full) for n in range(4))]
 )
 def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
     tmp_path: Path, first: int, step: int

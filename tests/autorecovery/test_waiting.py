@@ -148,9 +148,7 @@ READONLY = BookieId("127.0.0.1:3185")
     ],
 )
 def test_an_event_that_helps_ends_the_wait(
-    ground: Ground,
-    quorum: Quorum,
-    happens: Callable[[Ground, LedgerWriter, BookieId], None],
+    ground: Ground, quorum: Quorum, happens: Callable[[Ground, LedgerWriter, BookieId], None]
 ) -> None:
     if happens is became_writable:
         writer = written(ground, quorum)

@@ -477,11 +477,7 @@ class _CollectingRunner(LocalRunner):
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_gc_restored_copies_without_metadata_are_no_garbage_while_they_are_restored(
-    ground: Ground,
-    empty: Ground,
-    folder: str,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, folder: str, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_rule_out:
         monkeypatch.setattr(restores, "is_under_way", lambda *_: False)

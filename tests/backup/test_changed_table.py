@@ -26,12 +26,7 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.table import table_bookie
 from spark_bookkeeper.testing.ground import TABLE, Ground
-from spark_bookkeeper.testing.lake import (
-    archive,
-    bytes_ledger,
-    rows_ledger,
-    save_in_table,
-)
+from spark_bookkeeper.testing.lake import archive, bytes_ledger, rows_ledger, save_in_table
 from tests.backup.clusters import (
     beside,
     contents,
@@ -190,11 +185,7 @@ def test_rows_that_somebody_added_are_noticed_by_a_verifying_run(
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_backup_after_proof_a_table_that_changed_stands_for_nothing_unproven(
-    ground: Ground,
-    empty: Ground,
-    lake: Path,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, lake: Path, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also without ``verify``: what a run says is saved can be restored."""
     if is_rule_out:

@@ -26,11 +26,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.delta import proof
 from spark_bookkeeper.delta.archive import ArchiveReport
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    InvalidArgumentError,
-)
+from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of

@@ -29,11 +29,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import (
-    bytes_ledger,
-    entries_of,
-    metadata_of,
-)
+from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
 
@@ -241,11 +237,7 @@ class _ForgettingRunner(LocalRunner):
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_restore_given_up_a_restore_that_goes_on_makes_no_ledger_without_copies(
-    ground: Ground,
-    empty: Ground,
-    folder: str,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, folder: str, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_rule_out:
         monkeypatch.setattr(MemoryStore, "use_up_ledger_id", lambda *_: None)

@@ -189,11 +189,7 @@ def cookie_of(store: ZooKeeperStore) -> Cookie:
 
 
 def test_formatting_asks_and_shows_what_it_made(
-    store: ZooKeeperStore,
-    root: Path,
-    call: Call,
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ZooKeeperStore, root: Path, call: Call, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
 

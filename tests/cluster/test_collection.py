@@ -19,11 +19,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import Collection, GarbageReport, collect_garbage
-from spark_bookkeeper.errors import (
-    LedgerFencedError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Cookie, Versioned
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.collection import (

@@ -116,11 +116,7 @@ def moved(world: ServedBookie) -> None:
 def replaced(world: ServedBookie) -> None:
     world.wipe()
     format_bookie(
-        world.store,
-        world.storage(world.root),
-        BOOKIE,
-        token=world.runtime.token,
-        is_replaced=True,
+        world.store, world.storage(world.root), BOOKIE, token=world.runtime.token, is_replaced=True
     )
 
 

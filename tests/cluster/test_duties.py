@@ -192,9 +192,7 @@ def test_before_the_first_step_there_is_nothing_to_tell() -> None:
     assert duties.status() == (DutyStatus("scrub", 5),)
 
 
-def test_where_space_becomes_short_what_makes_room_takes_its_turn_at_once(
-    world: DutyWorld,
-) -> None:
+def test_where_space_becomes_short_what_makes_room_takes_its_turn_at_once(world: DutyWorld) -> None:
     collect, scrub = Steps(), Steps()
     duties = world.run(
         Duty("collect", SELDOM, collect, makes_room=True), Duty("scrub", SELDOM, scrub)

@@ -95,10 +95,7 @@ def test_another_ledger_that_has_its_id_by_then_stays(ground: Ground) -> None:
 
     report = delete_orphans(ground.client(None, replace_it), EVER, dry_run=False)
 
-    assert outcomes(report) == {
-        first.ledger_id: Outcome.DELETED,
-        judged.ledger_id: Outcome.GONE,
-    }
+    assert outcomes(report) == {first.ledger_id: Outcome.DELETED, judged.ledger_id: Outcome.GONE}
     assert store.read_ledger(judged_id).value.nonce == b"another"
 
 
@@ -224,10 +221,7 @@ def test_a_ledger_whose_restore_has_not_ended_when_its_turn_comes_stays(ground: 
 
     report = delete_orphans(ground.client(None, restore), EVER, dry_run=False)
 
-    assert outcomes(report) == {
-        first.ledger_id: Outcome.DELETED,
-        second.ledger_id: Outcome.LEFT,
-    }
+    assert outcomes(report) == {first.ledger_id: Outcome.DELETED, second.ledger_id: Outcome.LEFT}
     assert list(store.ledger_ids()) == [ledger_id]
 
 

@@ -18,12 +18,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
-from spark_bookkeeper.cluster.cookies import (
-    forget_bookie,
-    has_cookie,
-    restore_cookie,
-    touch_cookie,
-)
+from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie, touch_cookie
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
 from spark_bookkeeper.cluster.readonly import read_order, set_readonly
@@ -366,10 +361,7 @@ def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(site: 
     site.storage.delete_directory("ledgers")
     add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
 
-    for attempt in (
-        lambda: restore_cookie(site.store, site.storage, BOOKIE),
-        site.claim,
-    ):
+    for attempt in (lambda: restore_cookie(site.store, site.storage, BOOKIE), site.claim):
         with pytest.raises(CookieMismatchError, match="it is empty"):
             attempt()
 

@@ -575,11 +575,7 @@ def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("duty", "slow", "unlimited"),
     [
-        (
-            "scrub",
-            BookieConfig(scrub_bytes_per_second=1),
-            BookieConfig(scrub_bytes_per_second=0),
-        ),
+        ("scrub", BookieConfig(scrub_bytes_per_second=1), BookieConfig(scrub_bytes_per_second=0)),
         (
             "compact",
             BookieConfig(compact_bytes_per_second=1),

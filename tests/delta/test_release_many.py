@@ -444,8 +444,7 @@ class Losing(LocalRunner):
 
 
 @pytest.mark.parametrize(
-    "phase",
-    ["comparing with the table", "reading it back from the table", "verifying what stays"],
+    "phase", ["comparing with the table", "reading it back from the table", "verifying what stays"]
 )
 def test_nothing_is_released_without_an_answer_for_every_piece(
     ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch, phase: str

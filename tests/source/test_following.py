@@ -453,8 +453,7 @@ def test_a_stream_that_begins_anew_waits_for_the_bookies_that_know_what_it_has_r
 
 
 def test_a_log_that_is_truncated_while_it_is_looked_at_is_looked_at_again(
-    ground: Ground,
-    log: Log,
+    ground: Ground, log: Log
 ) -> None:
     writer = log.become_writer()
     writer.append(b"a")
