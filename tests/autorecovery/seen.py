@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
@@ -22,6 +24,13 @@ def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
     rows = underreplicated_table(ground.context).to_pylist()
     (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
     return dict(row)
+
+
+def audited(ground: Ground, *args: Any, **options: Any) -> Process:
+    """A process that has looked once for whoever is missing."""
+    process = Process(ground, *args, **options)
+    process.audit()
+    return process
 
 
 def published(

@@ -30,7 +30,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.autorecovery.seen import task_ids
+from tests.autorecovery.seen import audited, task_ids
 
 
 def control(ground: Ground) -> AutorecoveryControl:
@@ -60,8 +60,7 @@ def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
     writer = written(ground)
     lost = writer.metadata.last_fragment.ensemble[0]
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(lost)
 
     assert process.audit() <= 600
@@ -84,8 +83,7 @@ def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
 def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     writer = written(ground)
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(bookie)
 
@@ -103,8 +101,7 @@ def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
 
 def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(ground: Ground) -> None:
     """Its writer chose the bookies before one went, and created it after all ledgers were read."""
-    process = Process(ground, config=replace(CONFIG, bookie_check_interval_s=0))
-    process.audit()
+    process = audited(ground, config=replace(CONFIG, bookie_check_interval_s=0))
     lost: list[BookieId] = []
 
     def lose(place: str, operation: str, path: str) -> None:
@@ -162,8 +159,7 @@ def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
     with pytest.raises(InvalidArgumentError, match="no auditor"):
         asked.trigger_audit()
     asked.lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     process.audit()
     assert task_ids(ground) == []
@@ -187,8 +183,7 @@ def test_a_delay_that_is_no_number_is_none_and_is_said(
         if operation == "set_delay":
             is_junk.clear()
 
-    process = Process(ground, "one", junk)
-    process.audit()
+    process = audited(ground, "one", junk)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     for _ in range(3):
         process.audit()
@@ -213,8 +208,7 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     bookie = ground.bookie_ids[0]
     writers = written_on(ground, bookie, 5, Quorum(4, 4, 2))
     ground.stop(bookie)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     process.work()
     notes = Notes(ground.context.store.registers)
     assert len(list(notes.ledger_ids())) == len(writers), "no bookie can take a copy"
@@ -235,8 +229,7 @@ def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
         found = [each.check for each in cluster_diagnoses(ground.context)]
         return "recovery delay" in found
 
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert not asks()
     first = ground.bookie_ids[0]
     ground.stop(first)
@@ -253,8 +246,7 @@ def test_another_delay_begins_anew(ground: Ground) -> None:
     writer = written(ground)
     asked = control(ground)
     asked.lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     process.audit()
     process.runtime.sleep(500)
@@ -273,8 +265,7 @@ def test_a_bookie_that_is_back_empty_within_its_delay_is_audited_at_once(ground:
     writer = written(ground)
     lost = writer.metadata.last_fragment.ensemble[0]
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(lost, destroy=True)
     process.audit()
 
@@ -288,8 +279,7 @@ def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
     ground: Ground,
 ) -> None:
     """Also a bookie that came meanwhile, and of which the auditor never heard."""
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     control(ground).disable()
     process.audit()
     new = ground.add_bookie()
@@ -331,8 +321,7 @@ def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(
     ground: Ground,
 ) -> None:
     writer = written(ground)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     for bookie in ground.bookie_ids:
         ground.stop(bookie)
 
@@ -362,8 +351,7 @@ def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
         if operation == "mark" and broken:
             raise BookieUnavailableError("no answer", bookie_id="x")
 
-    process = Process(ground, "one", fail)
-    process.audit()
+    process = audited(ground, "one", fail)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     with pytest.raises(UnfinishedScanError, match="no answer"):
         process.audit()
@@ -413,8 +401,7 @@ def test_an_auditor_that_meets_the_switch_goes_on_when_it_is_enabled_again(
 ) -> None:
     """Also when it was enabled so soon that it never saw it disabled."""
     monkeypatch.setattr("spark_bookkeeper.autorecovery.scan.SCANNED_AT_ONCE", 1)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]
     ground.stop(ground.bookie_ids[0])
     disabling(ground, "mark")
@@ -586,8 +573,7 @@ def test_a_check_that_is_due_while_a_bookie_is_waited_for_does_not_keep_the_audi
 ) -> None:
     writer = written(ground)
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground, config=replace(CONFIG, ledger_check_interval_s=20))
-    process.audit()
+    process = audited(ground, config=replace(CONFIG, ledger_check_interval_s=20))
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     process.audit()
     process.runtime.sleep(21)

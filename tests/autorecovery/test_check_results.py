@@ -34,6 +34,7 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
+from tests.autorecovery.seen import audited
 from tests.autorecovery.test_auditor import control
 
 
@@ -44,8 +45,7 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
     for lost, writer in enumerate(writers):
         for bookie in writer.metadata.last_fragment.ensemble[:lost]:
             forget_entries(ground, bookie, writer)
-    one = Process(ground, config=only(Check.REPLICAS, 1000))
-    one.audit()
+    one = audited(ground, config=only(Check.REPLICAS, 1000))
 
     _, kept = control(ground).checks()
 
@@ -61,8 +61,7 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
             NO_REPLICA: (writers[3].ledger_id,),
         },
     )
-    two = Process(ground, "two", config=NEVER)
-    two.audit()
+    two = audited(ground, "two", config=NEVER)
     lose_office(one, two)
     two.audit()
     for few in ("NO_REPLICA", "LESS_THAN_AQ_REPLICAS", "LESS_THAN_WQ_REPLICAS"):
@@ -291,8 +290,7 @@ def gauges(process: Process) -> set[float]:
 
 def test_who_has_stopped_shows_nothing_any_more(ground: Ground) -> None:
     ground.context.store.underreplication.mark(LedgerId(7), list(ground.bookie_ids[:1]), 1)
-    process = Process(ground, config=NEVER)
-    process.audit()
+    process = audited(ground, config=NEVER)
     assert gauges(process) == {0, 1}
 
     process.daemon.stop()

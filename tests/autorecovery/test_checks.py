@@ -46,7 +46,7 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
-from tests.autorecovery.seen import task_ids
+from tests.autorecovery.seen import audited, task_ids
 from tests.autorecovery.test_auditor import control, damage
 from tests.whole import assert_whole
 
@@ -60,8 +60,7 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     written(ground)
     tree = ground.context.store.underreplication
     config = only(check, 100)
-    one = Process(ground, config=config)
-    one.audit()
+    one = audited(ground, config=config)
     first = tree.checked_at_ms(check)
     assert first is not None
     assert all(tree.checked_at_ms(other) is None for other in Check if other is not check)
@@ -103,8 +102,7 @@ def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_aud
 ) -> None:
     """A ledger that came to name a lost bookie by another way than its loss."""
     writer = written(ground)
-    one = Process(ground, config=replace(NEVER, bookie_check_interval_s=100))
-    one.audit()
+    one = audited(ground, config=replace(NEVER, bookie_check_interval_s=100))
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     one.audit()
     tree = ground.context.store.underreplication
@@ -147,8 +145,7 @@ def test_a_time_that_cannot_be_read_has_its_check_done_and_keeps_no_other_back(
         if path == Check.ALL_LEDGERS.value and operation == "read_checked" and is_junk:
             raise MetadataFormatError("holds no time", path=path)
 
-    process = Process(ground, "one", junk, config=DAILY)
-    process.audit()
+    audited(ground, "one", junk, config=DAILY)
 
     assert all(is_done(ground, check) for check in Check)
     assert list(notes.ledger_ids()) == []
@@ -159,8 +156,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     asked = control(ground)
     with pytest.raises(InvalidArgumentError, match="no auditor to ask"):
         asked.trigger_checks()
-    process = Process(ground, config=only(Check.REPLICAS, 1000))
-    process.audit()
+    process = audited(ground, config=only(Check.REPLICAS, 1000))
     tree = ground.context.store.underreplication
     first = tree.checked_at_ms(Check.REPLICAS)
     assert first is not None
@@ -198,8 +194,7 @@ def test_a_check_is_limited_in_bytes_by_the_configuration(ground: Ground, check:
 
     def slept(limit: int) -> float:
         config = only(check, 100, check_bytes_per_second=limit, ledger_check_percentage=100)
-        process = Process(ground, f"limit-{limit}", config=config)
-        process.audit()
+        process = audited(ground, f"limit-{limit}", config=config)
         assert is_done(ground, check)
         slept = process.runtime.slept
         ground.context.store.underreplication.forget_checked(check)

@@ -24,7 +24,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
-from tests.autorecovery.seen import published, row_of, task_ids, victim_of
+from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 
 
@@ -32,8 +32,7 @@ def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
     writers = [written(ground) for _ in range(4)]
     lost = victim_of(writers[0])
     affected = [w.ledger_id for w in writers if lost in w.metadata.bookies()]
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert task_ids(ground) == []
 
     ground.stop(lost, destroy=True)
@@ -105,8 +104,7 @@ def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
     writer = written(ground)
     lost = victim_of(writer)
     ground.format(lost)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert task_ids(ground) == [writer.ledger_id]
 
     process.work()
@@ -163,8 +161,7 @@ def test_of_two_lost_members_a_worker_beside_a_third_bookie_replaces_one(ground:
     other = ground.add_bookie()
     for bookie in (first, second):
         ground.stop(bookie, destroy=True)
-    process = Process(ground, local, local=local)
-    process.audit()
+    process = audited(ground, local, local=local)
 
     rows = process.work()
 
@@ -206,8 +203,7 @@ def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
     assert round(tried_at.timestamp() * 1000) == note.waits_until_ms(local), "nobody else runs"
     assert f"{local} did not take it" in str(row["last_error"])
     other = ground.add_bookie()
-    second = Process(ground, other, local=other)
-    second.audit()
+    second = audited(ground, other, local=other)
     assert row_of(ground, writer.ledger_id)["next_try_at"] is None, "it is the turn of another"
     second.work()
     assert_replicated(ground, writer)
@@ -393,8 +389,7 @@ def test_copies_are_made_on_a_rack_that_has_none(ground: Ground) -> None:
     for bookie, rack in ((second, "/a"), (third, "/b"), (beside, "/a"), (elsewhere, "/c")):
         ground.start(bookie, rack=rack)
     ground.stop(first, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     process.work()
 
@@ -584,8 +579,7 @@ def test_a_bookie_where_the_ledger_was_deleted_takes_no_copy_and_the_task_stays(
     key = ground.context.ledger(LedgerId(writer.ledger_id))[0].key
     ground.context.bookies.bookie(free).retire(key)
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     rows = process.work()
 
@@ -651,8 +645,7 @@ def test_a_lock_whose_release_failed_is_released_also_while_it_is_disabled(groun
             raise MetadataUnavailableError("no answer")
 
     ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process = Process(ground, "one", silent)
-    process.audit()
+    process = audited(ground, "one", silent)
     process.work()
     tree = ground.context.store.underreplication
     assert list(tree.locks()) == [writer.ledger_id]

@@ -24,6 +24,7 @@ from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.autorecovery.seen import audited
 
 
 def test_workers_at_the_same_time_copy_every_share_once(ground: Ground) -> None:
@@ -55,8 +56,7 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
     lost = ground.bookie_ids[0]
     written_on(ground, lost, 6)  # more than one batch
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     registers = ground.context.store.registers
     rounds = process.worker.round()
     process.runtime.slept = 0.0
@@ -89,8 +89,7 @@ def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Groun
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
     registers = ground.context.store.registers
     runtime = Lifting(registers)
-    process = Process(ground, runtime=runtime)
-    process.audit()
+    process = audited(ground, runtime=runtime)
     write_limit(registers, 1)  # a minute for these few bytes, at the least
     runtime.slept = 0.0
 
@@ -137,8 +136,7 @@ def test_a_limit_that_is_lifted_in_the_middle_of_a_batch_holds_none_of_the_rest(
     ground.stop(lost, destroy=True)
     registers = ground.context.store.registers
     runtime = Lifting(registers)
-    process = Process(ground, runtime=runtime)
-    process.audit()
+    process = audited(ground, runtime=runtime)
     write_limit(registers, 1)
     runtime.slept = 0.0
 

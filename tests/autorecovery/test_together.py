@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.alone import Alone
+from tests.autorecovery.seen import audited
 from tests.snapshots import Snapshot
 from tests.whole import assert_replicated, assert_whole
 
@@ -42,8 +43,7 @@ def test_small_ledgers_are_copied_together_and_each_task_is_told(
 ) -> None:
     alone = fragments_alone(monkeypatch)
     lost, writers = lost_bookie(ground, 4)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     rows = process.work()
 
@@ -68,8 +68,7 @@ def test_what_is_the_matter_with_one_is_its_own(
     for bookie in bad.metadata.bookies() - {ground.bookie_ids[0]}:
         for path in (ground.root(bookie) / "ledgers").glob(f"{bad.ledger_id}-*/slots/*"):
             path.write_bytes(path.read_bytes()[:100])
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     rows = process.work()
 
@@ -88,8 +87,7 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
     others = (ground.bookie_ids[n] for n in range(1, 5))
     local = next(b for b in others if any(b not in w.metadata.bookies() for w in writers))
     fit = {w.ledger_id for w in writers if local not in w.metadata.bookies()}
-    process = Process(ground, local=local)
-    process.audit()
+    process = audited(ground, local=local)
 
     rows = process.work()
 
@@ -123,8 +121,7 @@ def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
             if count == number:  # noqa: B023
                 replicate_task(other, work)  # noqa: B023
 
-        process = Process(ground, "one", overtake)
-        process.audit()
+        process = audited(ground, "one", overtake)
         count = 0
         done = process.work()
         process.work()
@@ -177,8 +174,7 @@ def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> Non
     open_one = written(ground, close=False)
     lost = open_one.metadata.last_fragment.ensemble[0]
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     process.work()
 

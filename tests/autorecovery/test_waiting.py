@@ -33,7 +33,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, StandingStill
 from tests.autorecovery.checking import Tasks
-from tests.autorecovery.seen import published
+from tests.autorecovery.seen import audited, published
 from tests.whole import assert_replicated
 
 DAY = 86_400
@@ -341,8 +341,7 @@ def test_that_a_task_could_not_be_decoded_is_not_said_of_one_that_was_published_
         if operation == "read_task":
             raise MetadataFormatError("it cannot be decoded; `delete` removes it", path=path)
 
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.before.append(junk)
     process.work()
     assert "`delete` removes it" in str(row_of(ground)["last_error"])
@@ -388,8 +387,7 @@ def test_what_spark_did_not_do_waits_like_any_failure_and_says_why(
     writers = [written(ground, Quorum(4, 3, 2)) for _ in range(ledgers)]
     ground.add_bookie()
     ground.stop(ground.bookie_ids[0])
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     is_broken = True
     tasks = Tasks(process.context, lambda _: is_broken)
     worker = ReplicationWorker(process.context, tasks, CONFIG, "one")
@@ -530,8 +528,7 @@ def test_what_waited_for_a_bookie_that_has_come_is_due_now(tmp_path: Path) -> No
 def test_what_is_published_again_waits_for_no_time(ground: Ground) -> None:
     writer = written(ground, ON_ALL, count=20)
     bookie, away, *_ = writer.metadata.last_fragment.ensemble
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(away)
     process.audit()
     process.work()
@@ -546,8 +543,7 @@ def test_what_is_published_again_waits_for_no_time(ground: Ground) -> None:
 def test_no_other_worker_is_asked_for_where_nobody_has_the_copies(ground: Ground) -> None:
     writer = written(ground, Quorum(3, 1, 1))
     lost, member, _ = writer.metadata.last_fragment.ensemble
-    process = Process(ground, member, local=member)
-    process.audit()
+    process = audited(ground, member, local=member)
     ground.stop(lost)
     process.audit()
     process.work()
@@ -565,8 +561,7 @@ def test_doctor_says_of_how_many_it_looked_whether_a_worker_can_repair_them(
     for _ in range(10):
         written(ground)
     ground.start(free)
-    process = Process(ground, beside, local=beside)
-    process.audit()
+    process = audited(ground, beside, local=beside)
     ground.stop(lost)
     process.audit()
 
@@ -582,8 +577,7 @@ def test_doctor_names_what_is_not_repaired_now_and_why_though_every_bookie_is_th
     writer = written(ground)
     ledger_id = LedgerId(writer.ledger_id)
     ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert as_doctor_tells(ground, "under-replicated ledgers") is None, "it is somebody's turn"
 
     def junk(place: str, operation: str, path: str) -> None:
