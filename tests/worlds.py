@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 
@@ -30,6 +30,7 @@ from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
 
 USUAL: Final = Quorum(3, 3, 2)
+FoundT = TypeVar("FoundT")
 
 
 @pytest.fixture
@@ -119,6 +120,12 @@ def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCl
         yield lambda bookies: stack.enter_context(
             LocalCluster(tmp_path / f"cluster-of-{bookies}", bookies=bookies)
         )
+
+
+def there(found: FoundT | None) -> FoundT:
+    """What was found, which must be something."""
+    assert found is not None, "there is none"
+    return found
 
 
 def first_of(*cases: object) -> list[object]:

@@ -31,6 +31,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.autorecovery.seen import audited, task_ids
+from tests.worlds import there
 
 
 def control(ground: Ground) -> AutorecoveryControl:
@@ -94,8 +95,7 @@ def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     process.runtime.sleep(1)
     process.audit()
 
-    task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(LedgerId(writer.ledger_id)))
     assert len(task.value.missing) == 2
 
 
@@ -461,9 +461,7 @@ def test_a_lock_counts_as_long_as_its_ledger_is_to_be_repaired(ground: Ground) -
         assert tree.lock(ledger_id, holder)
     assert (control(ground).status().underreplicated, control(ground).status().locked) == (2, 2)
 
-    done = tree.read(LedgerId(1))
-    assert done is not None
-    assert tree.remove(done)
+    assert tree.remove(there(tree.read(LedgerId(1))))
 
     assert (control(ground).status().underreplicated, control(ground).status().locked) == (1, 1)
 
@@ -495,8 +493,7 @@ def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None
     report = check_all_ledgers(client, LocalRunner(client))
 
     assert whole.ledger_id not in task_ids(ground)
-    task = ground.context.store.underreplication.read(LedgerId(lacking.ledger_id))
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(LedgerId(lacking.ledger_id)))
     assert task.value.missing == (victim,)
     assert Outcome.PUBLISHED in {row.status for row in report.rows if row.source == victim}
     told = {row.status for row in report.rows if row.source == silent}

@@ -32,6 +32,7 @@ from spark_bookkeeper.protocol.metadata import Fragment
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
 from spark_bookkeeper.testing.autorecovery import CONFIG, USUAL, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.worlds import there
 
 ANOTHER = Holder("another")
 READS = ("read_task", "read_ledger", "read_register")
@@ -90,8 +91,7 @@ def lose_one(ground: Ground, count: int) -> tuple[BookieId, ...]:
 
 def try_in_vain(worker: ClientContext, ledger_id: LedgerId, wait_ms: int = 10_000) -> TaskNote:
     """It is tried again after so long."""
-    task = worker.store.underreplication.read(ledger_id)
-    assert task is not None
+    task = there(worker.store.underreplication.read(ledger_id))
     return Notes(worker.store.registers).change(
         ledger_id,
         lambda note: note.failed(
@@ -640,8 +640,7 @@ def test_what_its_owner_tried_in_vain_an_idle_worker_leaves_until_its_time(
     new = publish_for(ground)
     tree.lock(new, ANOTHER)
     assert idle.heed() == []
-    task = tree.read(new)
-    assert task is not None
+    task = there(tree.read(new))
     notes.change(
         new,
         lambda note: note.failed(

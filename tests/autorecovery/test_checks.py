@@ -49,6 +49,7 @@ from tests.autorecovery.checking import (
 from tests.autorecovery.seen import audited, task_ids
 from tests.autorecovery.test_auditor import control, damage
 from tests.whole import assert_whole
+from tests.worlds import there
 
 # When
 
@@ -61,8 +62,7 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     tree = ground.context.store.underreplication
     config = only(check, 100)
     one = audited(ground, config=config)
-    first = tree.checked_at_ms(check)
-    assert first is not None
+    first = there(tree.checked_at_ms(check))
     assert all(tree.checked_at_ms(other) is None for other in Check if other is not check)
 
     one.runtime.sleep(50)
@@ -73,10 +73,7 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     assert tree.checked_at_ms(check) == first
     two.runtime.sleep(51)
     two.audit()
-    again = tree.checked_at_ms(check)
-
-    assert again is not None
-    assert again.value >= first.value + 100_000
+    assert there(tree.checked_at_ms(check)).value >= first.value + 100_000
 
 
 def test_a_ledger_whose_directory_is_gone_is_found_by_the_check_of_all_ledgers_and_no_scrubbing(
@@ -108,9 +105,7 @@ def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_aud
     tree = ground.context.store.underreplication
 
     def lose_the_task() -> None:
-        task = tree.read(LedgerId(writer.ledger_id))
-        assert task is not None
-        assert tree.remove(task)
+        assert tree.remove(there(tree.read(LedgerId(writer.ledger_id))))
 
     one.runtime.sleep(61)  # behind a loss there is a second look
     one.audit()
@@ -158,8 +153,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
         asked.trigger_checks()
     process = audited(ground, config=only(Check.REPLICAS, 1000))
     tree = ground.context.store.underreplication
-    first = tree.checked_at_ms(Check.REPLICAS)
-    assert first is not None
+    first = there(tree.checked_at_ms(Check.REPLICAS))
     process.runtime.sleep(5)
     bell = process.daemon._check_bell
     bell.wait(0)  # it heard of its own check
@@ -170,9 +164,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     assert bell.wait(0), "it is told at once"
     process.audit()
 
-    again = tree.checked_at_ms(Check.REPLICAS)
-    assert again is not None
-    assert again.value >= first.value + 5000
+    assert there(tree.checked_at_ms(Check.REPLICAS)).value >= first.value + 5000
     assert tree.checked_at_ms(Check.PLACEMENT) is None, "it is never done here"
 
 

@@ -26,6 +26,7 @@ from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, writ
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
 from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
+from tests.worlds import there
 
 
 def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
@@ -630,9 +631,7 @@ def test_a_bookie_that_goes_as_the_task_goes_is_published_also_where_the_note_st
 
     rows = Process(ground, "one", goes).work()
 
-    task = tree.read(ledger_id)
-    assert task is not None
-    assert task.value.missing == (second,)
+    assert there(tree.read(ledger_id)).value.missing == (second,)
     assert [row.reason for row in rows] == [f"{second} went meanwhile"]
 
 

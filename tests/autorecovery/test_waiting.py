@@ -35,6 +35,7 @@ from spark_bookkeeper.testing.ground import Ground, StandingStill
 from tests.autorecovery.checking import Tasks
 from tests.autorecovery.seen import audited, published
 from tests.whole import assert_replicated
+from tests.worlds import there
 
 DAY = 86_400
 SINGLE = Quorum(1, 1, 1)
@@ -64,9 +65,7 @@ def as_doctor_tells(ground: Ground, check: str) -> Diagnosis | None:
 
 
 def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
-    told = as_doctor_tells(ground, "autorecovery")
-    assert told is not None
-    return told
+    return there(as_doctor_tells(ground, "autorecovery"))
 
 
 @pytest.mark.parametrize("quorum", [SINGLE, ON_ALL])
@@ -587,8 +586,7 @@ def test_doctor_names_what_is_not_repaired_now_and_why_though_every_bookie_is_th
     ground.before.append(junk)
     process.work()
 
-    told = as_doctor_tells(ground, "under-replicated ledgers")
-    assert told is not None
+    told = there(as_doctor_tells(ground, "under-replicated ledgers"))
     assert told.verdict == "warning"
     assert f"1 of 1 that were looked at cannot be repaired now: {ledger_id};" in told.detail
     assert "after 1 attempt: it cannot be decoded; tried again in" in told.detail

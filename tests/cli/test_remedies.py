@@ -35,6 +35,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.cli.conftest import Call, is_integration
 from tests.twins import twins
+from tests.worlds import there
 
 # Whatever a text names, there is
 
@@ -219,17 +220,14 @@ class Operator:
         lines.write_text("one\ntwo\n")
         for _ in range(100):
             self.does("ledger", "append", lines, "--name", self.bookie)
-            found = re.search(r"ledger (\d+) on ([^\n]*)", self.said)
-            assert found is not None
+            found = there(re.search(r"ledger (\d+) on ([^\n]*)", self.said))
             if self.bookie in found[2]:
                 agent.stop()
                 return LedgerId(int(found[1]))
         raise AssertionError("it was never chosen")
 
     def loses_cookie(self) -> None:
-        cookie = self.store.read_cookie(self.bookie)
-        assert cookie is not None
-        self.store.delete_cookie(self.bookie, cookie.version)
+        self.store.delete_cookie(self.bookie, there(self.store.read_cookie(self.bookie)).version)
 
     def breaks_cookie(self) -> None:
         """Its node holds what nobody can decode."""
@@ -247,8 +245,7 @@ class Operator:
         self._change_cookie(instance_id="an-older-cluster")
 
     def _change_cookie(self, **fields: str) -> None:
-        cookie = self.store.read_cookie(self.bookie)
-        assert cookie is not None
+        cookie = there(self.store.read_cookie(self.bookie))
         self.store.write_cookie(replace(cookie.value, **fields), cookie.version)  # type: ignore[arg-type]  # fields of it
 
     def was_given_up(self) -> None:
@@ -460,8 +457,7 @@ def a_storage_of_another_cluster_is_left_for_an_empty_one(a: Operator) -> None:
 @case
 def a_directory_that_is_not_there_is_made(a: Operator) -> None:
     a.is_refused("bookie", "start", *a.name)
-    made = re.search(r"mkdir -p (\S+)\.", a.said)
-    assert made is not None
+    made = there(re.search(r"mkdir -p (\S+)\.", a.said))
     Path(made[1]).mkdir(parents=True)
     a.serves()
 
@@ -486,8 +482,7 @@ def a_second_agent_waits_for_the_end_of_the_first(a: Operator) -> None:
 def an_option_of_the_storage_is_written_as_the_refusal_says(a: Operator) -> None:
     a.root.mkdir()
     a.is_refused("bookie", "format", *a.name, "--storage-option", "nonsense")
-    example = re.search(r"for example (\S+)", a.said)
-    assert example is not None
+    example = there(re.search(r"for example (\S+)", a.said))
     assert a.call("bookie", "verify", a.root, "--storage-option", example[1]) in (0, 2)
     assert "has the form" not in a.said
 
@@ -539,8 +534,7 @@ def a_cookie_that_is_not_there_is_created(a: Operator) -> None:
 @case
 def a_cookie_is_made_where_no_other_agent_serves_the_bookie(a: Operator) -> None:
     a.was_served()
-    cookie = a.store.read_cookie(a.bookie)
-    assert cookie is not None
+    cookie = there(a.store.read_cookie(a.bookie))
     a.loses_cookie()
     a.store.register(Registration(a.bookie, "file:///elsewhere", cookie.value.incarnation))
     a.is_refused("bookie", "cookie", "create", *a.name)
@@ -638,8 +632,7 @@ def a_ledger_with_a_password_is_read_with_it(a: Operator) -> None:
     a.does("ledger", "read", ledger_id, "--password", "secret")
     output = a.directory / "no such" / "rows.parquet"
     assert a.call("ledger", "read", ledger_id, "--password", "secret", "--output", output) == 2
-    made = re.search(r"mkdir -p ('.*?')", a.said)
-    assert made is not None
+    made = there(re.search(r"mkdir -p ('.*?')", a.said))
     Path(shlex.split(made[1])[0]).mkdir()
     a.does("ledger", "read", ledger_id, "--password", "secret", "--output", output)
 
@@ -667,9 +660,7 @@ def a_ledger_on_more_bookies_than_there_are_waits_for_another_one(a: Operator) -
     assert "start another bookie (`spark-bookkeeper bookie start`)" in a.said
     a.runs()
     a.does(*create, "--json")
-    made = re.search(r'"ledger_id": (\d+)', a.said)
-    assert made is not None
-    a.does("ledger", "delete", made[1])
+    a.does("ledger", "delete", there(re.search(r'"ledger_id": (\d+)', a.said))[1])
 
 
 @case
@@ -692,8 +683,7 @@ def entries_beyond_the_last_one_are_read_up_to_it(a: Operator) -> None:
     a.does("ledger", "append", lines)
     (ledger_id,) = re.findall(r"ledger (\d+) on", a.said)
     a.is_refused("ledger", "read", ledger_id, "--last", 200)
-    last = re.search(r"its last entry is (\d+)", a.said)
-    assert last is not None
+    last = there(re.search(r"its last entry is (\d+)", a.said))
     a.does("ledger", "read", ledger_id, "--last", last[1])
 
 

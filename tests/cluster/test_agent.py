@@ -30,6 +30,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 from tests.cluster.agents import STEPPED, TOTAL, NoLoop, half_full
+from tests.worlds import there
 
 BOOKIE = BookieId("10.0.0.3:3181")
 CONFIG = BookieConfig(20, 100, 200)
@@ -86,9 +87,7 @@ class AgentWorld:
         self.store.delete_cookie(BOOKIE, self.cookie_version())
 
     def cookie_version(self) -> int:
-        version = self.store.cookie_version(BOOKIE)
-        assert version is not None
-        return version
+        return there(self.store.cookie_version(BOOKIE))
 
     @property
     def registration(self) -> Registration | None:
@@ -126,8 +125,7 @@ def world(fresh: AgentWorld) -> AgentWorld:
 def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(
     world: AgentWorld,
 ) -> None:
-    marker = read_marker(world.storage)
-    assert marker is not None
+    marker = there(read_marker(world.storage))
     assert world.registration == Registration(
         BOOKIE,
         "memory://disk",
@@ -561,8 +559,7 @@ def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
 
 
 def test_a_living_bookie_whose_cookie_became_anothers_goes(world: AgentWorld) -> None:
-    cookie = world.store.read_cookie(BOOKIE)
-    assert cookie is not None
+    cookie = there(world.store.read_cookie(BOOKIE))
     world.store.write_cookie(replace(cookie.value, incarnation="another"), cookie.version)
 
     world.agent.step()

@@ -39,7 +39,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from tests import worlds
-from tests.worlds import USUAL, payloads
+from tests.worlds import USUAL, payloads, there
 
 EVERY_STEP = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
 """Of a table of steps the plain run takes some, and ``full`` all."""
@@ -264,8 +264,7 @@ def test_a_partition_that_is_not_this_clusters_keeps_everything(ground: Ground, 
     delete_ledger(ground.context, writer.ledger_id)
     store = ground.context.store
     for bookie in ground.bookie_ids:
-        known = store.read_cookie(bookie)
-        assert known is not None
+        known = there(store.read_cookie(bookie))
         cookie = known.value
         if what == "no cookie":
             store.delete_cookie(bookie, known.version)
@@ -384,8 +383,7 @@ def test_copies_stay_while_the_ledger_is_open_or_any_other_replica_is_not_whole(
     copy.write_bytes(content)
     ground.context.store.underreplication.mark(writer.ledger_id, [target], 1)
     assert deleted(collect_garbage(ground.context)) == []
-    task = ground.context.store.underreplication.read(writer.ledger_id)
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(writer.ledger_id))
     ground.context.store.underreplication.remove(task)
     other = ground.client()
     holder = Holder("a worker")
@@ -596,8 +594,7 @@ def test_only_what_is_brought_now_counts_where_copies_were_removed_or_it_was_for
     bookies = ground.context.bookies
 
     def cleared(bookie: BookieId, incarnation: str) -> Ledger:
-        begun = with_collection(ledger.metadata, bookie, incarnation, "token")
-        assert begun is not None
+        begun = there(with_collection(ledger.metadata, bookie, incarnation, "token"))
         return ledger.with_metadata(without_collection(begun, bookie, incarnation, "token"))
 
     assert not bookies.ref(named, ledger).era_alone

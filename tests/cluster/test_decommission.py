@@ -20,7 +20,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.worlds import written
+from tests.worlds import there, written
 
 
 def obey(ground: Ground, bookie: BookieId) -> None:
@@ -55,9 +55,7 @@ def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> 
     assert report.is_complete, report.blocked_by
     assert report.remaining == ()
     client = ground.client()
-    order = read_order(client.store, bookie)
-    assert order is not None
-    assert order.reason == "it is drained"
+    assert there(read_order(client.store, bookie)).reason == "it is drained"
     assert client.bookies.registrations()[bookie].is_readonly
     assert client.store.read_cookie(bookie) is not None
     assert check_ledgers(client, LocalRunner(client), None, 100).is_complete
@@ -74,9 +72,7 @@ def test_a_bookie_that_is_drained_while_it_is_down_takes_nothing_when_it_comes_b
     report = drained(ground, bookie)
 
     assert report.is_complete, report.blocked_by
-    order = read_order(ground.context.store, bookie)
-    assert order is not None
-    assert order.reason == "it is drained"
+    assert there(read_order(ground.context.store, bookie)).reason == "it is drained"
 
 
 def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, NONCE
 from spark_bookkeeper.replication.report import Outcome, Report
 from spark_bookkeeper.testing.ground import Ground
-from tests.worlds import USUAL
+from tests.worlds import USUAL, there
 
 EVER = 1 << 60
 """Later than any ledger was created."""
@@ -133,8 +133,7 @@ def test_what_a_log_names_is_the_logs_whatever_it_was_made_for(ground: Ground) -
 
 def test_what_was_created_later_stays(ground: Ground) -> None:
     writer = made(ground)
-    created_ms = writer.metadata.ctime_ms
-    assert created_ms is not None
+    created_ms = there(writer.metadata.ctime_ms)
 
     assert outcomes(delete_orphans(ground.context, created_ms, dry_run=False)) == {}
     assert outcomes(delete_orphans(ground.context, created_ms + 1)) == {

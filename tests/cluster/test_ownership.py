@@ -38,6 +38,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
+from tests.worlds import there
 
 BOOKIE, OTHER = BookieId("10.0.0.3:3181"), BookieId("10.0.0.9:3181")
 ROOT = "file:///srv/bookie"
@@ -147,14 +148,10 @@ class Site:
         (store or self.store).register(registration)
 
     def cookie(self) -> Cookie:
-        found = self.store.read_cookie(BOOKIE)
-        assert found is not None
-        return found.value
+        return there(self.store.read_cookie(BOOKIE)).value
 
     def lose_cookie(self) -> None:
-        version = self.store.cookie_version(BOOKIE)
-        assert version is not None
-        self.store.delete_cookie(BOOKIE, version)
+        self.store.delete_cookie(BOOKIE, there(self.store.cookie_version(BOOKIE)))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
-from tests.worlds import payloads
+from tests.worlds import payloads, there
 
 
 @pytest.fixture
@@ -196,9 +196,7 @@ def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
         (bad.ledger_id, Outcome.PUBLISHED, bookie)
     ]
     tree = ground.context.store.underreplication
-    task = tree.read(bad.ledger_id)
-    assert task is not None
-    assert task.value.missing == (bookie,)
+    assert there(tree.read(bad.ledger_id)).value.missing == (bookie,)
     assert tree.read(sound.ledger_id) is None
     assert scrub_problems(ground.context, ground.bookie_ids) == [
         (bookie, f"bad replicas of 1 ledgers: {bad.ledger_id}")
@@ -290,9 +288,7 @@ def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
     scrub(ground.context, bookie)
     mark = read_mark(ground.context.store.registers, bookie)
     ground.end_agent(bookie)
-    version = ground.context.store.cookie_version(bookie)
-    assert version is not None
-    ground.context.store.delete_cookie(bookie, version)
+    ground.context.store.delete_cookie(bookie, there(ground.context.store.cookie_version(bookie)))
 
     with pytest.raises(CookieMismatchError):
         scrub(ground.client(), bookie)

@@ -48,7 +48,7 @@ from spark_bookkeeper.testing.lake import (
     release,
     rows_ledger,
 )
-from tests.worlds import first_of
+from tests.worlds import first_of, there
 
 
 def archive_together(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> None:
@@ -551,9 +551,7 @@ def killed_at(directory: Path, ledgers: int, number: int) -> None:
     assert [entries_of(reader, ledger_id) for ledger_id in ids] == before
     for ledger_id in ids:
         assert len(holders(ground, ledger_id)) == 1
-        archived = archived_of(metadata_of(ground, ledger_id))
-        assert archived is not None
-        assert not archived.dropping
+        assert not there(archived_of(metadata_of(ground, ledger_id))).dropping
 
 
 @pytest.mark.parametrize("step", first_of(9, 1))
