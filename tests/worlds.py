@@ -25,7 +25,7 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
 
@@ -120,6 +120,16 @@ def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCl
         yield lambda bookies: stack.enter_context(
             LocalCluster(tmp_path / f"cluster-of-{bookies}", bookies=bookies)
         )
+
+
+def failing(operation: str, error: Callable[[str], BaseException]) -> Hook:
+    """A hook: an operation ends in an error about its path."""
+
+    def fail(place: str, asked: str, path: str) -> None:
+        if asked == operation:
+            raise error(path)
+
+    return fail
 
 
 def there(found: FoundT | None) -> FoundT:

@@ -31,7 +31,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.autorecovery.seen import audited, task_ids
-from tests.worlds import there
+from tests.worlds import failing, there
 
 
 def control(ground: Ground) -> AutorecoveryControl:
@@ -622,10 +622,7 @@ def test_of_a_ledger_that_cannot_be_decoded_nobody_can_say_whether_a_loss_is_saf
     ground: Ground,
 ) -> None:
     writer = written(ground)
-
-    def garbage(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "read_ledger"):
-            raise MetadataFormatError("garbage", path=path)
+    garbage = failing("read_ledger", lambda path: MetadataFormatError("garbage", path=path))
 
     found = losses(ground.client(None, garbage), [writer.metadata.last_fragment.ensemble[0]])
 

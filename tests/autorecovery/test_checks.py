@@ -49,7 +49,7 @@ from tests.autorecovery.checking import (
 from tests.autorecovery.seen import audited, task_ids
 from tests.autorecovery.test_auditor import control, damage
 from tests.whole import assert_whole
-from tests.worlds import there
+from tests.worlds import failing, there
 
 # When
 
@@ -247,11 +247,6 @@ def checking(ground: Ground, check: Check, tasks: Tasks, *hooks: Hook) -> Audito
     return found
 
 
-def away(place: str, operation: str, path: str) -> None:
-    if operation == "read_ledger":
-        raise MetadataUnavailableError("ZooKeeper does not answer")
-
-
 @pytest.mark.parametrize("how", ["fails", "is gone", "has no metadata", "fails in part"])
 @pytest.mark.parametrize("check", BY_SPARK)
 def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
@@ -261,6 +256,7 @@ def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
     for bookie in writers[1].metadata.last_fragment.ensemble:
         forget_entries(ground, bookie, writers[1])
     ids = [writer.ledger_id for writer in writers]
+    away = failing("read_ledger", lambda _: MetadataUnavailableError("no answer"))
     client = ground.client(InlineRuntime(), *([away] if how == "has no metadata" else []))
     fails = {"fails": ids, "fails in part": ids[1:2]}.get(how, [])
     tasks = Tasks(client, lambda item: item.ledger_id in fails, is_gone=how == "is gone")

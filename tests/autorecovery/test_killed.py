@@ -313,6 +313,30 @@ def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
     return set(counts), *others
 
 
+Change = Callable[[Ground, BookieId], None]
+
+
+def hurt_at_each_step(
+    tmp_path: Path, role: str, which: str, hurt: Change, heal: Change = lambda ground, bookie: None
+) -> None:
+    """From a step on a bookie is hurt, and it is healed when the role has ended."""
+    steps = STEPS[role]
+    before = situation(tmp_path, role)
+    nothing_happens = AtStep(steps, -1, lambda: None)
+    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
+
+    for number, step in enumerate(steps):
+        ground = before.copy(tmp_path / str(number))
+        bookie = bookie_of(ground, role, which)
+        hurts = AtStep(steps, number, partial(hurt, ground, bookie))
+        run_role(ground, role, hurts)
+        assert hurts.has_happened, f"it did not come to step {number}: {step.words}"
+        heal(ground, bookie)
+        finish(ground)
+        end = wholeness(end_of(ground))
+        assert end == expected, f"the {which} was hurt at step {number}: {step.words}"
+
+
 @pytest.mark.parametrize(
     ("role", "which"),
     some_in_full(
@@ -323,21 +347,14 @@ def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
 def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
     tmp_path: Path, role: str, which: str
 ) -> None:
-    steps = STEPS[role]
-    before = situation(tmp_path, role)
-    nothing_happens = AtStep(steps, -1, lambda: None)
-    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
+    hurt_at_each_step(tmp_path, role, which, Ground.stop, Ground.start)
 
-    for number, step in enumerate(steps):
-        ground = before.copy(tmp_path / str(number))
-        bookie = bookie_of(ground, role, which)
-        dies = AtStep(steps, number, partial(ground.stop, bookie))
-        run_role(ground, role, dies)
-        assert dies.has_happened, f"it did not come to step {number}: {step.words}"
-        ground.start(bookie)
-        finish(ground)
-        end = wholeness(end_of(ground))
-        assert end == expected, f"the {which} was away from step {number}: {step.words}"
+
+def lost_for_good(ground: Ground, bookie: BookieId) -> None:
+    """Two new ones come in its place."""
+    ground.stop(bookie, destroy=True)
+    ground.add_bookie()
+    ground.add_bookie()
 
 
 @pytest.mark.full
@@ -352,22 +369,5 @@ def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
 def test_a_bookie_lost_for_good_at_any_step_is_replaced_too(
     tmp_path: Path, role: str, which: str
 ) -> None:
-    """Two new ones come in its place. A worker beside one has nowhere to copy to without it."""
-    steps = STEPS[role]
-    before = situation(tmp_path, role)
-    nothing_happens = AtStep(steps, -1, lambda: None)
-    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
-
-    for number, step in enumerate(steps):
-        ground = before.copy(tmp_path / str(number))
-        bookie = bookie_of(ground, role, which)
-
-        def dies(ground: Ground = ground, bookie: BookieId = bookie) -> None:
-            ground.stop(bookie, destroy=True)
-            ground.add_bookie()
-            ground.add_bookie()
-
-        run_role(ground, role, AtStep(steps, number, dies))
-        finish(ground)
-        end = wholeness(end_of(ground))
-        assert end == expected, f"the {which} was lost at step {number}: {step.words}"
+    """A worker beside one has nowhere to copy to without it."""
+    hurt_at_each_step(tmp_path, role, which, lost_for_good)

@@ -59,6 +59,7 @@ from tests.backup.clusters import (
     reads_of_bookies,
     refused,
 )
+from tests.worlds import failing
 
 NULLS = [None, 1, None]
 
@@ -384,12 +385,7 @@ def test_a_restore_that_goes_on_verifies_what_is_there_once(
 ) -> None:
     ledgers = [bytes_ledger(ground, 3) for _ in range(2)]
     save_in_table(ground.client(), lake)
-
-    def kill(place: str, operation: str, path: str) -> None:
-        if operation == "create_ledger":
-            raise Killed
-
-    context = empty.client(None, kill)
+    context = empty.client(None, failing("create_ledger", Killed))
     with pytest.raises(Killed):
         restore(context, LocalRunner(context), str(lake))
     asked: Counter[LedgerId] = Counter()

@@ -32,6 +32,7 @@ from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Kille
 from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
+from tests.worlds import failing
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -122,12 +123,7 @@ def abandoned(ground: Ground, empty: Ground, folder: str) -> int:
     """A restore that died when the copies of its ledger were there."""
     ledger_id = bytes_ledger(ground, 7)
     run(backup, ground.context, folder)
-
-    def kill(place: str, operation: str, path: str) -> None:
-        if operation == "create_ledger":
-            raise Killed
-
-    dying = empty.client(None, kill)
+    dying = empty.client(None, failing("create_ledger", Killed))
     with pytest.raises(Killed):
         run(restore, dying, folder)
     dying.store.close()

@@ -29,16 +29,8 @@ from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
-    "job",
-    "dry_run",
-    "ledgers",
-    "ledgers_complete",
-    "fragments",
-    "entries",
-    "bytes",
-    "duration_ms",
-    "complete",
-    "rows",
+    *("job", "dry_run", "ledgers", "ledgers_complete", "fragments", "entries", "bytes"),
+    *("duration_ms", "complete", "rows"),
 ]
 
 NESTED = pa.table(

@@ -39,7 +39,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from tests import worlds
-from tests.worlds import USUAL, payloads, there
+from tests.worlds import USUAL, failing, payloads, there
 
 EVERY_STEP = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
 """Of a table of steps the plain run takes some, and ``full`` all."""
@@ -191,23 +191,15 @@ class At:
             self._act()
 
 
-class _NoAnswer:
-    def __init__(self, *operations: str) -> None:
-        self.operations = operations
-
-    def __call__(self, place: str, operation: str, path: str) -> None:
-        if operation in self.operations:
-            raise MetadataUnavailableError(f"no answer to {operation}")
-
-
 @pytest.mark.parametrize("operation", ["read_ledger", "instance_id", "read_cookie"])
 def test_without_an_answer_of_the_metadata_store_nothing_goes(
     ground: Ground, operation: str
 ) -> None:
     writer = written(ground)
     delete_ledger(ground.context, writer.ledger_id)
+    no_answer = failing(operation, lambda _: MetadataUnavailableError(f"no answer to {operation}"))
 
-    report = collect_garbage(ground.client(None, _NoAnswer(operation)))
+    report = collect_garbage(ground.client(None, no_answer))
 
     assert_all_is_left(ground, writer, report)
 
@@ -347,11 +339,7 @@ class StopsWhileItWaits(InlineRuntime):
 def test_a_lock_is_released_also_where_nobody_said_whether_it_was_taken(ground: Ground) -> None:
     writer = written(ground)
     moved(ground, writer.ledger_id)
-
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "lock":
-            raise MetadataUnavailableError("the answer was lost")
-
+    lose = failing("lock", lambda _: MetadataUnavailableError("the answer was lost"))
     ground.after.append(lose)
     with suppress(MetadataUnavailableError):
         collect_garbage(ground.context)

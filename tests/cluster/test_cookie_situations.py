@@ -155,7 +155,7 @@ def test_what_an_agent_does_before_it_registers(case: Situation, tmp_path: Path)
     root = world.other if case.at_other else world.root
     agent = world.agent(root, moved=case.moved)
     before = world.store.read_cookie(BOOKIE)
-    there = sorted(p.relative_to(root) for p in root.rglob("*"))
+    files = sorted(p.relative_to(root) for p in root.rglob("*"))
 
     if case.refused is None:
         agent.start()
@@ -169,4 +169,4 @@ def test_what_an_agent_does_before_it_registers(case: Situation, tmp_path: Path)
     assert "What to do: " in caught.value.message
     assert world.store.registrations() == []
     assert world.store.read_cookie(BOOKIE) == before
-    assert sorted(p.relative_to(root) for p in root.rglob("*")) == there
+    assert sorted(p.relative_to(root) for p in root.rglob("*")) == files

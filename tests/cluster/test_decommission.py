@@ -20,7 +20,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.worlds import there, written
+from tests.worlds import failing, there, written
 
 
 def obey(ground: Ground, bookie: BookieId) -> None:
@@ -128,12 +128,9 @@ def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(ground: Ground)
     writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
+    garbage = failing("read_ledger", lambda path: MetadataFormatError("b'garbage'", path=path))
 
-    def undecodable(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "read_ledger":
-            raise MetadataFormatError("its first line is b'garbage'", path=path)
-
-    client = ground.client(InlineRuntime(), undecodable)
+    client = ground.client(InlineRuntime(), garbage)
     report = decommission_bookie(client, LocalRunner(client), bookie)
 
     assert not report.is_complete

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -410,8 +411,9 @@ def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(site:
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["and stays", "and goes again"])
-def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie(
-    site: Site, stays: bool
+@pytest.mark.parametrize("is_formatted", [False, True], ids=["forgotten", "formatted"])
+def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_or_formatted_keeps_what_it_has(
+    site: Site, is_formatted: bool, stays: bool
 ) -> None:
     """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
     marker = site.served()
@@ -428,12 +430,16 @@ def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie
             if not stays:
                 agent.unregister(BOOKIE)
 
-    refusal = InvalidArgumentError if stays else VersionConflictError
-    with pytest.raises(refusal):
-        forget_bookie(site.metadata.session(start), BOOKIE)
+    alive = CookieMismatchError if is_formatted else InvalidArgumentError
+    begin: Any = site.format if is_formatted else partial(forget_bookie, bookie_id=BOOKIE)
+    with pytest.raises(alive if stays else VersionConflictError):
+        begin(site.metadata.session(start))
 
     assert happened
+    assert read_marker(site.storage) == marker
+    assert "7-x" in site.storage.list("ledgers")
     assert has_cookie(site.store, marker)
+    assert len(site.store.registrations()) == stays
 
 
 def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(site: Site) -> None:
@@ -490,36 +496,6 @@ def test_a_bookie_that_is_alive_or_that_a_ledger_counts_on_is_not_formatted(site
 
     assert refused.value.facts["ledger_ids"] == (1,)
     assert read_marker(site.storage) == before
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_a_bookie_that_starts_while_it_is_about_to_be_formatted_keeps_what_it_has(
-    site: Site, stays: bool
-) -> None:
-    """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
-    marker = site.served()
-    add_ledger(site.store, OTHER)
-    agent = site.metadata.session()
-    happened: list[str] = []
-
-    def start(moment: str, operation: str, subject: str) -> None:
-        if (moment, operation) == ("before", "read_ledger") and not happened:
-            happened.append(subject)
-            site.register(marker, agent)
-            touch_cookie(agent, BOOKIE)
-            site.storage.make_directory("ledgers/7-x")
-            if not stays:
-                agent.unregister(BOOKIE)
-
-    refusal = CookieMismatchError if stays else VersionConflictError
-    with pytest.raises(refusal):
-        site.format(site.metadata.session(start))
-
-    assert happened
-    assert read_marker(site.storage) == marker
-    assert "7-x" in site.storage.list("ledgers")
-    assert has_cookie(site.store, marker)
-    assert len(site.store.registrations()) == stays
 
 
 def test_no_agent_serves_a_bookie_while_it_is_formatted(site: Site) -> None:
