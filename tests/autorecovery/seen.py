@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from spark_bookkeeper.autorecovery.table import underreplicated_table
@@ -25,6 +26,18 @@ def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
     rows = underreplicated_table(ground.context).to_pylist()
     (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
     return dict(row)
+
+
+def damage(ground: Ground, bookie: str) -> None:
+    for path in ground.files(bookie, "slots"):
+        damage_file(path)
+
+
+def damage_file(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(data)
 
 
 def failed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,9 @@ from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -30,7 +31,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.autorecovery.seen import audited, task_ids
+from tests.autorecovery.seen import audited, damage_file, task_ids, victim_of
 from tests.worlds import failing, there
 
 
@@ -57,14 +58,21 @@ def test_one_is_auditor_and_the_next_takes_over_when_it_dies(ground: Ground) -> 
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
+def waiting_for_one(
+    ground: Ground, config: AutorecoveryConfig = CONFIG
+) -> tuple[LedgerWriter, BookieId, Process]:
+    """A ledger, a bookie of it that is away and has ten minutes to come back, and the auditor."""
     writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
     control(ground).lost_bookie_recovery_delay = 600
-    process = audited(ground)
-    ground.stop(lost)
-
+    process = audited(ground, config=config)
+    ground.stop(victim_of(writer))
     assert process.audit() <= 600
+    assert task_ids(ground) == []
+    return writer, victim_of(writer), process
+
+
+def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
+    writer, lost, process = waiting_for_one(ground)
     process.runtime.sleep(590)
     process.audit()
     assert task_ids(ground) == []
@@ -154,17 +162,11 @@ def test_a_bookie_that_is_back_while_ledgers_are_read_and_goes_again_is_lost_aga
 
 
 def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
-    writer = written(ground)
-    asked = control(ground)
     with pytest.raises(InvalidArgumentError, match="no auditor"):
-        asked.trigger_audit()
-    asked.lost_bookie_recovery_delay = 600
-    process = audited(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
-    assert task_ids(ground) == []
+        control(ground).trigger_audit()
+    writer, _, process = waiting_for_one(ground)
 
-    asked.trigger_audit()
+    control(ground).trigger_audit()
     process.audit()
 
     assert task_ids(ground) == [writer.ledger_id]
@@ -243,14 +245,9 @@ def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
 
 
 def test_another_delay_begins_anew(ground: Ground) -> None:
-    writer = written(ground)
-    asked = control(ground)
-    asked.lost_bookie_recovery_delay = 600
-    process = audited(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    writer, _, process = waiting_for_one(ground)
     process.runtime.sleep(500)
-    asked.lost_bookie_recovery_delay = 300
+    control(ground).lost_bookie_recovery_delay = 300
     process.audit()
     process.runtime.sleep(290)
     process.audit()
@@ -262,12 +259,8 @@ def test_another_delay_begins_anew(ground: Ground) -> None:
 
 
 def test_a_bookie_that_is_back_empty_within_its_delay_is_audited_at_once(ground: Ground) -> None:
-    writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    control(ground).lost_bookie_recovery_delay = 600
-    process = audited(ground)
+    writer, lost, process = waiting_for_one(ground)
     ground.stop(lost, destroy=True)
-    process.audit()
 
     ground.format(lost)
     process.audit()
@@ -331,15 +324,6 @@ def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(
     assert task_ids(ground) == []
     process.runtime.sleep(left)
     process.audit()
-    assert task_ids(ground) == [writer.ledger_id]
-
-
-def test_a_new_auditor_finds_what_was_lost_before(ground: Ground) -> None:
-    writer = written(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-
-    Process(ground).audit()
-
     assert task_ids(ground) == [writer.ledger_id]
 
 
@@ -546,18 +530,6 @@ def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) 
     assert check_all_ledgers(client, LocalRunner(client), 100).counts == {}
 
 
-def damage(ground: Ground, bookie: str) -> None:
-    for path in ground.files(bookie, "slots"):
-        damage_file(path)
-
-
-def damage_file(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
 def test_the_next_check_is_announced(ground: Ground) -> None:
     config = replace(CONFIG, ledger_check_interval_s=20)
     process = Process(ground, config=config)
@@ -568,11 +540,7 @@ def test_the_next_check_is_announced(ground: Ground) -> None:
 def test_a_check_that_is_due_while_a_bookie_is_waited_for_does_not_keep_the_auditor_busy(
     ground: Ground,
 ) -> None:
-    writer = written(ground)
-    control(ground).lost_bookie_recovery_delay = 600
-    process = audited(ground, config=replace(CONFIG, ledger_check_interval_s=20))
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    _, _, process = waiting_for_one(ground, replace(CONFIG, ledger_check_interval_s=20))
     process.runtime.sleep(21)
 
     assert process.audit() > 30, "the check waits until the bookie is back or lost"

@@ -46,8 +46,8 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
-from tests.autorecovery.seen import audited, task_ids
-from tests.autorecovery.test_auditor import control, damage
+from tests.autorecovery.seen import audited, damage, task_ids
+from tests.autorecovery.test_auditor import control
 from tests.whole import assert_whole
 from tests.worlds import failing, there
 

@@ -96,11 +96,8 @@ def state_of(ground: Ground, ledger_id: int) -> LedgerState:
 def test_a_writer_has_its_time_whatever_the_clocks_of_the_workers(
     ground: Ground, processes: Processes, ahead_s: float
 ) -> None:
-    writer = written(ground, close=False)
     right, wrong = processes.process("right"), processes.process("wrong", ahead_s)
-    right.audit()
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    right.audit()
+    writer = an_open_ledger_that_lacks_a_bookie(ground, right)
 
     for process in (right, wrong, right):
         process.work()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.metadata.store import Versioned
@@ -151,24 +152,16 @@ class AtStep:
                 self._happen()
 
 
-class KillAtStep:
+class KillAtStep(AtStep):
     """A hook that ends the process as it begins a row of a table, and ever after."""
 
     def __init__(self, steps: Sequence[Step], number: int) -> None:
-        self._at = AtStep(steps, number, lambda: None)
+        super().__init__(steps, number, lambda: None)
 
-    @property
-    def reached(self) -> int:
-        """Rows that were met, in order."""
-        return self._at.reached
-
-    @property
-    def is_dead(self) -> bool:
-        return self._at.has_happened
-
+    @override
     def __call__(self, place: str, operation: str, path: str) -> None:
-        self._at(place, operation, path)
-        if self.is_dead:
+        super().__call__(place, operation, path)
+        if self.has_happened:
             raise Killed(f"{operation} {path} on {place}")
 
 
@@ -269,7 +262,7 @@ def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
         ground = before.copy(tmp_path / str(number))
         killed = KillAtStep(steps, number)
         run_role(ground, role, killed)
-        assert killed.is_dead, f"it did not come to step {number}: {step.words}"
+        assert killed.has_happened, f"it did not come to step {number}: {step.words}"
         finish(ground)
         assert end_of(ground) == expected, f"killed at step {number}: {step.words}"
 

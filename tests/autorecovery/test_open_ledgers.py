@@ -251,9 +251,8 @@ def test_what_is_made_whole_while_a_writer_has_its_time_is_reported(ground: Grou
     ground.files(damaged, "slots")[0].unlink()
     publish_finding(ground.context, LedgerId(writer.ledger_id), [damaged], 100)
     ground.stop(next(b for b in writer.metadata.last_fragment.ensemble if b != damaged))
-    process = audited(ground)
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert (Outcome.REPLICATED, damaged) in {(row.status, row.target) for row in rows}
     assert rows[-1].action == "task"

@@ -24,7 +24,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
-from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
+from tests.autorecovery.seen import audited, damage, published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 from tests.worlds import there
 
@@ -73,8 +73,7 @@ def test_a_bookie_that_comes_while_ledgers_are_read_and_is_named_at_once_is_not_
     audit_bookies(auditor)
     task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
     assert come
-    assert task is not None
-    assert task.value.missing == (others[0],)
+    assert there(task).value.missing == (others[0],)
 
 
 def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) -> None:
@@ -390,9 +389,8 @@ def test_copies_are_made_on_a_rack_that_has_none(ground: Ground) -> None:
     for bookie, rack in ((second, "/a"), (third, "/b"), (beside, "/a"), (elsewhere, "/c")):
         ground.start(bookie, rack=rack)
     ground.stop(first, destroy=True)
-    process = audited(ground)
 
-    process.work()
+    audited(ground).work()
 
     found = ground.context.store.read_ledger(LedgerId(writer.ledger_id))
     assert found.value.last_fragment.ensemble == (elsewhere, second, third)
@@ -442,17 +440,21 @@ def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> Non
     assert_replicated(ground, *writers)
 
 
-def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
-    writers = written_on(ground, ground.bookie_ids[0], 3)
-    tree = ground.context.store.underreplication
+def disabled_in_the_middle(ground: Ground, ledgers: int) -> tuple[list[LedgerWriter], Process]:
+    """A bookie is lost; whoever repairs has autorecovery disabled at the end of each task."""
+    writers = written_on(ground, ground.bookie_ids[0], ledgers)
 
     def disable(place: str, operation: str, path: str) -> None:
         if operation == "remove_task":
-            tree.disable()
+            ground.context.store.underreplication.disable()
 
-    process = Process(ground, "one", disable)
     ground.stop(ground.bookie_ids[0], destroy=True)
-    process.audit()
+    return writers, audited(ground, "one", disable)
+
+
+def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
+    writers, process = disabled_in_the_middle(ground, 3)
+    tree = ground.context.store.underreplication
     before = len(task_ids(ground))
     assert before >= 2
 
@@ -474,16 +476,7 @@ def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
 def test_disabled_in_the_middle_a_round_by_hand_tells_what_it_did_and_what_is_left(
     ground: Ground,
 ) -> None:
-    written_on(ground, ground.bookie_ids[0], 6)  # more than one batch
-    tree = ground.context.store.underreplication
-
-    def disable(place: str, operation: str, path: str) -> None:
-        if operation == "remove_task":
-            tree.disable()
-
-    process = Process(ground, "one", disable)
-    ground.stop(ground.bookie_ids[0], destroy=True)
-    process.audit()
+    _, process = disabled_in_the_middle(ground, 6)  # more than one batch
 
     report = rereplicate(process.context, process.worker)
 
@@ -515,11 +508,7 @@ def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) ->
 def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Ground) -> None:
     writer = written(ground)
     bookie = victim_of(writer)
-    for path in ground.files(bookie, "slots"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        path.chmod(0o644)
-        path.write_bytes(data)
+    damage(ground, bookie)
     ground.context.store.underreplication.mark(LedgerId(writer.ledger_id), [bookie], 1)
 
     rows = Process(ground).work()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.rates import throttle_for
-from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
@@ -84,20 +85,24 @@ class Lifting(InlineRuntime):
         write_limit(self._registers, None)
 
 
-def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Ground) -> None:
-    writer = written(ground, count=60)
-    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
+def lifted_in_the_middle(ground: Ground) -> Sequence[Row]:
+    """What a worker does whose limit is lifted while it waits: all of it, and at once then."""
     registers = ground.context.store.registers
     runtime = Lifting(registers)
     process = audited(ground, runtime=runtime)
-    write_limit(registers, 1)  # a minute for these few bytes, at the least
+    write_limit(registers, 1)  # a minute for sixty bytes, at the least
     runtime.slept = 0.0
-
     rows = process.work()
-
-    assert sum(row.bytes for row in rows) > 60
     assert 0 < runtime.slept <= 2 * LOOK_SECONDS
     assert list(ground.context.store.underreplication.ledger_ids()) == []
+    return rows
+
+
+def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Ground) -> None:
+    writer = written(ground, count=60)
+    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
+
+    assert sum(row.bytes for row in lifted_in_the_middle(ground)) > 60
 
 
 def test_many_short_copies_obey_a_limit_that_is_changed_between_them(ground: Ground) -> None:
@@ -134,17 +139,10 @@ def test_a_limit_that_is_lifted_in_the_middle_of_a_batch_holds_none_of_the_rest(
     lost = ground.bookie_ids[0]
     written_on(ground, lost, 4)
     ground.stop(lost, destroy=True)
-    registers = ground.context.store.registers
-    runtime = Lifting(registers)
-    process = audited(ground, runtime=runtime)
-    write_limit(registers, 1)
-    runtime.slept = 0.0
 
-    rows = process.work()
+    rows = lifted_in_the_middle(ground)
 
     assert sum(row.action == "task" for row in rows) == 4, "one batch"
-    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
-    assert list(ground.context.store.underreplication.ledger_ids()) == []
 
 
 def test_a_bookie_that_goes_in_the_middle_of_a_long_check_is_noticed_at_once(

@@ -43,9 +43,8 @@ def test_small_ledgers_are_copied_together_and_each_task_is_told(
 ) -> None:
     alone = fragments_alone(monkeypatch)
     lost, writers = lost_bookie(ground, 4)
-    process = audited(ground)
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert alone.ledger_ids == []
     ids = sorted(writer.ledger_id for writer in writers)
@@ -68,9 +67,8 @@ def test_what_is_the_matter_with_one_is_its_own(
     for bookie in bad.metadata.bookies() - {ground.bookie_ids[0]}:
         for path in (ground.root(bookie) / "ledgers").glob(f"{bad.ledger_id}-*/slots/*"):
             path.write_bytes(path.read_bytes()[:100])
-    process = audited(ground)
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert set(alone.ledger_ids) == {bad.ledger_id}
     done = {r.ledger_id for r in rows if r.action == "task" and r.status == "replicated"}
@@ -87,9 +85,8 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
     others = (ground.bookie_ids[n] for n in range(1, 5))
     local = next(b for b in others if any(b not in w.metadata.bookies() for w in writers))
     fit = {w.ledger_id for w in writers if local not in w.metadata.bookies()}
-    process = audited(ground, local=local)
 
-    rows = process.work()
+    rows = audited(ground, local=local).work()
 
     copies = {(row.ledger_id, row.target) for row in rows if row.action == "copy"}
     assert copies == {(ledger_id, local) for ledger_id in fit}
@@ -174,9 +171,8 @@ def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> Non
     open_one = written(ground, close=False)
     lost = open_one.metadata.last_fragment.ensemble[0]
     ground.stop(lost, destroy=True)
-    process = audited(ground)
 
-    process.work()
+    audited(ground).work()
 
     state = ground.context.store.read_ledger(open_one.ledger_id).value.state
     assert state.name == "OPEN"

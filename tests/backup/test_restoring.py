@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -27,18 +26,12 @@ from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
+from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
 from tests.worlds import failing
-
-ItemT = TypeVar("ItemT", bound=Item)
-
-
-ResultT = TypeVar("ResultT", bound=Result)
-
 
 # Part after part
 

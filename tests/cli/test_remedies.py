@@ -52,6 +52,14 @@ def command_named(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, words
 
 
+def options_of(command: click.Command) -> set[str]:
+    return {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Every text of the package with the file it is in; what is put in is shown as ``7``."""
     package = Path(spark_bookkeeper.__file__).parent
@@ -81,15 +89,10 @@ def test_every_command_that_a_text_names_is_one_and_has_the_options_that_it_name
                 continue  # a sentence about the project
             assert command is not command_line, where
             assert not (isinstance(command, click.Group) and rest and rest[0].islower()), where
-            known = {
-                name
-                for parameter in command.params
-                for name in (*parameter.opts, *parameter.secondary_opts)
-            }
             if isinstance(command, click.Group):
                 continue
             options = {word for word in rest if word.startswith("--")}
-            assert options <= known | {"--help", "--verbose", "--json"}, where
+            assert options <= options_of(command) | {"--help", "--verbose", "--json"}, where
             named += 1
     assert named > 60
 
@@ -152,12 +155,7 @@ class Operator:
         """Type a command; ``bookie start`` is ended as soon as its bookie is registered."""
         words = [str(argument) for argument in arguments]
         command, _ = command_named(words)
-        options = {
-            name
-            for parameter in command.params
-            for name in (*parameter.opts, *parameter.secondary_opts)
-        }
-        words += [option for option in ("--yes", "--no-spark") if option in options]
+        words += [each for each in ("--yes", "--no-spark") if each in options_of(command)]
         ended = threading.Event()
 
         def end_it() -> None:

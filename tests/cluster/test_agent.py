@@ -267,8 +267,7 @@ def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_serve
     world.agent.step()
 
     assert (world.state, world.agent.status.problem) == ("writable", None)
-    assert world.registration is not None
-    assert world.registration.incarnation == new.incarnation != before
+    assert there(world.registration).incarnation == new.incarnation != before
     assert f"served as incarnation {new.incarnation}, and as {before} no more" in caplog.text
 
 
@@ -398,8 +397,7 @@ def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not
     world.disturb.writing_fails = False
     world.agent.step()
 
-    assert found is not None
-    assert found.readonly_reason == "it cannot be written: read-only file system"
+    assert there(found).readonly_reason == "it cannot be written: read-only file system"
     assert world.state == "writable"
     world.disturb.storage_fails = True
     world.agent.step()
@@ -445,8 +443,7 @@ def test_the_clock_of_a_machine_is_told_when_it_is_not_zookeepers(
         world.metadata.clock_ms = lambda: world.agent._runtime.wall_ms() - ahead_ms
         now[0] += 601
         world.agent.step()
-        assert world.registration is not None
-        return world.registration.told(CLOCK_AHEAD)
+        return there(world.registration).told(CLOCK_AHEAD)
 
     assert told(30_000) is None
     behind, ahead = told(-172_800_000), told(172_800_000)

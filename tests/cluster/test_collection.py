@@ -140,22 +140,19 @@ def test_a_writer_of_a_deleted_ledger_gets_nothing_stored_afterwards(ground: Gro
 def test_a_ledger_that_is_being_created_is_not_touched(ground: Ground) -> None:
     """At every operation of a create, an append and a close, the collector comes by."""
     collector = ground.client()
-    number = 0
 
     def collect() -> None:
         assert deleted(collect_garbage(collector)) == []
 
-    while True:
+    def create(number: int) -> At:
         meeting = At(number, collect)
-        client = ground.client(None, meeting)
-        writer = lifecycle.create_ledger(client, USUAL)
+        writer = lifecycle.create_ledger(ground.client(None, meeting), USUAL)
         writer.append(b"0")
         writer.close()
         assert payloads(ground, writer.ledger_id) == [b"0"]
-        if meeting.operations < number:
-            break
-        number += 1
-    assert number > 10
+        return meeting
+
+    at_every_operation(create)
 
 
 @EVERY_STEP
@@ -189,6 +186,14 @@ class At:
         self.operations += 1
         if self.operations == self._number:
             self._act()
+
+
+def at_every_operation(run: Callable[[int], At], stride: int = 1) -> None:
+    """Run something that is met at its first operation, and again at later ones, up to its end."""
+    number = 1
+    while run(number).operations >= number:
+        number += stride
+    assert number > 10
 
 
 @pytest.mark.parametrize("operation", ["read_ledger", "instance_id", "read_cookie"])
@@ -400,28 +405,25 @@ def test_a_bookie_that_is_about_to_be_named_keeps_what_was_copied_to_it(
 
 
 def met_at_every_step(tmp_path: Path, who: str, stride: int) -> None:
-    number = 1
-    while True:
+    def meet(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         writer = written(ground, 2)
         source, target = moved(ground, writer.ledger_id)
-        other = ground.client()
 
         def collect(context: ClientContext) -> None:
-            collect_garbage(context, [source])  # noqa: B023
+            collect_garbage(context, [source])
 
         def back(context: ClientContext) -> None:
-            move(context, target)  # noqa: B023
+            move(context, target)
 
         first, second = (back, collect) if who == "copier" else (collect, back)
-        meeting = At(number, second, other)
+        meeting = At(number, second, ground.client())
         first(ground.client(None, meeting))
         named_data_is_there(ground, writer.ledger_id)
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += stride
-    assert number > 10
+        return meeting
+
+    at_every_operation(meet, stride)
 
 
 @pytest.mark.full
@@ -468,39 +470,35 @@ def test_a_collector_that_was_killed_keeps_its_bookie_from_being_named(
 @EVERY_STEP
 def test_a_recovery_that_copies_is_not_disturbed(tmp_path: Path, stride: int) -> None:
     """At every operation of a recovery that replaces a lost bookie, the collector comes by."""
-    number = 1
-    while True:
+
+    def recover(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         writer = written(ground, 2, close=False)
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[0], destroy=True)
-        other = ground.client()
-        meeting = At(number, collect_garbage, other)
+        meeting = At(number, collect_garbage, ground.client())
         closed = recover_ledger(ground.client(None, meeting), writer.ledger_id).value
         assert closed.last_entry_id == 1
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += stride
-    assert number > 10
+        return meeting
+
+    at_every_operation(recover, stride)
 
 
 def test_an_ensemble_change_is_not_disturbed(tmp_path: Path) -> None:
     """At every operation of a writer that loses a bookie, the collector comes by."""
-    number = 1
-    while True:
+
+    def write(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
-        other = ground.client()
-        meeting = At(number, collect_garbage, other)
+        meeting = At(number, collect_garbage, ground.client())
         writer = lifecycle.create_ledger(ground.client(None, meeting), USUAL)
         writer.append(b"0")
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[1])
         writer.append(b"1")
         writer.close()
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += 6
-    assert number > 10
+        return meeting
+
+    at_every_operation(write, 6)
 
 
 def test_a_collector_gives_way_where_copies_come_to_be_lacking(ground: Ground) -> None:

@@ -17,7 +17,7 @@ from spark_bookkeeper.cluster.orphans import orphans_table
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerFencedError
 from spark_bookkeeper.logs import atomic, truncation
-from spark_bookkeeper.logs.begun_writes import note_of
+from spark_bookkeeper.logs.begun_writes import StagedWrite, note_of
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
@@ -118,10 +118,7 @@ def test_one_that_a_user_gave_the_label_of_logs_is_his(ground: Ground) -> None:
 
 def test_what_a_log_names_is_the_logs_whatever_it_was_made_for(ground: Ground) -> None:
     create_log(ground.context, "orders", LogOptions(USUAL))
-    staged = atomic.stage(ground.context, "orders")
-    results = write_local(staged.plan, numbered_payloads(2), ground.context)
-    note = note_of("orders", staged.nonce, None, None)
-    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    staged = sealed(ground)
     atomic.add_sealed(ground.context, "orders", staged.nonce, staged.ledger_id, None)
     store = ground.context.store
     found = store.read_ledger(staged.ledger_id)
@@ -200,8 +197,7 @@ def test_a_ledger_whose_restore_begins_while_ledgers_are_listed_stays(ground: Gr
 
     def restore(place: str, operation: str, path: str) -> None:
         if operation == "ledger_ids" and not restores.begun(store.registers):
-            assert metadata.nonce is not None
-            restores.begin(store.registers, ledger_id, metadata.nonce)
+            restores.begin(store.registers, ledger_id, there(metadata.nonce))
             ground.cluster.recreate_by_another_tool(ledger_id, metadata)
 
     with pytest.raises(InvalidArgumentError, match="begun and not there: 1 ledger"):
@@ -228,18 +224,13 @@ def test_a_write_that_is_ready_to_be_entered_stays_until_its_log_has_gone_past_i
     ground: Ground,
 ) -> None:
     log = create_log(ground.context, "orders", LogOptions(USUAL))
-    staged = atomic.stage(ground.context, "orders")
-    results = write_local(staged.plan, numbered_payloads(2), ground.context)
-    note = note_of("orders", staged.nonce, None, None)
-    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    staged = sealed(ground)
 
     assert outcomes(delete_orphans(ground.context, EVER, dry_run=False)) == {}
     atomic.add_sealed(ground.context, "orders", staged.nonce, staged.ledger_id, None)
     assert outcomes(delete_orphans(ground.context, EVER, dry_run=False)) == {}
 
-    late = atomic.stage(ground.context, "orders")
-    results = write_local(late.plan, numbered_payloads(2), ground.context)
-    staging.seal(ground.context, late.plan, results, {staging.STAGED: note})
+    late = sealed(ground)
     written = log.write(numbered_payloads(1))
     assert written.ledger_id is not None
 
@@ -247,6 +238,15 @@ def test_a_write_that_is_ready_to_be_entered_stays_until_its_log_has_gone_past_i
         late.ledger_id: Outcome.DELETED
     }
     assert log.ledgers() == [staged.ledger_id, written.ledger_id]
+
+
+def sealed(ground: Ground) -> StagedWrite:
+    """A write that is ready to be entered into the log ``orders``."""
+    staged = atomic.stage(ground.context, "orders")
+    results = write_local(staged.plan, numbered_payloads(2), ground.context)
+    note = note_of("orders", staged.nonce, None, None)
+    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    return staged
 
 
 def numbered_payloads(count: int) -> pa.Table:

@@ -39,7 +39,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
-from tests.worlds import there
+from tests.worlds import failing, there
 
 BOOKIE, OTHER = BookieId("10.0.0.3:3181"), BookieId("10.0.0.9:3181")
 ROOT = "file:///srv/bookie"
@@ -170,10 +170,7 @@ def test_a_new_partition_is_formatted_once(site: Site) -> None:
 
 
 def test_a_formatting_that_lost_the_metadata_store_is_finished_later(site: Site) -> None:
-    def refuse(moment: str, operation: str, subject: str) -> None:
-        if operation == "write_cookie" and moment == "before":
-            raise MetadataUnavailableError("no answer")
-
+    refuse = failing("write_cookie", MetadataUnavailableError)
     with pytest.raises(MetadataUnavailableError):
         claim_partition(site.metadata.session(refuse), site.storage, BOOKIE, token=site.token)
     half = read_marker(site.storage)
@@ -445,11 +442,7 @@ def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_or_formatted_kee
 def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(site: Site) -> None:
     site.claim(site.place("old"))
     set_readonly(site.store, BOOKIE, "its disk is old", 1)
-
-    def die(moment: str, operation: str, subject: str) -> None:
-        if operation == "delete_register":
-            raise MetadataUnavailableError("no answer")
-
+    die = failing("delete_register", MetadataUnavailableError)
     with pytest.raises(MetadataUnavailableError):
         forget_bookie(site.metadata.session(die), BOOKIE)
     assert site.store.read_cookie(BOOKIE) is None
