@@ -7,10 +7,10 @@ node of its own. A module that needs another ground has a fixture ``ground`` of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -26,11 +26,13 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
 
 USUAL: Final = Quorum(3, 3, 2)
+FoundT = TypeVar("FoundT")
 
 
 @pytest.fixture
@@ -141,6 +143,36 @@ def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCl
         yield lambda bookies: stack.enter_context(
             LocalCluster(tmp_path / f"cluster-of-{bookies}", bookies=bookies)
         )
+
+
+class Losing(LocalRunner):
+    """Never hands on the last answer of one step."""
+
+    def __init__(self, context: ClientContext, phase: str) -> None:
+        super().__init__(context)
+        self.phase = phase
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        answers = list(super().run(step, items, progress))
+        yield from answers[: len(answers) - (step.phase == self.phase)]
+
+
+def failing(operation: str, error: Callable[[str], BaseException]) -> Hook:
+    """A hook: an operation ends in an error about its path."""
+
+    def fail(place: str, asked: str, path: str) -> None:
+        if asked == operation:
+            raise error(path)
+
+    return fail
+
+
+def there(found: FoundT | None) -> FoundT:
+    """What was found, which must be something."""
+    assert found is not None, "there is none"
+    return found
 
 
 def first_of(*cases: object) -> list[object]:

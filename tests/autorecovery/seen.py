@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
 from spark_bookkeeper.testing.autorecovery import USUAL, Process, written
 from spark_bookkeeper.testing.ground import Ground
 
@@ -22,6 +26,33 @@ def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
     rows = underreplicated_table(ground.context).to_pylist()
     (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
     return dict(row)
+
+
+def damage(ground: Ground, bookie: str) -> None:
+    for path in ground.files(bookie, "slots"):
+        damage_file(path)
+
+
+def damage_file(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def failed(
+    note: TaskNote, error: str, at_ms: int, marked: Marked | None = None, wait_ms: int = 10_000
+) -> TaskNote:
+    """What is noted when an attempt failed; the next one is so much later, whatever happens."""
+    waits: Any = {"waits_for": (), "writable": 9, "first_ms": wait_ms, "most_ms": wait_ms}
+    return note.failed(error, None, at_ms, marked, **waits)
+
+
+def audited(ground: Ground, *args: Any, **options: Any) -> Process:
+    """A process that has looked once for whoever is missing."""
+    process = Process(ground, *args, **options)
+    process.audit()
+    return process
 
 
 def published(

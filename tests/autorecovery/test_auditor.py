@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,9 @@ from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -30,7 +31,8 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.autorecovery.seen import task_ids
+from tests.autorecovery.seen import audited, damage_file, task_ids, victim_of
+from tests.worlds import failing, there
 
 
 def control(ground: Ground) -> AutorecoveryControl:
@@ -56,15 +58,21 @@ def test_one_is_auditor_and_the_next_takes_over_when_it_dies(ground: Ground) -> 
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
+def waiting_for_one(
+    ground: Ground, config: AutorecoveryConfig = CONFIG
+) -> tuple[LedgerWriter, BookieId, Process]:
+    """A ledger, a bookie of it that is away and has ten minutes to come back, and the auditor."""
     writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
-    ground.stop(lost)
-
+    process = audited(ground, config=config)
+    ground.stop(victim_of(writer))
     assert process.audit() <= 600
+    assert task_ids(ground) == []
+    return writer, victim_of(writer), process
+
+
+def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
+    writer, lost, process = waiting_for_one(ground)
     process.runtime.sleep(590)
     process.audit()
     assert task_ids(ground) == []
@@ -84,8 +92,7 @@ def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
 def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     writer = written(ground)
     control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     for bookie in writer.metadata.last_fragment.ensemble[:2]:
         ground.stop(bookie)
 
@@ -96,17 +103,13 @@ def test_two_at_once_have_a_tenth_of_the_delay(ground: Ground) -> None:
     process.runtime.sleep(1)
     process.audit()
 
-    task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(LedgerId(writer.ledger_id)))
     assert len(task.value.missing) == 2
 
 
-def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(
-    ground: Ground,
-) -> None:
+def test_a_ledger_that_names_a_bookie_after_its_loss_was_published_is_found(ground: Ground) -> None:
     """Its writer chose the bookies before one went, and created it after all ledgers were read."""
-    process = Process(ground, config=replace(CONFIG, bookie_check_interval_s=0))
-    process.audit()
+    process = audited(ground, config=replace(CONFIG, bookie_check_interval_s=0))
     lost: list[BookieId] = []
 
     def lose(place: str, operation: str, path: str) -> None:
@@ -159,18 +162,11 @@ def test_a_bookie_that_is_back_while_ledgers_are_read_and_goes_again_is_lost_aga
 
 
 def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
-    writer = written(ground)
-    asked = control(ground)
     with pytest.raises(InvalidArgumentError, match="no auditor"):
-        asked.trigger_audit()
-    asked.lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
-    assert task_ids(ground) == []
+        control(ground).trigger_audit()
+    writer, _, process = waiting_for_one(ground)
 
-    asked.trigger_audit()
+    control(ground).trigger_audit()
     process.audit()
 
     assert task_ids(ground) == [writer.ledger_id]
@@ -189,8 +185,7 @@ def test_a_delay_that_is_no_number_is_none_and_is_said(
         if operation == "set_delay":
             is_junk.clear()
 
-    process = Process(ground, "one", junk)
-    process.audit()
+    process = audited(ground, "one", junk)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     for _ in range(3):
         process.audit()
@@ -215,8 +210,7 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     bookie = ground.bookie_ids[0]
     writers = written_on(ground, bookie, 5, Quorum(4, 4, 2))
     ground.stop(bookie)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     process.work()
     notes = Notes(ground.context.store.registers)
     assert len(list(notes.ledger_ids())) == len(writers), "no bookie can take a copy"
@@ -237,8 +231,7 @@ def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
         found = [each.check for each in cluster_diagnoses(ground.context)]
         return "recovery delay" in found
 
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert not asks()
     first = ground.bookie_ids[0]
     ground.stop(first)
@@ -252,15 +245,9 @@ def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
 
 
 def test_another_delay_begins_anew(ground: Ground) -> None:
-    writer = written(ground)
-    asked = control(ground)
-    asked.lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    writer, _, process = waiting_for_one(ground)
     process.runtime.sleep(500)
-    asked.lost_bookie_recovery_delay = 300
+    control(ground).lost_bookie_recovery_delay = 300
     process.audit()
     process.runtime.sleep(290)
     process.audit()
@@ -272,13 +259,8 @@ def test_another_delay_begins_anew(ground: Ground) -> None:
 
 
 def test_a_bookie_that_is_back_empty_within_its_delay_is_audited_at_once(ground: Ground) -> None:
-    writer = written(ground)
-    lost = writer.metadata.last_fragment.ensemble[0]
-    control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground)
-    process.audit()
+    writer, lost, process = waiting_for_one(ground)
     ground.stop(lost, destroy=True)
-    process.audit()
 
     ground.format(lost)
     process.audit()
@@ -290,8 +272,7 @@ def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
     ground: Ground,
 ) -> None:
     """Also a bookie that came meanwhile, and of which the auditor never heard."""
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     control(ground).disable()
     process.audit()
     new = ground.add_bookie()
@@ -308,9 +289,7 @@ def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(
-    ground: Ground,
-) -> None:
+def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(ground: Ground) -> None:
     """Its predecessor went with a bookie's agent, say, or all were cut off at once."""
     writer = written(ground)
     one, *_ = writer.metadata.last_fragment.ensemble
@@ -335,8 +314,7 @@ def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(
     ground: Ground,
 ) -> None:
     writer = written(ground)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     for bookie in ground.bookie_ids:
         ground.stop(bookie)
 
@@ -349,15 +327,6 @@ def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(
     assert task_ids(ground) == [writer.ledger_id]
 
 
-def test_a_new_auditor_finds_what_was_lost_before(ground: Ground) -> None:
-    writer = written(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-
-    Process(ground).audit()
-
-    assert task_ids(ground) == [writer.ledger_id]
-
-
 def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
     writer = written(ground)
     broken = [True]
@@ -366,8 +335,7 @@ def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
         if operation == "mark" and broken:
             raise BookieUnavailableError("no answer", bookie_id="x")
 
-    process = Process(ground, "one", fail)
-    process.audit()
+    process = audited(ground, "one", fail)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     with pytest.raises(UnfinishedScanError, match="no answer"):
         process.audit()
@@ -417,8 +385,7 @@ def test_an_auditor_that_meets_the_switch_goes_on_when_it_is_enabled_again(
 ) -> None:
     """Also when it was enabled so soon that it never saw it disabled."""
     monkeypatch.setattr("spark_bookkeeper.autorecovery.scan.SCANNED_AT_ONCE", 1)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]
     ground.stop(ground.bookie_ids[0])
     disabling(ground, "mark")
@@ -478,9 +445,7 @@ def test_a_lock_counts_as_long_as_its_ledger_is_to_be_repaired(ground: Ground) -
         assert tree.lock(ledger_id, holder)
     assert (control(ground).status().underreplicated, control(ground).status().locked) == (2, 2)
 
-    done = tree.read(LedgerId(1))
-    assert done is not None
-    assert tree.remove(done)
+    assert tree.remove(there(tree.read(LedgerId(1))))
 
     assert (control(ground).status().underreplicated, control(ground).status().locked) == (1, 1)
 
@@ -512,8 +477,7 @@ def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None
     report = check_all_ledgers(client, LocalRunner(client))
 
     assert whole.ledger_id not in task_ids(ground)
-    task = ground.context.store.underreplication.read(LedgerId(lacking.ledger_id))
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(LedgerId(lacking.ledger_id)))
     assert task.value.missing == (victim,)
     assert Outcome.PUBLISHED in {row.status for row in report.rows if row.source == victim}
     told = {row.status for row in report.rows if row.source == silent}
@@ -566,18 +530,6 @@ def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) 
     assert check_all_ledgers(client, LocalRunner(client), 100).counts == {}
 
 
-def damage(ground: Ground, bookie: str) -> None:
-    for path in ground.files(bookie, "slots"):
-        damage_file(path)
-
-
-def damage_file(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
 def test_the_next_check_is_announced(ground: Ground) -> None:
     config = replace(CONFIG, ledger_check_interval_s=20)
     process = Process(ground, config=config)
@@ -588,12 +540,7 @@ def test_the_next_check_is_announced(ground: Ground) -> None:
 def test_a_check_that_is_due_while_a_bookie_is_waited_for_does_not_keep_the_auditor_busy(
     ground: Ground,
 ) -> None:
-    writer = written(ground)
-    control(ground).lost_bookie_recovery_delay = 600
-    process = Process(ground, config=replace(CONFIG, ledger_check_interval_s=20))
-    process.audit()
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process.audit()
+    _, _, process = waiting_for_one(ground, replace(CONFIG, ledger_check_interval_s=20))
     process.runtime.sleep(21)
 
     assert process.audit() > 30, "the check waits until the bookie is back or lost"
@@ -643,10 +590,7 @@ def test_of_a_ledger_that_cannot_be_decoded_nobody_can_say_whether_a_loss_is_saf
     ground: Ground,
 ) -> None:
     writer = written(ground)
-
-    def garbage(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "read_ledger"):
-            raise MetadataFormatError("garbage", path=path)
+    garbage = failing("read_ledger", lambda path: MetadataFormatError("garbage", path=path))
 
     found = losses(ground.client(None, garbage), [writer.metadata.last_fragment.ensemble[0]])
 

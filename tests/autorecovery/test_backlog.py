@@ -32,6 +32,8 @@ from spark_bookkeeper.protocol.metadata import Fragment
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
 from spark_bookkeeper.testing.autorecovery import CONFIG, USUAL, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.autorecovery.seen import failed
+from tests.worlds import there
 
 ANOTHER = Holder("another")
 READS = ("read_task", "read_ledger", "read_register")
@@ -90,27 +92,17 @@ def lose_one(ground: Ground, count: int) -> tuple[BookieId, ...]:
 
 def try_in_vain(worker: ClientContext, ledger_id: LedgerId, wait_ms: int = 10_000) -> TaskNote:
     """It is tried again after so long."""
-    task = worker.store.underreplication.read(ledger_id)
-    assert task is not None
+    task = there(worker.store.underreplication.read(ledger_id))
     return Notes(worker.store.registers).change(
         ledger_id,
-        lambda note: note.failed(
-            "e",
-            None,
-            worker.runtime.wall_ms(),
-            Marked(task.value.missing, 1_000),
-            waits_for=(),
-            writable=len(worker.bookies.registrations()),
-            first_ms=wait_ms,
-            most_ms=wait_ms,
+        lambda note: failed(
+            note, "e", worker.runtime.wall_ms(), Marked(task.value.missing, 1_000), wait_ms
         ),
     )
 
 
 def tasks_of(
-    context: ClientContext,
-    local: BookieId | None = None,
-    config: AutorecoveryConfig = CONFIG,
+    context: ClientContext, local: BookieId | None = None, config: AutorecoveryConfig = CONFIG
 ) -> Tasks:
     return Tasks(context, local, config)
 
@@ -642,21 +634,8 @@ def test_what_its_owner_tried_in_vain_an_idle_worker_leaves_until_its_time(
     new = publish_for(ground)
     tree.lock(new, ANOTHER)
     assert idle.heed() == []
-    task = tree.read(new)
-    assert task is not None
-    notes.change(
-        new,
-        lambda note: note.failed(
-            "e",
-            None,
-            idle.runtime.wall_ms(),
-            as_marked(task),
-            waits_for=(),
-            writable=10,
-            first_ms=10_000,
-            most_ms=10_000,
-        ),
-    )
+    task = there(tree.read(new))
+    notes.change(new, lambda note: failed(note, "e", idle.runtime.wall_ms(), as_marked(task)))
     tree.unlock(ANOTHER)
     idle.listings = 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -34,7 +32,9 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
+from tests.autorecovery.seen import audited
 from tests.autorecovery.test_auditor import control
+from tests.worlds import failing
 
 
 def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: Ground) -> None:
@@ -44,8 +44,7 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
     for lost, writer in enumerate(writers):
         for bookie in writer.metadata.last_fragment.ensemble[:lost]:
             forget_entries(ground, bookie, writer)
-    one = Process(ground, config=only(Check.REPLICAS, 1000))
-    one.audit()
+    one = audited(ground, config=only(Check.REPLICAS, 1000))
 
     _, kept = control(ground).checks()
 
@@ -61,8 +60,7 @@ def test_what_a_check_found_is_kept_and_shown_also_by_the_next_auditor(ground: G
             NO_REPLICA: (writers[3].ledger_id,),
         },
     )
-    two = Process(ground, "two", config=NEVER)
-    two.audit()
+    two = audited(ground, "two", config=NEVER)
     lose_office(one, two)
     two.audit()
     for few in ("NO_REPLICA", "LESS_THAN_AQ_REPLICAS", "LESS_THAN_WQ_REPLICAS"):
@@ -201,17 +199,6 @@ def test_a_check_that_is_killed_when_it_has_ended_is_repeated_and_has_lost_nothi
     assert is_done(ground, Check.REPLICAS)
 
 
-@contextmanager
-def killed_as_it_counts(ground: Ground) -> Iterator[None]:
-    def kill(place: str, operation: str, path: str) -> None:
-        if operation == "ledger_ids":
-            raise Killed
-
-    ground.before.append(kill)
-    yield
-    ground.before.remove(kill)
-
-
 @pytest.mark.parametrize("before", ["never", "done", "asked for", "ended by a kill"])
 def test_checks_that_are_asked_for_during_a_check_are_done_after_it(
     ground: Ground, before: str
@@ -231,8 +218,10 @@ def test_checks_that_are_asked_for_during_a_check_are_done_after_it(
     process = Process(ground, "one", ask, config=only(Check.REPLICAS, 100))
     process.daemon.audit_once()
     if before == "ended by a kill":
-        with killed_as_it_counts(ground), pytest.raises(Killed):
+        ground.before.append(failing("ledger_ids", Killed))  # as it counts
+        with pytest.raises(Killed):
             process.daemon.check_once()
+        ground.before.clear()
     elif before != "never":
         process.daemon.check_once()
         process.runtime.sleep(101)
@@ -291,8 +280,7 @@ def gauges(process: Process) -> set[float]:
 
 def test_who_has_stopped_shows_nothing_any_more(ground: Ground) -> None:
     ground.context.store.underreplication.mark(LedgerId(7), list(ground.bookie_ids[:1]), 1)
-    process = Process(ground, config=NEVER)
-    process.audit()
+    process = audited(ground, config=NEVER)
     assert gauges(process) == {0, 1}
 
     process.daemon.stop()

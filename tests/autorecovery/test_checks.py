@@ -46,9 +46,10 @@ from tests.autorecovery.checking import (
     of_ledgers,
     only,
 )
-from tests.autorecovery.seen import task_ids
-from tests.autorecovery.test_auditor import control, damage
+from tests.autorecovery.seen import audited, damage, task_ids
+from tests.autorecovery.test_auditor import control
 from tests.whole import assert_whole
+from tests.worlds import failing, there
 
 # When
 
@@ -60,10 +61,8 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     written(ground)
     tree = ground.context.store.underreplication
     config = only(check, 100)
-    one = Process(ground, config=config)
-    one.audit()
-    first = tree.checked_at_ms(check)
-    assert first is not None
+    one = audited(ground, config=config)
+    first = there(tree.checked_at_ms(check))
     assert all(tree.checked_at_ms(other) is None for other in Check if other is not check)
 
     one.runtime.sleep(50)
@@ -74,10 +73,7 @@ def test_a_check_is_done_after_its_interval_whoever_is_auditor_by_then(
     assert tree.checked_at_ms(check) == first
     two.runtime.sleep(51)
     two.audit()
-    again = tree.checked_at_ms(check)
-
-    assert again is not None
-    assert again.value >= first.value + 100_000
+    assert there(tree.checked_at_ms(check)).value >= first.value + 100_000
 
 
 def test_a_ledger_whose_directory_is_gone_is_found_by_the_check_of_all_ledgers_and_no_scrubbing(
@@ -103,16 +99,13 @@ def test_all_bookies_are_looked_for_again_after_the_interval_and_by_each_new_aud
 ) -> None:
     """A ledger that came to name a lost bookie by another way than its loss."""
     writer = written(ground)
-    one = Process(ground, config=replace(NEVER, bookie_check_interval_s=100))
-    one.audit()
+    one = audited(ground, config=replace(NEVER, bookie_check_interval_s=100))
     ground.stop(writer.metadata.last_fragment.ensemble[0])
     one.audit()
     tree = ground.context.store.underreplication
 
     def lose_the_task() -> None:
-        task = tree.read(LedgerId(writer.ledger_id))
-        assert task is not None
-        assert tree.remove(task)
+        assert tree.remove(there(tree.read(LedgerId(writer.ledger_id))))
 
     one.runtime.sleep(61)  # behind a loss there is a second look
     one.audit()
@@ -147,8 +140,7 @@ def test_a_time_that_cannot_be_read_has_its_check_done_and_keeps_no_other_back(
         if path == Check.ALL_LEDGERS.value and operation == "read_checked" and is_junk:
             raise MetadataFormatError("holds no time", path=path)
 
-    process = Process(ground, "one", junk, config=DAILY)
-    process.audit()
+    audited(ground, "one", junk, config=DAILY)
 
     assert all(is_done(ground, check) for check in Check)
     assert list(notes.ledger_ids()) == []
@@ -159,11 +151,9 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     asked = control(ground)
     with pytest.raises(InvalidArgumentError, match="no auditor to ask"):
         asked.trigger_checks()
-    process = Process(ground, config=only(Check.REPLICAS, 1000))
-    process.audit()
+    process = audited(ground, config=only(Check.REPLICAS, 1000))
     tree = ground.context.store.underreplication
-    first = tree.checked_at_ms(Check.REPLICAS)
-    assert first is not None
+    first = there(tree.checked_at_ms(Check.REPLICAS))
     process.runtime.sleep(5)
     bell = process.daemon._check_bell
     bell.wait(0)  # it heard of its own check
@@ -174,9 +164,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     assert bell.wait(0), "it is told at once"
     process.audit()
 
-    again = tree.checked_at_ms(Check.REPLICAS)
-    assert again is not None
-    assert again.value >= first.value + 5000
+    assert there(tree.checked_at_ms(Check.REPLICAS)).value >= first.value + 5000
     assert tree.checked_at_ms(Check.PLACEMENT) is None, "it is never done here"
 
 
@@ -198,8 +186,7 @@ def test_a_check_is_limited_in_bytes_by_the_configuration(ground: Ground, check:
 
     def slept(limit: int) -> float:
         config = only(check, 100, check_bytes_per_second=limit, ledger_check_percentage=100)
-        process = Process(ground, f"limit-{limit}", config=config)
-        process.audit()
+        process = audited(ground, f"limit-{limit}", config=config)
         assert is_done(ground, check)
         slept = process.runtime.slept
         ground.context.store.underreplication.forget_checked(check)
@@ -260,11 +247,6 @@ def checking(ground: Ground, check: Check, tasks: Tasks, *hooks: Hook) -> Audito
     return found
 
 
-def away(place: str, operation: str, path: str) -> None:
-    if operation == "read_ledger":
-        raise MetadataUnavailableError("ZooKeeper does not answer")
-
-
 @pytest.mark.parametrize("how", ["fails", "is gone", "has no metadata", "fails in part"])
 @pytest.mark.parametrize("check", BY_SPARK)
 def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
@@ -274,6 +256,7 @@ def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
     for bookie in writers[1].metadata.last_fragment.ensemble:
         forget_entries(ground, bookie, writers[1])
     ids = [writer.ledger_id for writer in writers]
+    away = failing("read_ledger", lambda _: MetadataUnavailableError("no answer"))
     client = ground.client(InlineRuntime(), *([away] if how == "has no metadata" else []))
     fails = {"fails": ids, "fails in part": ids[1:2]}.get(how, [])
     tasks = Tasks(client, lambda item: item.ledger_id in fails, is_gone=how == "is gone")

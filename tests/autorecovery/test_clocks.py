@@ -24,6 +24,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.whole import assert_replicated
+from tests.worlds import there
 
 NOON_MS = 1_700_000_000_000
 HOURS_S = 5 * 3_600.0
@@ -95,11 +96,8 @@ def state_of(ground: Ground, ledger_id: int) -> LedgerState:
 def test_a_writer_has_its_time_whatever_the_clocks_of_the_workers(
     ground: Ground, processes: Processes, ahead_s: float
 ) -> None:
-    writer = written(ground, close=False)
     right, wrong = processes.process("right"), processes.process("wrong", ahead_s)
-    right.audit()
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
-    right.audit()
+    writer = an_open_ledger_that_lacks_a_bookie(ground, right)
 
     for process in (right, wrong, right):
         process.work()
@@ -144,16 +142,13 @@ def test_a_check_that_was_done_by_a_clock_a_year_ahead_is_done_an_interval_from_
     process.audit()
     processes.seconds += 99
     process.audit()
-    seen = tree.checked_at_ms(Check.ALL_LEDGERS)
-    assert seen is not None
+    seen = there(tree.checked_at_ms(Check.ALL_LEDGERS))
     assert seen.value == NOON_MS, "an interval from when it was seen"
 
     processes.seconds += 2
     process.audit()
 
-    done = tree.checked_at_ms(Check.ALL_LEDGERS)
-    assert done is not None
-    assert done.value == processes.at_ms
+    assert there(tree.checked_at_ms(Check.ALL_LEDGERS)).value == processes.at_ms
 
 
 def test_an_auditor_whose_clock_is_set_back_looks_for_bookies_all_the_same(

@@ -124,9 +124,7 @@ def test_what_others_do_while_it_is_published_takes_nothing_of_it_away(
     assert is_whole(ground)
 
 
-def test_a_note_stays_whose_task_comes_as_notes_without_tasks_are_forgotten(
-    ground: Ground,
-) -> None:
+def test_a_note_stays_whose_task_comes_as_notes_without_tasks_are_forgotten(ground: Ground) -> None:
     writer = written(ground, count=ENTRIES)
     lose(ground, members_of(writer)[0], MIDDLE)
     notes = Notes(ground.context.store.registers)
@@ -227,9 +225,7 @@ def test_what_is_read_of_a_replica_is_read_within_the_limit(ground: Ground) -> N
     assert is_whole(ground)
 
 
-def test_a_replica_whose_damage_stays_is_not_read_as_a_whole_at_each_retry(
-    ground: Ground,
-) -> None:
+def test_a_replica_whose_damage_stays_is_not_read_as_a_whole_at_each_retry(ground: Ground) -> None:
     writer = large(ground)
     for bookie in members_of(writer):
         lose(ground, bookie, 0)
@@ -262,9 +258,7 @@ def test_a_replica_of_an_open_ledger_is_not_read_as_a_whole_before_it_is_closed(
     writer.close()
 
 
-def test_who_takes_over_from_a_worker_that_died_while_it_read_all_reads_all(
-    ground: Ground,
-) -> None:
+def test_who_takes_over_from_a_worker_that_died_while_it_read_all_reads_all(ground: Ground) -> None:
     """The one before has made the ends again, so they tell nothing."""
     writer = written(ground, count=ENTRIES)
     bookie = publish(ground, writer, ENDS)

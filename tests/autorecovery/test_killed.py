@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.metadata.store import Versioned
@@ -151,24 +152,16 @@ class AtStep:
                 self._happen()
 
 
-class KillAtStep:
+class KillAtStep(AtStep):
     """A hook that ends the process as it begins a row of a table, and ever after."""
 
     def __init__(self, steps: Sequence[Step], number: int) -> None:
-        self._at = AtStep(steps, number, lambda: None)
+        super().__init__(steps, number, lambda: None)
 
-    @property
-    def reached(self) -> int:
-        """Rows that were met, in order."""
-        return self._at.reached
-
-    @property
-    def is_dead(self) -> bool:
-        return self._at.has_happened
-
+    @override
     def __call__(self, place: str, operation: str, path: str) -> None:
-        self._at(place, operation, path)
-        if self.is_dead:
+        super().__call__(place, operation, path)
+        if self.has_happened:
             raise Killed(f"{operation} {path} on {place}")
 
 
@@ -269,7 +262,7 @@ def test_killed_at_each_step_of_the_table_the_cluster_ends_the_same(
         ground = before.copy(tmp_path / str(number))
         killed = KillAtStep(steps, number)
         run_role(ground, role, killed)
-        assert killed.is_dead, f"it did not come to step {number}: {step.words}"
+        assert killed.has_happened, f"it did not come to step {number}: {step.words}"
         finish(ground)
         assert end_of(ground) == expected, f"killed at step {number}: {step.words}"
 
@@ -313,6 +306,30 @@ def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
     return set(counts), *others
 
 
+Change = Callable[[Ground, BookieId], None]
+
+
+def hurt_at_each_step(
+    tmp_path: Path, role: str, which: str, hurt: Change, heal: Change = lambda ground, bookie: None
+) -> None:
+    """From a step on a bookie is hurt, and it is healed when the role has ended."""
+    steps = STEPS[role]
+    before = situation(tmp_path, role)
+    nothing_happens = AtStep(steps, -1, lambda: None)
+    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
+
+    for number, step in enumerate(steps):
+        ground = before.copy(tmp_path / str(number))
+        bookie = bookie_of(ground, role, which)
+        hurts = AtStep(steps, number, partial(hurt, ground, bookie))
+        run_role(ground, role, hurts)
+        assert hurts.has_happened, f"it did not come to step {number}: {step.words}"
+        heal(ground, bookie)
+        finish(ground)
+        end = wholeness(end_of(ground))
+        assert end == expected, f"the {which} was hurt at step {number}: {step.words}"
+
+
 @pytest.mark.parametrize(
     ("role", "which"),
     some_in_full(
@@ -323,21 +340,14 @@ def wholeness(end: tuple[object, ...]) -> tuple[object, ...]:
 def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
     tmp_path: Path, role: str, which: str
 ) -> None:
-    steps = STEPS[role]
-    before = situation(tmp_path, role)
-    nothing_happens = AtStep(steps, -1, lambda: None)
-    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
+    hurt_at_each_step(tmp_path, role, which, Ground.stop, Ground.start)
 
-    for number, step in enumerate(steps):
-        ground = before.copy(tmp_path / str(number))
-        bookie = bookie_of(ground, role, which)
-        dies = AtStep(steps, number, partial(ground.stop, bookie))
-        run_role(ground, role, dies)
-        assert dies.has_happened, f"it did not come to step {number}: {step.words}"
-        ground.start(bookie)
-        finish(ground)
-        end = wholeness(end_of(ground))
-        assert end == expected, f"the {which} was away from step {number}: {step.words}"
+
+def lost_for_good(ground: Ground, bookie: BookieId) -> None:
+    """Two new ones come in its place."""
+    ground.stop(bookie, destroy=True)
+    ground.add_bookie()
+    ground.add_bookie()
 
 
 @pytest.mark.full
@@ -352,22 +362,5 @@ def test_a_bookie_away_for_a_while_from_any_step_on_changes_nothing_of_the_end(
 def test_a_bookie_lost_for_good_at_any_step_is_replaced_too(
     tmp_path: Path, role: str, which: str
 ) -> None:
-    """Two new ones come in its place. A worker beside one has nowhere to copy to without it."""
-    steps = STEPS[role]
-    before = situation(tmp_path, role)
-    nothing_happens = AtStep(steps, -1, lambda: None)
-    expected = wholeness(whole(before.copy(tmp_path / "whole"), role, nothing_happens))
-
-    for number, step in enumerate(steps):
-        ground = before.copy(tmp_path / str(number))
-        bookie = bookie_of(ground, role, which)
-
-        def dies(ground: Ground = ground, bookie: BookieId = bookie) -> None:
-            ground.stop(bookie, destroy=True)
-            ground.add_bookie()
-            ground.add_bookie()
-
-        run_role(ground, role, AtStep(steps, number, dies))
-        finish(ground)
-        end = wholeness(end_of(ground))
-        assert end == expected, f"the {which} was lost at step {number}: {step.words}"
+    """A worker beside one has nowhere to copy to without it."""
+    hurt_at_each_step(tmp_path, role, which, lost_for_good)

@@ -11,6 +11,7 @@ from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from tests.autorecovery.seen import published
 from tests.whole import assert_replicated
 
 
@@ -61,9 +62,7 @@ def test_who_was_stopped_while_there_was_no_answer_is_no_auditor_and_has_no_lock
 def test_a_round_that_ended_without_an_answer_keeps_no_lock(ground: Ground) -> None:
     """Asked for by hand, in a program that goes on."""
     away = Away("remove_task")
-    writer = written(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
-    Process(ground, "auditor").audit()
+    writer, _, _ = published(ground, destroy=True)
     context = ground.client(InlineRuntime(), away)
     worker = ReplicationWorker(context, LocalRunner(context), CONFIG, "by hand")
     with pytest.raises(MetadataUnavailableError):
@@ -105,10 +104,8 @@ def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
 
 def test_a_lock_whose_answer_was_lost_keeps_nobody_away(ground: Ground) -> None:
     """The session lives on, and with it the lock of which nobody knows."""
-    writer = written(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
-    process, other = Process(ground, "one"), Process(ground, "two")
-    process.audit()
+    writer, _, process = published(ground, destroy=True)
+    other = Process(ground, "two")
 
     def lose(place: str, operation: str, path: str) -> None:
         if (place, operation) == (METADATA, "lock"):

@@ -15,7 +15,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
-from tests.autorecovery.seen import published, row_of, task_ids, victim_of
+from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
 
 
@@ -43,8 +43,7 @@ def test_a_grace_period_longer_than_any_back_off_is_waited_for(ground: Ground) -
     writer = written(ground, close=False)
     ground.stop(victim_of(writer))
     config = replace(CONFIG, open_ledger_grace_ms=60_000, retry_most_ms=1_000)
-    process = Process(ground, config=config)
-    process.audit()
+    process = audited(ground, config=config)
     process.work()
 
     assert process.work() == [], "it is left alone until the grace period is over"
@@ -202,8 +201,7 @@ def damaged_while_open(ground: Ground) -> tuple[LedgerWriter, Process]:
     bookie = victim_of(writer)
     slot = ground.files(bookie, "slots")[0]
     slot.write_bytes(b"")
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert task_ids(ground) == [writer.ledger_id]
     return writer, process
 
@@ -253,10 +251,8 @@ def test_what_is_made_whole_while_a_writer_has_its_time_is_reported(ground: Grou
     ground.files(damaged, "slots")[0].unlink()
     publish_finding(ground.context, LedgerId(writer.ledger_id), [damaged], 100)
     ground.stop(next(b for b in writer.metadata.last_fragment.ensemble if b != damaged))
-    process = Process(ground)
-    process.audit()
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert (Outcome.REPLICATED, damaged) in {(row.status, row.target) for row in rows}
     assert rows[-1].action == "task"

@@ -24,16 +24,16 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
-from tests.autorecovery.seen import published, row_of, task_ids, victim_of
+from tests.autorecovery.seen import audited, damage, published, row_of, task_ids, victim_of
 from tests.whole import assert_replicated
+from tests.worlds import there
 
 
 def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
     writers = [written(ground) for _ in range(4)]
     lost = victim_of(writers[0])
     affected = [w.ledger_id for w in writers if lost in w.metadata.bookies()]
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert task_ids(ground) == []
 
     ground.stop(lost, destroy=True)
@@ -73,8 +73,7 @@ def test_a_bookie_that_comes_while_ledgers_are_read_and_is_named_at_once_is_not_
     audit_bookies(auditor)
     task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
     assert come
-    assert task is not None
-    assert task.value.missing == (others[0],)
+    assert there(task).value.missing == (others[0],)
 
 
 def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) -> None:
@@ -105,8 +104,7 @@ def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
     writer = written(ground)
     lost = victim_of(writer)
     ground.format(lost)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert task_ids(ground) == [writer.ledger_id]
 
     process.work()
@@ -163,8 +161,7 @@ def test_of_two_lost_members_a_worker_beside_a_third_bookie_replaces_one(ground:
     other = ground.add_bookie()
     for bookie in (first, second):
         ground.stop(bookie, destroy=True)
-    process = Process(ground, local, local=local)
-    process.audit()
+    process = audited(ground, local, local=local)
 
     rows = process.work()
 
@@ -206,8 +203,7 @@ def test_what_its_own_bookie_refuses_keeps_only_the_worker_beside_it_waiting(
     assert round(tried_at.timestamp() * 1000) == note.waits_until_ms(local), "nobody else runs"
     assert f"{local} did not take it" in str(row["last_error"])
     other = ground.add_bookie()
-    second = Process(ground, other, local=other)
-    second.audit()
+    second = audited(ground, other, local=other)
     assert row_of(ground, writer.ledger_id)["next_try_at"] is None, "it is the turn of another"
     second.work()
     assert_replicated(ground, writer)
@@ -393,10 +389,8 @@ def test_copies_are_made_on_a_rack_that_has_none(ground: Ground) -> None:
     for bookie, rack in ((second, "/a"), (third, "/b"), (beside, "/a"), (elsewhere, "/c")):
         ground.start(bookie, rack=rack)
     ground.stop(first, destroy=True)
-    process = Process(ground)
-    process.audit()
 
-    process.work()
+    audited(ground).work()
 
     found = ground.context.store.read_ledger(LedgerId(writer.ledger_id))
     assert found.value.last_fragment.ensemble == (elsewhere, second, third)
@@ -446,17 +440,21 @@ def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> Non
     assert_replicated(ground, *writers)
 
 
-def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
-    writers = written_on(ground, ground.bookie_ids[0], 3)
-    tree = ground.context.store.underreplication
+def disabled_in_the_middle(ground: Ground, ledgers: int) -> tuple[list[LedgerWriter], Process]:
+    """A bookie is lost; whoever repairs has autorecovery disabled at the end of each task."""
+    writers = written_on(ground, ground.bookie_ids[0], ledgers)
 
     def disable(place: str, operation: str, path: str) -> None:
         if operation == "remove_task":
-            tree.disable()
+            ground.context.store.underreplication.disable()
 
-    process = Process(ground, "one", disable)
     ground.stop(ground.bookie_ids[0], destroy=True)
-    process.audit()
+    return writers, audited(ground, "one", disable)
+
+
+def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
+    writers, process = disabled_in_the_middle(ground, 3)
+    tree = ground.context.store.underreplication
     before = len(task_ids(ground))
     assert before >= 2
 
@@ -478,16 +476,7 @@ def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
 def test_disabled_in_the_middle_a_round_by_hand_tells_what_it_did_and_what_is_left(
     ground: Ground,
 ) -> None:
-    written_on(ground, ground.bookie_ids[0], 6)  # more than one batch
-    tree = ground.context.store.underreplication
-
-    def disable(place: str, operation: str, path: str) -> None:
-        if operation == "remove_task":
-            tree.disable()
-
-    process = Process(ground, "one", disable)
-    ground.stop(ground.bookie_ids[0], destroy=True)
-    process.audit()
+    _, process = disabled_in_the_middle(ground, 6)  # more than one batch
 
     report = rereplicate(process.context, process.worker)
 
@@ -519,11 +508,7 @@ def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) ->
 def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Ground) -> None:
     writer = written(ground)
     bookie = victim_of(writer)
-    for path in ground.files(bookie, "slots"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        path.chmod(0o644)
-        path.write_bytes(data)
+    damage(ground, bookie)
     ground.context.store.underreplication.mark(LedgerId(writer.ledger_id), [bookie], 1)
 
     rows = Process(ground).work()
@@ -584,8 +569,7 @@ def test_a_bookie_where_the_ledger_was_deleted_takes_no_copy_and_the_task_stays(
     key = ground.context.ledger(LedgerId(writer.ledger_id))[0].key
     ground.context.bookies.bookie(free).retire(key)
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
 
     rows = process.work()
 
@@ -636,9 +620,7 @@ def test_a_bookie_that_goes_as_the_task_goes_is_published_also_where_the_note_st
 
     rows = Process(ground, "one", goes).work()
 
-    task = tree.read(ledger_id)
-    assert task is not None
-    assert task.value.missing == (second,)
+    assert there(tree.read(ledger_id)).value.missing == (second,)
     assert [row.reason for row in rows] == [f"{second} went meanwhile"]
 
 
@@ -651,8 +633,7 @@ def test_a_lock_whose_release_failed_is_released_also_while_it_is_disabled(groun
             raise MetadataUnavailableError("no answer")
 
     ground.stop(writer.metadata.last_fragment.ensemble[0])
-    process = Process(ground, "one", silent)
-    process.audit()
+    process = audited(ground, "one", silent)
     process.work()
     tree = ground.context.store.underreplication
     assert list(tree.locks()) == [writer.ledger_id]

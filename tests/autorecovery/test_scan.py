@@ -179,10 +179,7 @@ def test_a_bookie_that_is_there_in_every_lot_is_told_once(
     report = audit_bookies(ground.context, {back, gone}, runner=runner)
 
     assert report.back == {back}
-    assert [(r.ledger_id, r.source) for r in report.rows] == [
-        (-1, back),
-        *((i, gone) for i in ids),
-    ]
+    assert [(r.ledger_id, r.source) for r in report.rows] == [(-1, back), *((i, gone) for i in ids)]
     assert report.marked_ledgers == report.looked_at == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,13 +18,14 @@ from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.rates import throttle_for
-from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.autorecovery.seen import audited
 
 
 def test_workers_at_the_same_time_copy_every_share_once(ground: Ground) -> None:
@@ -55,8 +57,7 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
     lost = ground.bookie_ids[0]
     written_on(ground, lost, 6)  # more than one batch
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     registers = ground.context.store.registers
     rounds = process.worker.round()
     process.runtime.slept = 0.0
@@ -84,21 +85,24 @@ class Lifting(InlineRuntime):
         write_limit(self._registers, None)
 
 
+def lifted_in_the_middle(ground: Ground) -> Sequence[Row]:
+    """What a worker does whose limit is lifted while it waits: all of it, and at once then."""
+    registers = ground.context.store.registers
+    runtime = Lifting(registers)
+    process = audited(ground, runtime=runtime)
+    write_limit(registers, 1)  # a minute for sixty bytes, at the least
+    runtime.slept = 0.0
+    rows = process.work()
+    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
+    assert list(ground.context.store.underreplication.ledger_ids()) == []
+    return rows
+
+
 def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Ground) -> None:
     writer = written(ground, count=60)
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
-    registers = ground.context.store.registers
-    runtime = Lifting(registers)
-    process = Process(ground, runtime=runtime)
-    process.audit()
-    write_limit(registers, 1)  # a minute for these few bytes, at the least
-    runtime.slept = 0.0
 
-    rows = process.work()
-
-    assert sum(row.bytes for row in rows) > 60
-    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
-    assert list(ground.context.store.underreplication.ledger_ids()) == []
+    assert sum(row.bytes for row in lifted_in_the_middle(ground)) > 60
 
 
 def test_many_short_copies_obey_a_limit_that_is_changed_between_them(ground: Ground) -> None:
@@ -135,18 +139,10 @@ def test_a_limit_that_is_lifted_in_the_middle_of_a_batch_holds_none_of_the_rest(
     lost = ground.bookie_ids[0]
     written_on(ground, lost, 4)
     ground.stop(lost, destroy=True)
-    registers = ground.context.store.registers
-    runtime = Lifting(registers)
-    process = Process(ground, runtime=runtime)
-    process.audit()
-    write_limit(registers, 1)
-    runtime.slept = 0.0
 
-    rows = process.work()
+    rows = lifted_in_the_middle(ground)
 
     assert sum(row.action == "task" for row in rows) == 4, "one batch"
-    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
-    assert list(ground.context.store.underreplication.ledger_ids()) == []
 
 
 def test_a_bookie_that_goes_in_the_middle_of_a_long_check_is_noticed_at_once(

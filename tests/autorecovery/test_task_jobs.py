@@ -20,16 +20,11 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    LocalRunner,
-    Progress,
-    Step,
-    no_progress,
-)
+from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step, no_progress
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
+from tests.autorecovery.seen import failed
 from tests.whole import assert_replicated, assert_whole
 
 LOST = "the Spark job failed: the executor was lost"
@@ -240,20 +235,8 @@ def test_a_note_from_a_clock_that_was_ahead_is_not_taken_for_one_of_this_job(
     process, writers = lost_ledgers(ground, 4)
     bad = LedgerId(writers[1].ledger_id)
     ahead_ms = ground.context.cluster_ms() + 86_400_000
-
-    def failed(old: TaskNote) -> TaskNote:
-        return old.failed(
-            "before",
-            None,
-            ahead_ms,
-            None,
-            waits_for=(),
-            writable=9,
-            first_ms=CONFIG.retry_first_ms,
-            most_ms=CONFIG.retry_most_ms,
-        )
-
-    Notes(ground.context.store.registers).change(bad, failed)
+    notes = Notes(ground.context.store.registers)
+    notes.change(bad, lambda old: failed(old, "before", ahead_ms, None, CONFIG.retry_first_ms))
     spark = Spark(process.context, {bad})
     worker = worker_on(process, spark)
 

@@ -20,6 +20,7 @@ from spark_bookkeeper.replication.runner import Bounds
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.alone import Alone
+from tests.autorecovery.seen import audited
 from tests.snapshots import Snapshot
 from tests.whole import assert_replicated, assert_whole
 
@@ -42,10 +43,8 @@ def test_small_ledgers_are_copied_together_and_each_task_is_told(
 ) -> None:
     alone = fragments_alone(monkeypatch)
     lost, writers = lost_bookie(ground, 4)
-    process = Process(ground)
-    process.audit()
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert alone.ledger_ids == []
     ids = sorted(writer.ledger_id for writer in writers)
@@ -68,10 +67,8 @@ def test_what_is_the_matter_with_one_is_its_own(
     for bookie in bad.metadata.bookies() - {ground.bookie_ids[0]}:
         for path in (ground.root(bookie) / "ledgers").glob(f"{bad.ledger_id}-*/slots/*"):
             path.write_bytes(path.read_bytes()[:100])
-    process = Process(ground)
-    process.audit()
 
-    rows = process.work()
+    rows = audited(ground).work()
 
     assert set(alone.ledger_ids) == {bad.ledger_id}
     done = {r.ledger_id for r in rows if r.action == "task" and r.status == "replicated"}
@@ -88,10 +85,8 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
     others = (ground.bookie_ids[n] for n in range(1, 5))
     local = next(b for b in others if any(b not in w.metadata.bookies() for w in writers))
     fit = {w.ledger_id for w in writers if local not in w.metadata.bookies()}
-    process = Process(ground, local=local)
-    process.audit()
 
-    rows = process.work()
+    rows = audited(ground, local=local).work()
 
     copies = {(row.ledger_id, row.target) for row in rows if row.action == "copy"}
     assert copies == {(ledger_id, local) for ledger_id in fit}
@@ -99,8 +94,7 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
 
 
 @pytest.mark.parametrize(
-    ("first", "step"),
-    [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.full) for n in range(4))],
+    ("first", "step"), [(5, 18), *(pytest.param(n, 4, marks=pytest.mark.full) for n in range(4))]
 )
 def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
     tmp_path: Path, first: int, step: int
@@ -124,8 +118,7 @@ def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
             if count == number:  # noqa: B023
                 replicate_task(other, work)  # noqa: B023
 
-        process = Process(ground, "one", overtake)
-        process.audit()
+        process = audited(ground, "one", overtake)
         count = 0
         done = process.work()
         process.work()
@@ -178,10 +171,8 @@ def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> Non
     open_one = written(ground, close=False)
     lost = open_one.metadata.last_fragment.ensemble[0]
     ground.stop(lost, destroy=True)
-    process = Process(ground)
-    process.audit()
 
-    process.work()
+    audited(ground).work()
 
     state = ground.context.store.read_ledger(open_one.ledger_id).value.state
     assert state.name == "OPEN"

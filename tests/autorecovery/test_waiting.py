@@ -33,12 +33,14 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, StandingStill
 from tests.autorecovery.checking import Tasks
-from tests.autorecovery.seen import published
+from tests.autorecovery.seen import audited, failed, published
 from tests.whole import assert_replicated
+from tests.worlds import failing, there
 
 DAY = 86_400
 SINGLE = Quorum(1, 1, 1)
 ON_ALL = Quorum(4, 3, 2)
+JUNK = failing("read_task", lambda path: MetadataFormatError("it cannot be decoded", path=path))
 
 
 def lost_for_now(ground: Ground, quorum: Quorum) -> tuple[LedgerWriter, BookieId, Process]:
@@ -64,9 +66,7 @@ def as_doctor_tells(ground: Ground, check: str) -> Diagnosis | None:
 
 
 def autorecovery_as_doctor_tells(ground: Ground) -> Diagnosis:
-    told = as_doctor_tells(ground, "autorecovery")
-    assert told is not None
-    return told
+    return there(as_doctor_tells(ground, "autorecovery"))
 
 
 @pytest.mark.parametrize("quorum", [SINGLE, ON_ALL])
@@ -148,9 +148,7 @@ READONLY = BookieId("127.0.0.1:3185")
     ],
 )
 def test_an_event_that_helps_ends_the_wait(
-    ground: Ground,
-    quorum: Quorum,
-    happens: Callable[[Ground, LedgerWriter, BookieId], None],
+    ground: Ground, quorum: Quorum, happens: Callable[[Ground, LedgerWriter, BookieId], None]
 ) -> None:
     if happens is became_writable:
         writer = written(ground, quorum)
@@ -311,12 +309,7 @@ def test_a_task_that_cannot_be_decoded_waits_like_any_failure_and_says_why(groun
     writer = written(ground)
     ledger_id = LedgerId(writer.ledger_id)
     ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
-
-    def junk(place: str, operation: str, path: str) -> None:
-        if operation == "read_task":
-            raise MetadataFormatError("it cannot be decoded", path=path)
-
-    ground.before.append(junk)
+    ground.before.append(JUNK)
     process = Process(ground, runtime=StandingStill())
 
     assert waits_between_tries(ground, ledger_id, process) == [10, 20, 40, 80, 160, 300, 300]
@@ -326,7 +319,7 @@ def test_a_task_that_cannot_be_decoded_waits_like_any_failure_and_says_why(groun
     assert "after 7 attempts: it cannot be decoded; tried again in" in why_waiting(
         row, process.runtime.wall_ms() - 10_000
     )
-    ground.before.remove(junk)
+    ground.before.remove(JUNK)
     process.work()
     assert_replicated(ground, writer)
 
@@ -338,18 +331,12 @@ def test_that_a_task_could_not_be_decoded_is_not_said_of_one_that_was_published_
     writer = written(ground)
     tree, ledger_id = ground.context.store.underreplication, LedgerId(writer.ledger_id)
     tree.mark(ledger_id, [ground.bookie_ids[0]], 1)
-
-    def junk(place: str, operation: str, path: str) -> None:
-        if operation == "read_task":
-            raise MetadataFormatError("it cannot be decoded; `delete` removes it", path=path)
-
-    process = Process(ground)
-    process.audit()
-    ground.before.append(junk)
+    process = audited(ground)
+    ground.before.append(JUNK)
     process.work()
-    assert "`delete` removes it" in str(row_of(ground)["last_error"])
+    assert row_of(ground)["last_error"] == "it cannot be decoded"
     assert as_doctor_tells(ground, "under-replicated ledgers") is not None
-    ground.before.remove(junk)
+    ground.before.remove(JUNK)
     tree.mark(ledger_id, [ground.bookie_ids[1]], 2)
 
     row = row_of(ground)
@@ -366,16 +353,7 @@ def test_what_was_mended_since_is_tried_again_at_once(ground: Ground) -> None:
     ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
     Notes(ground.context.store.registers).change(
         ledger_id,
-        lambda note: note.failed(
-            "it cannot be decoded",
-            None,
-            ground.context.cluster_ms(),
-            None,
-            waits_for=(),
-            writable=9,
-            first_ms=10_000,
-            most_ms=10_000,
-        ),
+        lambda note: failed(note, "it cannot be decoded", ground.context.cluster_ms()),
     )
 
     Process(ground).work()
@@ -390,8 +368,7 @@ def test_what_spark_did_not_do_waits_like_any_failure_and_says_why(
     writers = [written(ground, Quorum(4, 3, 2)) for _ in range(ledgers)]
     ground.add_bookie()
     ground.stop(ground.bookie_ids[0])
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     is_broken = True
     tasks = Tasks(process.context, lambda _: is_broken)
     worker = ReplicationWorker(process.context, tasks, CONFIG, "one")
@@ -459,11 +436,8 @@ def test_where_a_failure_cannot_be_noted_it_is_told_and_the_locks_are_released(
 
 
 def test_a_task_says_that_nobody_does_anything_and_what_to_do(ground: Ground) -> None:
-    writer = written(ground)
-    process = Process(ground)
-    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    writer, _, process = published(ground)
     tree = ground.context.store.underreplication
-    process.audit()
     assert row_of(ground)["blocker"] is None
     assert why_waiting(row_of(ground), 0) == "waits for a replication worker"
 
@@ -532,8 +506,7 @@ def test_what_waited_for_a_bookie_that_has_come_is_due_now(tmp_path: Path) -> No
 def test_what_is_published_again_waits_for_no_time(ground: Ground) -> None:
     writer = written(ground, ON_ALL, count=20)
     bookie, away, *_ = writer.metadata.last_fragment.ensemble
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     ground.stop(away)
     process.audit()
     process.work()
@@ -548,8 +521,7 @@ def test_what_is_published_again_waits_for_no_time(ground: Ground) -> None:
 def test_no_other_worker_is_asked_for_where_nobody_has_the_copies(ground: Ground) -> None:
     writer = written(ground, Quorum(3, 1, 1))
     lost, member, _ = writer.metadata.last_fragment.ensemble
-    process = Process(ground, member, local=member)
-    process.audit()
+    process = audited(ground, member, local=member)
     ground.stop(lost)
     process.audit()
     process.work()
@@ -567,8 +539,7 @@ def test_doctor_says_of_how_many_it_looked_whether_a_worker_can_repair_them(
     for _ in range(10):
         written(ground)
     ground.start(free)
-    process = Process(ground, beside, local=beside)
-    process.audit()
+    process = audited(ground, beside, local=beside)
     ground.stop(lost)
     process.audit()
 
@@ -584,24 +555,16 @@ def test_doctor_names_what_is_not_repaired_now_and_why_though_every_bookie_is_th
     writer = written(ground)
     ledger_id = LedgerId(writer.ledger_id)
     ground.context.store.underreplication.mark(ledger_id, [ground.bookie_ids[0]], 1)
-    process = Process(ground)
-    process.audit()
+    process = audited(ground)
     assert as_doctor_tells(ground, "under-replicated ledgers") is None, "it is somebody's turn"
-
-    def junk(place: str, operation: str, path: str) -> None:
-        if operation == "read_task":
-            raise MetadataFormatError("it cannot be decoded", path=path)
-
-    ground.before.append(junk)
+    ground.before.append(JUNK)
     process.work()
 
-    told = as_doctor_tells(ground, "under-replicated ledgers")
-    assert told is not None
+    told = there(as_doctor_tells(ground, "under-replicated ledgers"))
     assert told.verdict == "warning"
     assert f"1 of 1 that were looked at cannot be repaired now: {ledger_id};" in told.detail
     assert "after 1 attempt: it cannot be decoded; tried again in" in told.detail
-    assert told.remedy is not None
-    assert "`spark-bookkeeper autorecovery underreplicated`" in told.remedy
+    assert "`spark-bookkeeper autorecovery underreplicated`" in there(told.remedy)
 
 
 def test_doctor_names_a_ledger_once_that_no_worker_can_take(ground: Ground) -> None:

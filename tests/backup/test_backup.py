@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -35,7 +34,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
+from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -56,11 +55,6 @@ from tests.backup.clusters import (
     run,
     statuses,
 )
-
-ItemT = TypeVar("ItemT", bound=Item)
-
-
-ResultT = TypeVar("ResultT", bound=Result)
 
 
 def test_every_form_of_ledger_comes_back_byte_for_byte(
@@ -477,11 +471,7 @@ class _CollectingRunner(LocalRunner):
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_gc_restored_copies_without_metadata_are_no_garbage_while_they_are_restored(
-    ground: Ground,
-    empty: Ground,
-    folder: str,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, folder: str, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_rule_out:
         monkeypatch.setattr(restores, "is_under_way", lambda *_: False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,15 +22,10 @@ from spark_bookkeeper.delta import backup_table
 from spark_bookkeeper.delta.archive import OWNER, ArchiveReport, check_place
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table import table_bookie
 from spark_bookkeeper.testing.ground import TABLE, Ground
-from spark_bookkeeper.testing.lake import (
-    archive,
-    bytes_ledger,
-    rows_ledger,
-    save_in_table,
-)
+from spark_bookkeeper.testing.lake import archive, bytes_ledger, rows_ledger, save_in_table
 from tests.backup.clusters import (
     beside,
     contents,
@@ -44,6 +38,7 @@ from tests.backup.clusters import (
     refused,
     vacuum,
 )
+from tests.worlds import Losing, there
 
 
 def test_it_is_restored_after_optimize_and_vacuum(
@@ -190,11 +185,7 @@ def test_rows_that_somebody_added_are_noticed_by_a_verifying_run(
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_backup_after_proof_a_table_that_changed_stands_for_nothing_unproven(
-    ground: Ground,
-    empty: Ground,
-    lake: Path,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, lake: Path, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also without ``verify``: what a run says is saved can be restored."""
     if is_rule_out:
@@ -215,20 +206,6 @@ def test_backup_after_proof_a_table_that_changed_stands_for_nothing_unproven(
     assert of(report, hurt).status is (Outcome.LEFT if is_rule_out else Outcome.RESTORED)
     if not is_rule_out:
         assert contents(empty, [good, hurt]) == contents(ground, [good, hurt])
-
-
-class Losing(LocalRunner):
-    """Never hands on the last answer of one step."""
-
-    def __init__(self, context: ClientContext, phase: str) -> None:
-        super().__init__(context)
-        self.phase = phase
-
-    def run(
-        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
-    ) -> Iterator[ResultT]:
-        answers = list(super().run(step, items, progress))
-        yield from answers[: len(answers) - (step.phase == self.phase)]
 
 
 @pytest.mark.parametrize("phase", ["comparing with the table", "reading it back from the table"])
@@ -335,8 +312,7 @@ def open_rows(ground: Ground, ledger_id: LedgerId) -> list[Any]:
     context = ground.client()
     ledger, found = context.ledger(ledger_id)
     last = found.value.last_entry_id
-    assert last is not None
-    return [e.batch().to_pylist() for e in Fetcher(context, ledger).fetch(EntryId(0), last)]
+    return [e.batch().to_pylist() for e in Fetcher(context, ledger).fetch(EntryId(0), there(last))]
 
 
 # Places that are something else

@@ -26,11 +26,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.delta import proof
 from spark_bookkeeper.delta.archive import ArchiveReport
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    InvalidArgumentError,
-)
+from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
@@ -63,6 +59,7 @@ from tests.backup.clusters import (
     reads_of_bookies,
     refused,
 )
+from tests.worlds import failing
 
 NULLS = [None, 1, None]
 
@@ -388,12 +385,7 @@ def test_a_restore_that_goes_on_verifies_what_is_there_once(
 ) -> None:
     ledgers = [bytes_ledger(ground, 3) for _ in range(2)]
     save_in_table(ground.client(), lake)
-
-    def kill(place: str, operation: str, path: str) -> None:
-        if operation == "create_ledger":
-            raise Killed
-
-    context = empty.client(None, kill)
+    context = empty.client(None, failing("create_ledger", Killed))
     with pytest.raises(Killed):
         restore(context, LocalRunner(context), str(lake))
     asked: Counter[LedgerId] = Counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -27,21 +26,12 @@ from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
+from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import (
-    bytes_ledger,
-    entries_of,
-    metadata_of,
-)
+from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
-
-ItemT = TypeVar("ItemT", bound=Item)
-
-
-ResultT = TypeVar("ResultT", bound=Result)
-
+from tests.worlds import failing
 
 # Part after part
 
@@ -126,12 +116,7 @@ def abandoned(ground: Ground, empty: Ground, folder: str) -> int:
     """A restore that died when the copies of its ledger were there."""
     ledger_id = bytes_ledger(ground, 7)
     run(backup, ground.context, folder)
-
-    def kill(place: str, operation: str, path: str) -> None:
-        if operation == "create_ledger":
-            raise Killed
-
-    dying = empty.client(None, kill)
+    dying = empty.client(None, failing("create_ledger", Killed))
     with pytest.raises(Killed):
         run(restore, dying, folder)
     dying.store.close()
@@ -241,11 +226,7 @@ class _ForgettingRunner(LocalRunner):
 
 @pytest.mark.parametrize("is_rule_out", [False, True])
 def test_restore_given_up_a_restore_that_goes_on_makes_no_ledger_without_copies(
-    ground: Ground,
-    empty: Ground,
-    folder: str,
-    is_rule_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ground: Ground, empty: Ground, folder: str, is_rule_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_rule_out:
         monkeypatch.setattr(MemoryStore, "use_up_ledger_id", lambda *_: None)

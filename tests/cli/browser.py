@@ -74,11 +74,7 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             typed = {"text": text} if text and kind == "keyDown" else {}
             self.ask(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                windowsVirtualKeyCode=number,
-                **named,
-                **typed,
+                "Input.dispatchKeyEvent", type=kind, windowsVirtualKeyCode=number, **named, **typed
             )
 
     def focused(self) -> Focused:

@@ -241,10 +241,7 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
 
 
 def test_a_path_may_be_relative(
-    places: Places,
-    old: BookKeeper,
-    on_old: Call,
-    monkeypatch: pytest.MonkeyPatch,
+    places: Places, old: BookKeeper, on_old: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = a_ledger(old)
     monkeypatch.chdir(places.directory)

@@ -197,14 +197,9 @@ def test_many_ledgers_that_lack_the_same_are_folded_into_a_sentence() -> None:
     assert re.findall(r'<th scope="row">(\d)</th>', folded) == list("012345")
 
 
-def labels(page: str) -> dict[str, int]:
-    """How many elements have an id; each must be one of its kind."""
-    return Counter(re.findall(r'\bid="([^"]+)"', page))
-
-
 def check_for_keyboard_and_screen_reader(page: str) -> None:
     """Every part has a heading by which it is called, every picture words, every link an end."""
-    ids = labels(page)
+    ids = Counter(re.findall(r'\bid="([^"]+)"', page))
     assert [name for name, count in ids.items() if count > 1] == []
     assert re.search(r'<html lang="en">', page)
     assert "<h1>" in page

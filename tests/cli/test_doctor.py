@@ -20,6 +20,7 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.worlds import there
 
 
 def findings(call: Call) -> dict[str, dict[str, Any]]:
@@ -161,8 +162,7 @@ def test_a_bookie_whose_cookie_is_gone_gets_it_back(
     assert (found["verdict"], done.code) == ("problem", 0)
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         again = bk.context.store.read_cookie(bookie)
-    assert again is not None
-    assert again.value == cookie.value
+    assert there(again).value == cookie.value
     # Its agent may have seen that it was gone, and takes new data again after its next look.
     assert findings(call_own)[f"bookie {bookie}"]["verdict"] != "problem"
 
@@ -203,8 +203,7 @@ def test_where_nobody_answers_the_remedy_fits_the_address(uri: str, remedy: str)
     finding = doctor._unreachable(MetadataUnavailableError("ZooKeeper did not answer"), uri)
 
     assert finding.verdict == "problem"
-    assert finding.remedy is not None
-    assert remedy in finding.remedy
+    assert remedy in there(finding.remedy)
 
 
 def test_without_a_cluster_this_machine_is_looked_at(

@@ -26,8 +26,7 @@ def test_the_doctor_names_who_hangs_and_finds_the_others_well(
     culprit = ground.bookie_ids[1]
     hang = Hang.of(ground.runtime, operation)
     context = ground.client(
-        None,
-        lambda place, asked, path: hang.meet(asked, path) if place == culprit else None,
+        None, lambda place, asked, path: hang.meet(asked, path) if place == culprit else None
     )
 
     found = {f.check: f for f in cluster_diagnoses(context) if f.check.startswith("bookie ")}

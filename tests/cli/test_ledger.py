@@ -29,16 +29,8 @@ from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
-    "job",
-    "dry_run",
-    "ledgers",
-    "ledgers_complete",
-    "fragments",
-    "entries",
-    "bytes",
-    "duration_ms",
-    "complete",
-    "rows",
+    *("job", "dry_run", "ledgers", "ledgers_complete", "fragments", "entries", "bytes"),
+    *("duration_ms", "complete", "rows"),
 ]
 
 NESTED = pa.table(
@@ -548,9 +540,7 @@ def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
     assert (done.code, [row["status"] for row in done.json["rows"]]) == (1, ["left"])
 
 
-def test_of_very_many_losses_a_person_is_shown_some(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_of_very_many_losses_a_person_is_shown_some(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(None, Output())
     rows = (Row(7, "recover", Outcome.PLANNED, "would be kept", 0, n) for n in range(1000))
 

@@ -149,10 +149,7 @@ def zookeeper_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_only_looks_changed_nothing_whenever_zookeeper_goes(
     arguments: tuple[object, ...], cluster: LocalCluster, call: Call, tmp_path: Path
 ) -> None:
-    words: dict[object, object] = {
-        "BOOKIE": cluster.bookie_ids[0],
-        "PAGE": tmp_path / "page.html",
-    }
+    words: dict[object, object] = {"BOOKIE": cluster.bookie_ids[0], "PAGE": tmp_path / "page.html"}
 
     done = call(*(words.get(word, word) for word in arguments), "--json")
 

@@ -25,12 +25,7 @@ from spark_bookkeeper.cli.shell import termination
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
-from spark_bookkeeper.cli.shell.settings import (
-    METADATA_URI_VARIABLE,
-    Settings,
-    begun,
-    exit_code_of,
-)
+from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, begun, exit_code_of
 from spark_bookkeeper.cli.shell.termination import INTERRUPTED, until_signalled
 from spark_bookkeeper.errors import (
     BookKeeperError,

@@ -35,6 +35,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.cli.conftest import Call, is_integration
 from tests.twins import twins
+from tests.worlds import there
 
 # Whatever a text names, there is
 
@@ -49,6 +50,14 @@ def command_named(words: list[str]) -> tuple[click.Command, list[str]]:
             break
         command, words = child, words[1:]
     return command, words
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -80,15 +89,10 @@ def test_every_command_that_a_text_names_is_one_and_has_the_options_that_it_name
                 continue  # a sentence about the project
             assert command is not command_line, where
             assert not (isinstance(command, click.Group) and rest and rest[0].islower()), where
-            known = {
-                name
-                for parameter in command.params
-                for name in (*parameter.opts, *parameter.secondary_opts)
-            }
             if isinstance(command, click.Group):
                 continue
             options = {word for word in rest if word.startswith("--")}
-            assert options <= known | {"--help", "--verbose", "--json"}, where
+            assert options <= options_of(command) | {"--help", "--verbose", "--json"}, where
             named += 1
     assert named > 60
 
@@ -151,12 +155,7 @@ class Operator:
         """Type a command; ``bookie start`` is ended as soon as its bookie is registered."""
         words = [str(argument) for argument in arguments]
         command, _ = command_named(words)
-        options = {
-            name
-            for parameter in command.params
-            for name in (*parameter.opts, *parameter.secondary_opts)
-        }
-        words += [option for option in ("--yes", "--no-spark") if option in options]
+        words += [each for each in ("--yes", "--no-spark") if each in options_of(command)]
         ended = threading.Event()
 
         def end_it() -> None:
@@ -219,17 +218,14 @@ class Operator:
         lines.write_text("one\ntwo\n")
         for _ in range(100):
             self.does("ledger", "append", lines, "--name", self.bookie)
-            found = re.search(r"ledger (\d+) on ([^\n]*)", self.said)
-            assert found is not None
+            found = there(re.search(r"ledger (\d+) on ([^\n]*)", self.said))
             if self.bookie in found[2]:
                 agent.stop()
                 return LedgerId(int(found[1]))
         raise AssertionError("it was never chosen")
 
     def loses_cookie(self) -> None:
-        cookie = self.store.read_cookie(self.bookie)
-        assert cookie is not None
-        self.store.delete_cookie(self.bookie, cookie.version)
+        self.store.delete_cookie(self.bookie, there(self.store.read_cookie(self.bookie)).version)
 
     def breaks_cookie(self) -> None:
         """Its node holds what nobody can decode."""
@@ -247,8 +243,7 @@ class Operator:
         self._change_cookie(instance_id="an-older-cluster")
 
     def _change_cookie(self, **fields: str) -> None:
-        cookie = self.store.read_cookie(self.bookie)
-        assert cookie is not None
+        cookie = there(self.store.read_cookie(self.bookie))
         self.store.write_cookie(replace(cookie.value, **fields), cookie.version)  # type: ignore[arg-type]  # fields of it
 
     def was_given_up(self) -> None:
@@ -460,8 +455,7 @@ def a_storage_of_another_cluster_is_left_for_an_empty_one(a: Operator) -> None:
 @case
 def a_directory_that_is_not_there_is_made(a: Operator) -> None:
     a.is_refused("bookie", "start", *a.name)
-    made = re.search(r"mkdir -p (\S+)\.", a.said)
-    assert made is not None
+    made = there(re.search(r"mkdir -p (\S+)\.", a.said))
     Path(made[1]).mkdir(parents=True)
     a.serves()
 
@@ -486,8 +480,7 @@ def a_second_agent_waits_for_the_end_of_the_first(a: Operator) -> None:
 def an_option_of_the_storage_is_written_as_the_refusal_says(a: Operator) -> None:
     a.root.mkdir()
     a.is_refused("bookie", "format", *a.name, "--storage-option", "nonsense")
-    example = re.search(r"for example (\S+)", a.said)
-    assert example is not None
+    example = there(re.search(r"for example (\S+)", a.said))
     assert a.call("bookie", "verify", a.root, "--storage-option", example[1]) in (0, 2)
     assert "has the form" not in a.said
 
@@ -539,8 +532,7 @@ def a_cookie_that_is_not_there_is_created(a: Operator) -> None:
 @case
 def a_cookie_is_made_where_no_other_agent_serves_the_bookie(a: Operator) -> None:
     a.was_served()
-    cookie = a.store.read_cookie(a.bookie)
-    assert cookie is not None
+    cookie = there(a.store.read_cookie(a.bookie))
     a.loses_cookie()
     a.store.register(Registration(a.bookie, "file:///elsewhere", cookie.value.incarnation))
     a.is_refused("bookie", "cookie", "create", *a.name)
@@ -638,8 +630,7 @@ def a_ledger_with_a_password_is_read_with_it(a: Operator) -> None:
     a.does("ledger", "read", ledger_id, "--password", "secret")
     output = a.directory / "no such" / "rows.parquet"
     assert a.call("ledger", "read", ledger_id, "--password", "secret", "--output", output) == 2
-    made = re.search(r"mkdir -p ('.*?')", a.said)
-    assert made is not None
+    made = there(re.search(r"mkdir -p ('.*?')", a.said))
     Path(shlex.split(made[1])[0]).mkdir()
     a.does("ledger", "read", ledger_id, "--password", "secret", "--output", output)
 
@@ -667,9 +658,7 @@ def a_ledger_on_more_bookies_than_there_are_waits_for_another_one(a: Operator) -
     assert "start another bookie (`spark-bookkeeper bookie start`)" in a.said
     a.runs()
     a.does(*create, "--json")
-    made = re.search(r'"ledger_id": (\d+)', a.said)
-    assert made is not None
-    a.does("ledger", "delete", made[1])
+    a.does("ledger", "delete", there(re.search(r'"ledger_id": (\d+)', a.said))[1])
 
 
 @case
@@ -692,8 +681,7 @@ def entries_beyond_the_last_one_are_read_up_to_it(a: Operator) -> None:
     a.does("ledger", "append", lines)
     (ledger_id,) = re.findall(r"ledger (\d+) on", a.said)
     a.is_refused("ledger", "read", ledger_id, "--last", 200)
-    last = re.search(r"its last entry is (\d+)", a.said)
-    assert last is not None
+    last = there(re.search(r"its last entry is (\d+)", a.said))
     a.does("ledger", "read", ledger_id, "--last", last[1])
 
 

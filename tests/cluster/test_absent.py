@@ -18,8 +18,9 @@ from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookieFullError
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.autorecovery import Process, written
+from spark_bookkeeper.testing.autorecovery import written
 from spark_bookkeeper.testing.ground import Ground
+from tests.autorecovery.seen import audited
 
 
 def findings(ground: Ground) -> dict[str, Diagnosis]:
@@ -206,8 +207,7 @@ def test_whatever_needs_care_has_a_command_with_every_bookie_in_it(ground: Groun
 
 
 def test_what_autorecovery_is_at_work_on_is_not_for_a_person_to_recover(ground: Ground) -> None:
-    process = Process(ground, process_name().removeprefix("spark-bookkeeper@"))
-    process.audit()
+    process = audited(ground, process_name().removeprefix("spark-bookkeeper@"))
     lost = lose(ground)
     wiped(ground.root(lost))
     checks = (f"bookie {lost}", "fragments on lost bookies")
@@ -239,6 +239,5 @@ def test_nobody_at_work_is_a_warning_where_ledgers_lack_copies(ground: Ground) -
     assert (found := findings(ground)["autorecovery"]).verdict == "warning"
     assert "autorecovery enable" in str(found.remedy)
     ground.context.store.underreplication.enable()
-    process = Process(ground, process_name().removeprefix("spark-bookkeeper@"))
-    process.audit()
+    audited(ground, process_name().removeprefix("spark-bookkeeper@"))
     assert findings(ground)["autorecovery"].verdict == "ok"

@@ -30,6 +30,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 from tests.cluster.agents import STEPPED, TOTAL, NoLoop, half_full
+from tests.worlds import there
 
 BOOKIE = BookieId("10.0.0.3:3181")
 CONFIG = BookieConfig(20, 100, 200)
@@ -86,9 +87,7 @@ class AgentWorld:
         self.store.delete_cookie(BOOKIE, self.cookie_version())
 
     def cookie_version(self) -> int:
-        version = self.store.cookie_version(BOOKIE)
-        assert version is not None
-        return version
+        return there(self.store.cookie_version(BOOKIE))
 
     @property
     def registration(self) -> Registration | None:
@@ -126,8 +125,7 @@ def world(fresh: AgentWorld) -> AgentWorld:
 def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(
     world: AgentWorld,
 ) -> None:
-    marker = read_marker(world.storage)
-    assert marker is not None
+    marker = there(read_marker(world.storage))
     assert world.registration == Registration(
         BOOKIE,
         "memory://disk",
@@ -269,8 +267,7 @@ def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_serve
     world.agent.step()
 
     assert (world.state, world.agent.status.problem) == ("writable", None)
-    assert world.registration is not None
-    assert world.registration.incarnation == new.incarnation != before
+    assert there(world.registration).incarnation == new.incarnation != before
     assert f"served as incarnation {new.incarnation}, and as {before} no more" in caplog.text
 
 
@@ -400,8 +397,7 @@ def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not
     world.disturb.writing_fails = False
     world.agent.step()
 
-    assert found is not None
-    assert found.readonly_reason == "it cannot be written: read-only file system"
+    assert there(found).readonly_reason == "it cannot be written: read-only file system"
     assert world.state == "writable"
     world.disturb.storage_fails = True
     world.agent.step()
@@ -447,8 +443,7 @@ def test_the_clock_of_a_machine_is_told_when_it_is_not_zookeepers(
         world.metadata.clock_ms = lambda: world.agent._runtime.wall_ms() - ahead_ms
         now[0] += 601
         world.agent.step()
-        assert world.registration is not None
-        return world.registration.told(CLOCK_AHEAD)
+        return there(world.registration).told(CLOCK_AHEAD)
 
     assert told(30_000) is None
     behind, ahead = told(-172_800_000), told(172_800_000)
@@ -561,8 +556,7 @@ def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
 
 
 def test_a_living_bookie_whose_cookie_became_anothers_goes(world: AgentWorld) -> None:
-    cookie = world.store.read_cookie(BOOKIE)
-    assert cookie is not None
+    cookie = there(world.store.read_cookie(BOOKIE))
     world.store.write_cookie(replace(cookie.value, incarnation="another"), cookie.version)
 
     world.agent.step()

@@ -19,10 +19,7 @@ from spark_bookkeeper.cluster.background import start_detached, status, stop_det
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.local_state import write_json
 from spark_bookkeeper.cluster.processes import birth_of
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MissingRequirementError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import processes_of
 

@@ -28,6 +28,7 @@ from spark_bookkeeper.testing.program import Program
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call, caller
 from tests.cluster.agents import free_port
+from tests.worlds import there
 
 pytestmark = pytest.mark.integration
 
@@ -183,17 +184,11 @@ def test_a_root_that_is_not_there_is_not_made(tmp_path: Path, call: Call) -> Non
 
 
 def cookie_of(store: ZooKeeperStore) -> Cookie:
-    found = store.read_cookie(BOOKIE)
-    assert found is not None
-    return found.value
+    return there(store.read_cookie(BOOKIE)).value
 
 
 def test_formatting_asks_and_shows_what_it_made(
-    store: ZooKeeperStore,
-    root: Path,
-    call: Call,
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ZooKeeperStore, root: Path, call: Call, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
@@ -201,8 +196,7 @@ def test_formatting_asks_and_shows_what_it_made(
     assert read_marker(LocalStorage(root)) is None
     made = call("--json", "bookie", "format", *place, "--yes")
 
-    marker = read_marker(LocalStorage(root))
-    assert marker is not None
+    marker = there(read_marker(LocalStorage(root)))
     assert (made.code, made.json["incarnation"]) == (0, marker.incarnation)
     assert "holds no bookie, 0 ledger directories" in made.err
     assert "holds: a deleted file is gone" in made.err

@@ -19,11 +19,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import Collection, GarbageReport, collect_garbage
-from spark_bookkeeper.errors import (
-    LedgerFencedError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Cookie, Versioned
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.collection import (
@@ -43,7 +39,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from tests import worlds
-from tests.worlds import USUAL, payloads
+from tests.worlds import USUAL, failing, payloads, there
 
 EVERY_STEP = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
 """Of a table of steps the plain run takes some, and ``full`` all."""
@@ -144,22 +140,19 @@ def test_a_writer_of_a_deleted_ledger_gets_nothing_stored_afterwards(ground: Gro
 def test_a_ledger_that_is_being_created_is_not_touched(ground: Ground) -> None:
     """At every operation of a create, an append and a close, the collector comes by."""
     collector = ground.client()
-    number = 0
 
     def collect() -> None:
         assert deleted(collect_garbage(collector)) == []
 
-    while True:
+    def create(number: int) -> At:
         meeting = At(number, collect)
-        client = ground.client(None, meeting)
-        writer = lifecycle.create_ledger(client, USUAL)
+        writer = lifecycle.create_ledger(ground.client(None, meeting), USUAL)
         writer.append(b"0")
         writer.close()
         assert payloads(ground, writer.ledger_id) == [b"0"]
-        if meeting.operations < number:
-            break
-        number += 1
-    assert number > 10
+        return meeting
+
+    at_every_operation(create)
 
 
 @EVERY_STEP
@@ -195,13 +188,12 @@ class At:
             self._act()
 
 
-class _NoAnswer:
-    def __init__(self, *operations: str) -> None:
-        self.operations = operations
-
-    def __call__(self, place: str, operation: str, path: str) -> None:
-        if operation in self.operations:
-            raise MetadataUnavailableError(f"no answer to {operation}")
+def at_every_operation(run: Callable[[int], At], stride: int = 1) -> None:
+    """Run something that is met at its first operation, and again at later ones, up to its end."""
+    number = 1
+    while run(number).operations >= number:
+        number += stride
+    assert number > 10
 
 
 @pytest.mark.parametrize("operation", ["read_ledger", "instance_id", "read_cookie"])
@@ -210,8 +202,9 @@ def test_without_an_answer_of_the_metadata_store_nothing_goes(
 ) -> None:
     writer = written(ground)
     delete_ledger(ground.context, writer.ledger_id)
+    no_answer = failing(operation, lambda _: MetadataUnavailableError(f"no answer to {operation}"))
 
-    report = collect_garbage(ground.client(None, _NoAnswer(operation)))
+    report = collect_garbage(ground.client(None, no_answer))
 
     assert_all_is_left(ground, writer, report)
 
@@ -268,8 +261,7 @@ def test_a_partition_that_is_not_this_clusters_keeps_everything(ground: Ground, 
     delete_ledger(ground.context, writer.ledger_id)
     store = ground.context.store
     for bookie in ground.bookie_ids:
-        known = store.read_cookie(bookie)
-        assert known is not None
+        known = there(store.read_cookie(bookie))
         cookie = known.value
         if what == "no cookie":
             store.delete_cookie(bookie, known.version)
@@ -352,11 +344,7 @@ class StopsWhileItWaits(InlineRuntime):
 def test_a_lock_is_released_also_where_nobody_said_whether_it_was_taken(ground: Ground) -> None:
     writer = written(ground)
     moved(ground, writer.ledger_id)
-
-    def lose(place: str, operation: str, path: str) -> None:
-        if operation == "lock":
-            raise MetadataUnavailableError("the answer was lost")
-
+    lose = failing("lock", lambda _: MetadataUnavailableError("the answer was lost"))
     ground.after.append(lose)
     with suppress(MetadataUnavailableError):
         collect_garbage(ground.context)
@@ -388,8 +376,7 @@ def test_copies_stay_while_the_ledger_is_open_or_any_other_replica_is_not_whole(
     copy.write_bytes(content)
     ground.context.store.underreplication.mark(writer.ledger_id, [target], 1)
     assert deleted(collect_garbage(ground.context)) == []
-    task = ground.context.store.underreplication.read(writer.ledger_id)
-    assert task is not None
+    task = there(ground.context.store.underreplication.read(writer.ledger_id))
     ground.context.store.underreplication.remove(task)
     other = ground.client()
     holder = Holder("a worker")
@@ -418,28 +405,25 @@ def test_a_bookie_that_is_about_to_be_named_keeps_what_was_copied_to_it(
 
 
 def met_at_every_step(tmp_path: Path, who: str, stride: int) -> None:
-    number = 1
-    while True:
+    def meet(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         writer = written(ground, 2)
         source, target = moved(ground, writer.ledger_id)
-        other = ground.client()
 
         def collect(context: ClientContext) -> None:
-            collect_garbage(context, [source])  # noqa: B023
+            collect_garbage(context, [source])
 
         def back(context: ClientContext) -> None:
-            move(context, target)  # noqa: B023
+            move(context, target)
 
         first, second = (back, collect) if who == "copier" else (collect, back)
-        meeting = At(number, second, other)
+        meeting = At(number, second, ground.client())
         first(ground.client(None, meeting))
         named_data_is_there(ground, writer.ledger_id)
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += stride
-    assert number > 10
+        return meeting
+
+    at_every_operation(meet, stride)
 
 
 @pytest.mark.full
@@ -486,39 +470,35 @@ def test_a_collector_that_was_killed_keeps_its_bookie_from_being_named(
 @EVERY_STEP
 def test_a_recovery_that_copies_is_not_disturbed(tmp_path: Path, stride: int) -> None:
     """At every operation of a recovery that replaces a lost bookie, the collector comes by."""
-    number = 1
-    while True:
+
+    def recover(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
         writer = written(ground, 2, close=False)
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[0], destroy=True)
-        other = ground.client()
-        meeting = At(number, collect_garbage, other)
+        meeting = At(number, collect_garbage, ground.client())
         closed = recover_ledger(ground.client(None, meeting), writer.ledger_id).value
         assert closed.last_entry_id == 1
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += stride
-    assert number > 10
+        return meeting
+
+    at_every_operation(recover, stride)
 
 
 def test_an_ensemble_change_is_not_disturbed(tmp_path: Path) -> None:
     """At every operation of a writer that loses a bookie, the collector comes by."""
-    number = 1
-    while True:
+
+    def write(number: int) -> At:
         ground = Ground(tmp_path / f"{number}", runtime=InlineRuntime())
-        other = ground.client()
-        meeting = At(number, collect_garbage, other)
+        meeting = At(number, collect_garbage, ground.client())
         writer = lifecycle.create_ledger(ground.client(None, meeting), USUAL)
         writer.append(b"0")
         ground.stop(metadata(ground, writer.ledger_id).fragments[0].ensemble[1])
         writer.append(b"1")
         writer.close()
         assert payloads(ground, writer.ledger_id) == [b"0", b"1"]
-        if meeting.operations < number:
-            break
-        number += 6
-    assert number > 10
+        return meeting
+
+    at_every_operation(write, 6)
 
 
 def test_a_collector_gives_way_where_copies_come_to_be_lacking(ground: Ground) -> None:
@@ -600,8 +580,7 @@ def test_only_what_is_brought_now_counts_where_copies_were_removed_or_it_was_for
     bookies = ground.context.bookies
 
     def cleared(bookie: BookieId, incarnation: str) -> Ledger:
-        begun = with_collection(ledger.metadata, bookie, incarnation, "token")
-        assert begun is not None
+        begun = there(with_collection(ledger.metadata, bookie, incarnation, "token"))
         return ledger.with_metadata(without_collection(begun, bookie, incarnation, "token"))
 
     assert not bookies.ref(named, ledger).era_alone

@@ -23,6 +23,7 @@ from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster
+from tests.worlds import there
 
 BOOKIE = BookieId("10.0.0.3:3181")
 CONFIG = BookieConfig(3_600_000, 0, 0)
@@ -58,22 +59,18 @@ class ServedBookie:
         )
 
     def cookie(self, **changed: object) -> None:
-        known = self.store.read_cookie(BOOKIE)
-        assert known is not None
+        known = there(self.store.read_cookie(BOOKIE))
         self.store.write_cookie(replace(known.value, **changed), known.version)  # type: ignore[arg-type]  # any field
 
     def without_cookie(self) -> None:
-        known = self.store.read_cookie(BOOKIE)
-        assert known is not None
-        self.store.delete_cookie(BOOKIE, known.version)
+        self.store.delete_cookie(BOOKIE, there(self.store.read_cookie(BOOKIE)).version)
 
     def wipe(self) -> None:
         shutil.rmtree(self.root)
         self.root.mkdir()
 
     def mark(self, **changed: str) -> None:
-        marker = read_marker(self.storage(self.root))
-        assert marker is not None
+        marker = there(read_marker(self.storage(self.root)))
         (self.root / MARKER_PATH).write_bytes(replace(marker, **changed).encode())  # type: ignore[arg-type]  # any field
 
 
@@ -116,11 +113,7 @@ def moved(world: ServedBookie) -> None:
 def replaced(world: ServedBookie) -> None:
     world.wipe()
     format_bookie(
-        world.store,
-        world.storage(world.root),
-        BOOKIE,
-        token=world.runtime.token,
-        is_replaced=True,
+        world.store, world.storage(world.root), BOOKIE, token=world.runtime.token, is_replaced=True
     )
 
 
@@ -162,7 +155,7 @@ def test_what_an_agent_does_before_it_registers(case: Situation, tmp_path: Path)
     root = world.other if case.at_other else world.root
     agent = world.agent(root, moved=case.moved)
     before = world.store.read_cookie(BOOKIE)
-    there = sorted(p.relative_to(root) for p in root.rglob("*"))
+    files = sorted(p.relative_to(root) for p in root.rglob("*"))
 
     if case.refused is None:
         agent.start()
@@ -176,4 +169,4 @@ def test_what_an_agent_does_before_it_registers(case: Situation, tmp_path: Path)
     assert "What to do: " in caught.value.message
     assert world.store.registrations() == []
     assert world.store.read_cookie(BOOKIE) == before
-    assert sorted(p.relative_to(root) for p in root.rglob("*")) == there
+    assert sorted(p.relative_to(root) for p in root.rglob("*")) == files

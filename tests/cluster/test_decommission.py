@@ -20,7 +20,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from tests.worlds import written
+from tests.worlds import failing, there, written
 
 
 def obey(ground: Ground, bookie: BookieId) -> None:
@@ -55,9 +55,7 @@ def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> 
     assert report.is_complete, report.blocked_by
     assert report.remaining == ()
     client = ground.client()
-    order = read_order(client.store, bookie)
-    assert order is not None
-    assert order.reason == "it is drained"
+    assert there(read_order(client.store, bookie)).reason == "it is drained"
     assert client.bookies.registrations()[bookie].is_readonly
     assert client.store.read_cookie(bookie) is not None
     assert check_ledgers(client, LocalRunner(client), None, 100).is_complete
@@ -74,9 +72,7 @@ def test_a_bookie_that_is_drained_while_it_is_down_takes_nothing_when_it_comes_b
     report = drained(ground, bookie)
 
     assert report.is_complete, report.blocked_by
-    order = read_order(ground.context.store, bookie)
-    assert order is not None
-    assert order.reason == "it is drained"
+    assert there(read_order(ground.context.store, bookie)).reason == "it is drained"
 
 
 def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
@@ -89,8 +85,7 @@ def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
 
     assert not report.is_complete
     assert report.remaining == (writer.ledger_id,)
-    assert report.blocked_by is not None
-    assert "1 bookie is needed" in report.blocked_by
+    assert "1 bookie is needed" in there(report.blocked_by)
     assert report.to_dict()["remaining"] == [writer.ledger_id]
 
 
@@ -132,12 +127,9 @@ def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(ground: Ground)
     writer = written(ground)
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.stop(bookie)
+    garbage = failing("read_ledger", lambda path: MetadataFormatError("b'garbage'", path=path))
 
-    def undecodable(place: str, operation: str, path: str) -> None:
-        if place == METADATA and operation == "read_ledger":
-            raise MetadataFormatError("its first line is b'garbage'", path=path)
-
-    client = ground.client(InlineRuntime(), undecodable)
+    client = ground.client(InlineRuntime(), garbage)
     report = decommission_bookie(client, LocalRunner(client), bookie)
 
     assert not report.is_complete

@@ -23,7 +23,8 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.autorecovery import written
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import Ground
+from tests.worlds import failing
 
 CHECK = "entries below their ack quorum"
 
@@ -161,19 +162,11 @@ def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_
     ground = Ground(tmp_path, bookies=3)
     for _ in range(MOST_NAMED + 2):
         written(ground, count=1)
+    garbage = failing("read_ledger", lambda i: MetadataFormatError(f"{i} holds garbage", path=i))
 
-    def garbage(place: str, operation: str, path: str) -> None:
-        if (place, operation) == (METADATA, "read_ledger"):
-            raise MetadataFormatError(f"{path} holds garbage", path=path)
+    diagnoses = cluster_diagnoses(ground.client(None, garbage), metadata_only=True)
 
-    context = ground.client(None, garbage)
-    told = [
-        each
-        for each in cluster_diagnoses(context, metadata_only=True)
-        if each.check == "ledger metadata"
-    ]
-
-    (found,) = told
+    (found,) = [each for each in diagnoses if each.check == "ledger metadata"]
     assert found.detail.endswith(f"holds garbage; and {MOST_NAMED + 1} ledgers more")
     assert "ledger list --state unreadable" in (found.remedy or "")
 

@@ -23,6 +23,7 @@ from spark_bookkeeper.cluster.health import (
 )
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
+from tests.worlds import there
 
 CONFIG = BookieConfig(readonly_below_free_bytes=100, writable_above_free_bytes=200)
 TOTAL = 1_000
@@ -123,9 +124,8 @@ def test_a_partition_that_lost_its_ledgers_and_not_its_marker_is_not_well(
     assert observe(storage, marker, lambda: "x").problem is None
     storage.delete_directory("ledgers")
 
-    problem = observe(storage, marker, lambda: "x").problem
+    problem = there(observe(storage, marker, lambda: "x").problem)
 
-    assert problem is not None
     assert "what it held was removed" in problem
     assert decide(WRITABLE, Observation(problem), CONFIG) == Unregister(problem)
 
@@ -163,7 +163,6 @@ def test_a_marker_that_says_anything_else_than_before_is_noticed(change: dict[st
     disk, marker = formatted(has_directories=True)
     disk.files[MARKER_PATH] = replace(marker, **change).encode()  # type: ignore[arg-type]
 
-    problem = observe(MemoryStorage(disk), marker, lambda: "x").problem
+    problem = there(observe(MemoryStorage(disk), marker, lambda: "x").problem)
 
-    assert problem is not None
     assert next(iter(change.values())) in problem

@@ -17,7 +17,7 @@ from spark_bookkeeper.cluster.orphans import orphans_table
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerFencedError
 from spark_bookkeeper.logs import atomic, truncation
-from spark_bookkeeper.logs.begun_writes import note_of
+from spark_bookkeeper.logs.begun_writes import StagedWrite, note_of
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
@@ -25,7 +25,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, NONCE
 from spark_bookkeeper.replication.report import Outcome, Report
 from spark_bookkeeper.testing.ground import Ground
-from tests.worlds import USUAL
+from tests.worlds import USUAL, there
 
 EVER = 1 << 60
 """Later than any ledger was created."""
@@ -95,10 +95,7 @@ def test_another_ledger_that_has_its_id_by_then_stays(ground: Ground) -> None:
 
     report = delete_orphans(ground.client(None, replace_it), EVER, dry_run=False)
 
-    assert outcomes(report) == {
-        first.ledger_id: Outcome.DELETED,
-        judged.ledger_id: Outcome.GONE,
-    }
+    assert outcomes(report) == {first.ledger_id: Outcome.DELETED, judged.ledger_id: Outcome.GONE}
     assert store.read_ledger(judged_id).value.nonce == b"another"
 
 
@@ -121,10 +118,7 @@ def test_one_that_a_user_gave_the_label_of_logs_is_his(ground: Ground) -> None:
 
 def test_what_a_log_names_is_the_logs_whatever_it_was_made_for(ground: Ground) -> None:
     create_log(ground.context, "orders", LogOptions(USUAL))
-    staged = atomic.stage(ground.context, "orders")
-    results = write_local(staged.plan, numbered_payloads(2), ground.context)
-    note = note_of("orders", staged.nonce, None, None)
-    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    staged = sealed(ground)
     atomic.add_sealed(ground.context, "orders", staged.nonce, staged.ledger_id, None)
     store = ground.context.store
     found = store.read_ledger(staged.ledger_id)
@@ -136,8 +130,7 @@ def test_what_a_log_names_is_the_logs_whatever_it_was_made_for(ground: Ground) -
 
 def test_what_was_created_later_stays(ground: Ground) -> None:
     writer = made(ground)
-    created_ms = writer.metadata.ctime_ms
-    assert created_ms is not None
+    created_ms = there(writer.metadata.ctime_ms)
 
     assert outcomes(delete_orphans(ground.context, created_ms, dry_run=False)) == {}
     assert outcomes(delete_orphans(ground.context, created_ms + 1)) == {
@@ -204,8 +197,7 @@ def test_a_ledger_whose_restore_begins_while_ledgers_are_listed_stays(ground: Gr
 
     def restore(place: str, operation: str, path: str) -> None:
         if operation == "ledger_ids" and not restores.begun(store.registers):
-            assert metadata.nonce is not None
-            restores.begin(store.registers, ledger_id, metadata.nonce)
+            restores.begin(store.registers, ledger_id, there(metadata.nonce))
             ground.cluster.recreate_by_another_tool(ledger_id, metadata)
 
     with pytest.raises(InvalidArgumentError, match="begun and not there: 1 ledger"):
@@ -224,10 +216,7 @@ def test_a_ledger_whose_restore_has_not_ended_when_its_turn_comes_stays(ground: 
 
     report = delete_orphans(ground.client(None, restore), EVER, dry_run=False)
 
-    assert outcomes(report) == {
-        first.ledger_id: Outcome.DELETED,
-        second.ledger_id: Outcome.LEFT,
-    }
+    assert outcomes(report) == {first.ledger_id: Outcome.DELETED, second.ledger_id: Outcome.LEFT}
     assert list(store.ledger_ids()) == [ledger_id]
 
 
@@ -235,18 +224,13 @@ def test_a_write_that_is_ready_to_be_entered_stays_until_its_log_has_gone_past_i
     ground: Ground,
 ) -> None:
     log = create_log(ground.context, "orders", LogOptions(USUAL))
-    staged = atomic.stage(ground.context, "orders")
-    results = write_local(staged.plan, numbered_payloads(2), ground.context)
-    note = note_of("orders", staged.nonce, None, None)
-    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    staged = sealed(ground)
 
     assert outcomes(delete_orphans(ground.context, EVER, dry_run=False)) == {}
     atomic.add_sealed(ground.context, "orders", staged.nonce, staged.ledger_id, None)
     assert outcomes(delete_orphans(ground.context, EVER, dry_run=False)) == {}
 
-    late = atomic.stage(ground.context, "orders")
-    results = write_local(late.plan, numbered_payloads(2), ground.context)
-    staging.seal(ground.context, late.plan, results, {staging.STAGED: note})
+    late = sealed(ground)
     written = log.write(numbered_payloads(1))
     assert written.ledger_id is not None
 
@@ -254,6 +238,15 @@ def test_a_write_that_is_ready_to_be_entered_stays_until_its_log_has_gone_past_i
         late.ledger_id: Outcome.DELETED
     }
     assert log.ledgers() == [staged.ledger_id, written.ledger_id]
+
+
+def sealed(ground: Ground) -> StagedWrite:
+    """A write that is ready to be entered into the log ``orders``."""
+    staged = atomic.stage(ground.context, "orders")
+    results = write_local(staged.plan, numbered_payloads(2), ground.context)
+    note = note_of("orders", staged.nonce, None, None)
+    staging.seal(ground.context, staged.plan, results, {staging.STAGED: note})
+    return staged
 
 
 def numbered_payloads(count: int) -> pa.Table:

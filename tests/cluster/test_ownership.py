@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
-from spark_bookkeeper.cluster.cookies import (
-    forget_bookie,
-    has_cookie,
-    restore_cookie,
-    touch_cookie,
-)
+from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie, touch_cookie
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
 from spark_bookkeeper.cluster.readonly import read_order, set_readonly
@@ -43,6 +39,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
+from tests.worlds import failing, there
 
 BOOKIE, OTHER = BookieId("10.0.0.3:3181"), BookieId("10.0.0.9:3181")
 ROOT = "file:///srv/bookie"
@@ -152,14 +149,10 @@ class Site:
         (store or self.store).register(registration)
 
     def cookie(self) -> Cookie:
-        found = self.store.read_cookie(BOOKIE)
-        assert found is not None
-        return found.value
+        return there(self.store.read_cookie(BOOKIE)).value
 
     def lose_cookie(self) -> None:
-        version = self.store.cookie_version(BOOKIE)
-        assert version is not None
-        self.store.delete_cookie(BOOKIE, version)
+        self.store.delete_cookie(BOOKIE, there(self.store.cookie_version(BOOKIE)))
 
 
 @pytest.fixture
@@ -177,10 +170,7 @@ def test_a_new_partition_is_formatted_once(site: Site) -> None:
 
 
 def test_a_formatting_that_lost_the_metadata_store_is_finished_later(site: Site) -> None:
-    def refuse(moment: str, operation: str, subject: str) -> None:
-        if operation == "write_cookie" and moment == "before":
-            raise MetadataUnavailableError("no answer")
-
+    refuse = failing("write_cookie", MetadataUnavailableError)
     with pytest.raises(MetadataUnavailableError):
         claim_partition(site.metadata.session(refuse), site.storage, BOOKIE, token=site.token)
     half = read_marker(site.storage)
@@ -366,10 +356,7 @@ def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(site: 
     site.storage.delete_directory("ledgers")
     add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
 
-    for attempt in (
-        lambda: restore_cookie(site.store, site.storage, BOOKIE),
-        site.claim,
-    ):
+    for attempt in (lambda: restore_cookie(site.store, site.storage, BOOKIE), site.claim):
         with pytest.raises(CookieMismatchError, match="it is empty"):
             attempt()
 
@@ -421,8 +408,9 @@ def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(site:
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["and stays", "and goes again"])
-def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie(
-    site: Site, stays: bool
+@pytest.mark.parametrize("is_formatted", [False, True], ids=["forgotten", "formatted"])
+def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_or_formatted_keeps_what_it_has(
+    site: Site, is_formatted: bool, stays: bool
 ) -> None:
     """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
     marker = site.served()
@@ -439,22 +427,22 @@ def test_a_bookie_that_starts_while_it_is_about_to_be_forgotten_keeps_its_cookie
             if not stays:
                 agent.unregister(BOOKIE)
 
-    refusal = InvalidArgumentError if stays else VersionConflictError
-    with pytest.raises(refusal):
-        forget_bookie(site.metadata.session(start), BOOKIE)
+    alive = CookieMismatchError if is_formatted else InvalidArgumentError
+    begin: Any = site.format if is_formatted else partial(forget_bookie, bookie_id=BOOKIE)
+    with pytest.raises(alive if stays else VersionConflictError):
+        begin(site.metadata.session(start))
 
     assert happened
+    assert read_marker(site.storage) == marker
+    assert "7-x" in site.storage.list("ledgers")
     assert has_cookie(site.store, marker)
+    assert len(site.store.registrations()) == stays
 
 
 def test_an_order_that_outlived_its_bookie_does_not_make_the_next_one_read_only(site: Site) -> None:
     site.claim(site.place("old"))
     set_readonly(site.store, BOOKIE, "its disk is old", 1)
-
-    def die(moment: str, operation: str, subject: str) -> None:
-        if operation == "delete_register":
-            raise MetadataUnavailableError("no answer")
-
+    die = failing("delete_register", MetadataUnavailableError)
     with pytest.raises(MetadataUnavailableError):
         forget_bookie(site.metadata.session(die), BOOKIE)
     assert site.store.read_cookie(BOOKIE) is None
@@ -501,36 +489,6 @@ def test_a_bookie_that_is_alive_or_that_a_ledger_counts_on_is_not_formatted(site
 
     assert refused.value.facts["ledger_ids"] == (1,)
     assert read_marker(site.storage) == before
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_a_bookie_that_starts_while_it_is_about_to_be_formatted_keeps_what_it_has(
-    site: Site, stays: bool
-) -> None:
-    """Reading the metadata of all ledgers takes minutes, and a new ledger may count on it."""
-    marker = site.served()
-    add_ledger(site.store, OTHER)
-    agent = site.metadata.session()
-    happened: list[str] = []
-
-    def start(moment: str, operation: str, subject: str) -> None:
-        if (moment, operation) == ("before", "read_ledger") and not happened:
-            happened.append(subject)
-            site.register(marker, agent)
-            touch_cookie(agent, BOOKIE)
-            site.storage.make_directory("ledgers/7-x")
-            if not stays:
-                agent.unregister(BOOKIE)
-
-    refusal = CookieMismatchError if stays else VersionConflictError
-    with pytest.raises(refusal):
-        site.format(site.metadata.session(start))
-
-    assert happened
-    assert read_marker(site.storage) == marker
-    assert "7-x" in site.storage.list("ledgers")
-    assert has_cookie(site.store, marker)
-    assert len(site.store.registrations()) == stays
 
 
 def test_no_agent_serves_a_bookie_while_it_is_formatted(site: Site) -> None:

@@ -26,6 +26,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from tests.cluster.agents import free_port, half_full
+from tests.worlds import there
 
 CONFIG = BookieConfig(20, 100, 200)
 
@@ -88,9 +89,7 @@ def world() -> Iterator[ThreeDisks]:
 def interrupts() -> Iterator[int]:
     """The thread that Ctrl-C interrupts, also where these tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    main = threading.main_thread().ident
-    assert main is not None
-    yield main
+    yield there(threading.main_thread().ident)
     signal.signal(signal.SIGINT, before)
 
 

@@ -141,11 +141,7 @@ def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
 
 @pytest.mark.parametrize("verb", ["start", "format"])
 def test_who_lacks_the_password_is_refused_before_anything_is_done(
-    server: Secured,
-    conf: Path,
-    tmp_path: Path,
-    verb: str,
-    capsys: pytest.CaptureFixture[str],
+    server: Secured, conf: Path, tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "bookie"
     root.mkdir()

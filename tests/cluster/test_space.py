@@ -87,9 +87,7 @@ def test_the_ledgers_of_a_log_are_the_logs(ground: Ground) -> None:
     assert "log 'orders', which was deleted" in orphans(ground)[late.ledger_id]
 
 
-def test_what_another_client_made_or_a_table_stands_for_is_nobodys_business(
-    ground: Ground,
-) -> None:
+def test_what_another_client_made_or_a_table_stands_for_is_nobodys_business(ground: Ground) -> None:
     """What their labels mean is not known, or they are what is left to read from the table."""
     ours, released = made(ground), made(ground)
     for writer in (ours, released):

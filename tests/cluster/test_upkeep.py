@@ -42,7 +42,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
-from tests.worlds import payloads
+from tests.worlds import payloads, there
 
 
 @pytest.fixture
@@ -196,9 +196,7 @@ def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
         (bad.ledger_id, Outcome.PUBLISHED, bookie)
     ]
     tree = ground.context.store.underreplication
-    task = tree.read(bad.ledger_id)
-    assert task is not None
-    assert task.value.missing == (bookie,)
+    assert there(tree.read(bad.ledger_id)).value.missing == (bookie,)
     assert tree.read(sound.ledger_id) is None
     assert scrub_problems(ground.context, ground.bookie_ids) == [
         (bookie, f"bad replicas of 1 ledgers: {bad.ledger_id}")
@@ -290,9 +288,7 @@ def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
     scrub(ground.context, bookie)
     mark = read_mark(ground.context.store.registers, bookie)
     ground.end_agent(bookie)
-    version = ground.context.store.cookie_version(bookie)
-    assert version is not None
-    ground.context.store.delete_cookie(bookie, version)
+    ground.context.store.delete_cookie(bookie, there(ground.context.store.cookie_version(bookie)))
 
     with pytest.raises(CookieMismatchError):
         scrub(ground.client(), bookie)
@@ -300,38 +296,31 @@ def test_of_a_bookie_that_nobody_knows_nothing_is_scrubbed_and_its_mark_stays(
     assert read_mark(ground.context.store.registers, bookie) == mark
 
 
-def test_a_disk_that_is_not_mounted_has_not_nothing_to_do(ground: Ground) -> None:
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [("all of it", "not mounted, or wiped"), ("its ledgers", "what it held was removed")],
+)
+def test_a_bookie_whose_disk_is_not_mounted_or_lost_its_ledgers_has_not_nothing_to_do(
+    ground: Ground, lost: str, said: str
+) -> None:
     written(ground)
     bookie = ground.bookie_ids[0]
     scrub(ground.context, bookie)
     mark = read_mark(ground.context.store.registers, bookie)
-    ground.root(bookie).rename(ground.directory / "elsewhere")
+    if lost == "all of it":
+        ground.root(bookie).rename(ground.directory / "elsewhere")
+    else:
+        shutil.rmtree(ground.root(bookie) / "ledgers")
 
-    with pytest.raises(BookieUnavailableError, match="not mounted, or wiped"):
+    with pytest.raises(BookieUnavailableError, match=said):
         scrub(ground.context, bookie)
 
     assert read_mark(ground.context.store.registers, bookie).rounds == mark.rounds
-    assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
-        Outcome.LEFT
-    ]
-    assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
-
-
-def test_a_bookie_that_lost_the_directory_of_its_ledgers_has_not_nothing_to_do(
-    ground: Ground,
-) -> None:
-    written(ground)
-    bookie = ground.bookie_ids[0]
-    shutil.rmtree(ground.root(bookie) / "ledgers")
-
-    with pytest.raises(BookieUnavailableError, match="what it held was removed"):
-        scrub(ground.context, bookie)
-
-    assert read_mark(ground.context.store.registers, bookie).rounds == 0
-    assert [row.status for row in compact_ledgers(ground.context, None, [bookie]).rows] == [
-        Outcome.LEFT
-    ]
-    assert [row.status for row in collect_garbage(ground.context, [bookie]).rows] == [Outcome.LEFT]
+    for report in (
+        compact_ledgers(ground.context, None, [bookie]),
+        collect_garbage(ground.context, [bookie]),
+    ):
+        assert [row.status for row in report.rows] == [Outcome.LEFT]
 
 
 def test_a_disk_that_goes_away_in_the_middle_of_a_round_ends_it_there(ground: Ground) -> None:
@@ -572,26 +561,11 @@ def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:
     duty.step(TURN)  # the round is over, and the next one is not due
 
 
-@pytest.mark.parametrize(
-    ("duty", "slow", "unlimited"),
-    [
-        (
-            "scrub",
-            BookieConfig(scrub_bytes_per_second=1),
-            BookieConfig(scrub_bytes_per_second=0),
-        ),
-        (
-            "compact",
-            BookieConfig(compact_bytes_per_second=1),
-            BookieConfig(compact_bytes_per_second=0),
-        ),
-    ],
-    ids=["scrub", "compact"],
-)
-def test_an_agent_scrubs_and_compacts_as_slowly_as_is_configured(
-    ground: Ground, duty: str, slow: BookieConfig, unlimited: BookieConfig
-) -> None:
+@pytest.mark.parametrize("duty", ["scrub", "compact"])
+def test_an_agent_scrubs_and_compacts_as_slowly_as_is_configured(ground: Ground, duty: str) -> None:
     written(ground, 20)  # thirty bytes
+    limits = {f"{duty}_bytes_per_second": 1}, {f"{duty}_bytes_per_second": 0}
+    slow, unlimited = (BookieConfig(**limit) for limit in limits)  # type: ignore[arg-type]  # numbers
 
     assert do(ground, duty, slow) >= 28
     assert do(ground, duty, unlimited, number=1) == 0

@@ -237,10 +237,7 @@ def files(cluster: MixedCluster, bookie: str, ledger_id: int) -> list[str]:
 
 @pytest.mark.full
 def test_format_and_doctor_say_which_bookies_share_a_bucket(
-    tmp_path: Path,
-    server: S3Server,
-    host: EmbeddedZooKeeper,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, server: S3Server, host: EmbeddedZooKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = MixedCluster(tmp_path, server, host)
     bucket = server.make_bucket()

@@ -119,10 +119,7 @@ def test_in_a_process_that_holds_a_whole_cluster(tmp_path: Path) -> None:
         interrupted(owner)
 
         assert not psutil.pid_exists(server)
-    with (
-        LocalCluster(tmp_path / "c") as again,
-        connect_without_spark(again.metadata_uri) as bk,
-    ):
+    with LocalCluster(tmp_path / "c") as again, connect_without_spark(again.metadata_uri) as bk:
         assert again.metadata_uri == uri
         assert len(bk.context.store.registrations()) == 3
         bk.open_ledger(opened.ledger_id)
@@ -149,10 +146,7 @@ wait()
 
 def test_an_interrupt_that_python_drops_is_pressed_again() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", DROPS_ONE],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", DROPS_ONE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "gone\n"

@@ -15,10 +15,7 @@ from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import (
-    BookieFullError,
-    RecoveryUndecidedError,
-)
+from spark_bookkeeper.errors import BookieFullError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime

@@ -13,11 +13,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import BookieConfig, ClientConfig
-from spark_bookkeeper.errors import (
-    AppendFailedError,
-    InvalidArgumentError,
-    NotEnoughBookiesError,
-)
+from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, NotEnoughBookiesError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper

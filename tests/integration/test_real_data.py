@@ -127,8 +127,7 @@ def lineitem(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("source", "compression"),
-    first_of(("packages", "zstd"), ("lineitem", None)),
+    ("source", "compression"), first_of(("packages", "zstd"), ("lineitem", None))
 )
 def test_real_rows_are_identical_after_two_bookies_are_lost_one_after_the_other(
     request: pytest.FixtureRequest,

@@ -208,9 +208,7 @@ def sessions(cluster: LocalCluster) -> int:
 
 
 @pytest.mark.full
-def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
-    own: LocalCluster,
-) -> None:
+def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(own: LocalCluster) -> None:
     options = ["--rows", 2000, "--patience-ms", 10_000, "--wait"]  # as long lives its session
     with Actor("write", own.metadata_uri, *options) as writer:
         writer.wait_for("rows", at_least=100)

@@ -57,6 +57,13 @@ def log(context: ClientContext) -> Log:
     return create_log(context, "orders", USUAL)
 
 
+def write(log: Log, *payloads: bytes) -> Position:
+    """Append these, as a writer that comes and goes; the place of the last one."""
+    with log.become_writer() as writer:
+        places = [writer.append(payload) for payload in payloads]
+    return Position(places[-1].ledger_id, places[-1].entry_id)
+
+
 def follow(context: ClientContext, **options: str) -> Followed:
     return followed(context, SourceOptions.parse(options or {"log": "orders"}))
 
@@ -282,8 +289,7 @@ def test_what_was_not_read_and_is_truncated_is_told_by_name(
 def test_a_checkpoint_of_something_else_is_told_by_what_it_is_about(
     context: ClientContext, log: Log
 ) -> None:
-    with log.become_writer() as log_writer:
-        first = log_writer.append(b"a").ledger_id
+    first = write(log, b"a").ledger_id
     with lifecycle.create_ledger(context, Quorum(3, 3, 2)) as writer:
         writer.append(b"b")
     of_log, of_ledger = follow(context), follow(context, ledger=str(writer.ledger_id))
@@ -306,12 +312,10 @@ def test_a_checkpoint_of_something_else_is_told_by_what_it_is_about(
 def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
     context: ClientContext, log: Log
 ) -> None:
-    with log.become_writer() as writer:
-        writer.append(b"a")
+    write(log, b"a")
     start = follow(context).begin(EARLIEST)
     truncation.delete(context, "orders")
-    with create_log(context, "orders", USUAL).become_writer() as writer:
-        writer.append(b"another")
+    write(create_log(context, "orders", USUAL), b"another")
 
     with pytest.raises(DataLossError, match="another one"):
         list(batches(context, follow(context), start))
@@ -321,9 +325,7 @@ def test_a_log_that_was_made_again_is_read_from_its_beginning_where_loss_is_pass
     context: ClientContext, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="spark_bookkeeper")
-    with log.become_writer() as writer:
-        writer.append(b"a")
-        writer.append(b"b")
+    write(log, b"a", b"b")
     before = follow(context)
     start = before.ahead(before.begin(EARLIEST), Limits(entries=1))
     planned = before.ahead(start, Limits())
@@ -340,8 +342,7 @@ def test_a_log_that_was_made_again_is_read_from_its_beginning_where_loss_is_pass
     stream.publish("etl", planned, is_last=True)
     assert consumers_table(context, "orders").num_rows == 0, "a place of the log that was"
     assert "goes on from the beginning" in caplog.text
-    with again.become_writer() as writer:
-        writer.append(b"c")
+    write(again, b"c")
     for place in (start, planned, begin):
         assert list(batches(context, follow(context, **lenient), place)) == [[b"c"]]
     with pytest.raises(DataLossError, match=r"'sales'.*new checkpoint"):
@@ -351,8 +352,7 @@ def test_a_log_that_was_made_again_is_read_from_its_beginning_where_loss_is_pass
 def test_a_beginning_behind_the_end_is_refused_with_the_end(
     context: ClientContext, log: Log
 ) -> None:
-    with log.become_writer() as writer:
-        place = writer.append(b"a")
+    place = write(log, b"a")
 
     with pytest.raises(NoSuchEntryError, match="is behind the end"):
         follow(context).begin(Position(LedgerId(place.ledger_id + 9), place.entry_id))
@@ -384,8 +384,7 @@ def test_a_beginning_in_another_ledger_is_no_place_of_this_one(
 def test_a_checkpoint_that_is_ahead_of_all_there_is_is_told_as_lost_data(
     context: ClientContext, log: Log
 ) -> None:
-    with log.become_writer() as writer:
-        place = writer.append(b"a")
+    place = write(log, b"a")
     for options in ({"log": "orders"}, {"ledger": str(place.ledger_id)}):
         stream = follow(context, **options)
         start = stream.begin(LATEST)
@@ -453,8 +452,7 @@ def test_a_stream_that_begins_anew_waits_for_the_bookies_that_know_what_it_has_r
 
 
 def test_a_log_that_is_truncated_while_it_is_looked_at_is_looked_at_again(
-    ground: Ground,
-    log: Log,
+    ground: Ground, log: Log
 ) -> None:
     writer = log.become_writer()
     writer.append(b"a")
@@ -486,8 +484,7 @@ def test_a_log_that_is_truncated_while_it_is_looked_at_is_looked_at_again(
 
 def test_the_head_of_a_log_is_read_before_its_ledgers(ground: Ground, log: Log) -> None:
     """It is read as new as anybody knows it, and what the session reads behind it is no older."""
-    with log.become_writer() as writer:
-        writer.append(b"a")
+    write(log, b"a")
     start = follow(ground.context).begin(LATEST)
     ground.forget()
 
@@ -502,8 +499,7 @@ def test_an_empty_log_begins_where_its_first_ledger_will_be(
 ) -> None:
     stream = follow(context)
     start = stream.begin(LATEST)
-    with log.become_writer() as writer:
-        writer.append(b"a")
+    write(log, b"a")
 
     assert [p for batch in batches(context, stream, start) for p in batch] == [b"a"]
 
@@ -552,9 +548,7 @@ def test_an_idle_trigger_costs_no_request_where_nothing_can_have_come(
 ) -> None:
     empty = follow(ground.context)
     assert asked_while_idle(ground, empty, empty.begin(LATEST)) == (0, 0)
-    with log.become_writer() as writer:
-        writer.append(b"a")
-        ledger = writer.ledger_id
+    ledger = write(log, b"a").ledger_id
     stream = follow(ground.context)
 
     assert asked_while_idle(ground, stream, stream.begin(LATEST)) == (0, 0)
@@ -583,8 +577,7 @@ def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(ground: Ground
     start = stream.begin(LATEST)
     for round_ in range(4):
         asked_while_idle(ground, stream, start)
-        with log.become_writer() as writer:
-            writer.append(b"%d" % round_)
+        write(log, b"%d" % round_)
         ground.context.runtime.sleep(0.1)
 
         end = stream.ahead(start, Limits())
@@ -769,9 +762,7 @@ def test_a_stream_can_begin_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_named_stream_publishes_what_it_is_done_with(context: ClientContext, log: Log) -> None:
-    with log.become_writer() as writer:
-        writer.append(b"a")
-        writer.append(b"b")
+    write(log, b"a", b"b")
     stream = follow(context)
     assert isinstance(stream, FollowedLog)
     start = stream.begin(EARLIEST)

@@ -61,9 +61,7 @@ def chosen(context: ClientContext, **options: str) -> list[tuple[int, int, int]]
     return [(each.ledger.ledger_id, each.first, each.last) for each in ranges]
 
 
-def test_a_run_of_ten_thousand_million_ids_is_the_ledgers_there_are(
-    context: ClientContext,
-) -> None:
+def test_a_run_of_ten_thousand_million_ids_is_the_ledgers_there_are(context: ClientContext) -> None:
     ids = [closed(context, 1) for _ in range(3)]
 
     assert chosen(context, ledgers=HUGE, failOnDataLoss="false") == [(i, 0, 0) for i in ids]

@@ -12,10 +12,7 @@ import pytest
 import spark_bookkeeper as sbk
 from spark_bookkeeper.autorecovery import lots, scan
 from spark_bookkeeper.autorecovery.auditor import Auditor
-from spark_bookkeeper.autorecovery.checks import (
-    check_all_ledgers,
-    check_placement,
-)
+from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.publishing import report_of_scan
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext

@@ -58,9 +58,7 @@ def test_variants_times_wall_clocks_and_intervals_come_back_as_they_were(bk: Boo
 
 
 @pytest.mark.full
-def test_a_value_that_a_column_cannot_hold_is_refused_with_ansi_and_without(
-    bk: BookKeeper,
-) -> None:
+def test_a_value_that_a_column_cannot_hold_is_refused_with_ansi_and_without(bk: BookKeeper) -> None:
     spark = bk.spark
     bk.create_log("narrow", schema=spark.range(1).selectExpr("CAST(id AS INT) AS id").schema)
     spark.sql(

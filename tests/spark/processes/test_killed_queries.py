@@ -199,11 +199,7 @@ def executors(parents: Sequence[int]) -> list[psutil.Process]:
 
 
 def test_executors_that_are_killed_cost_nothing(
-    cluster: sbk.BookKeeper,
-    copy_of: MakeCopy,
-    query: Query,
-    standalone: Standalone,
-    tmp_path: Path,
+    cluster: sbk.BookKeeper, copy_of: MakeCopy, query: Query, standalone: Standalone, tmp_path: Path
 ) -> None:
     copy = copy_of("executors")
     copy.feed(40)
