@@ -160,13 +160,13 @@ def release_before_it_is_done(patch: Patch) -> None:
     patch.setattr(task_jobs, "Job", releasing)
 
 
-@breaking("open-ledgers-get-their-grace", 47)
+@breaking("open-ledgers-get-their-grace", 201)
 def fence_at_once(patch: Patch) -> None:
     """Nobody waits for the writer of an open ledger."""
     patch.setattr(replication._Replication, "_waits_for_writer", lambda *_: False)
 
 
-@breaking("open-ledgers-get-their-grace", 77)
+@breaking("open-ledgers-get-their-grace", 214)
 def ask_the_own_clock(patch: Patch) -> None:
     """Each worker counts a writer's time by the clock of its machine."""
     patch.setattr(ClusterClock, "now_ms", lambda self, store, runtime: runtime.wall_ms())
@@ -229,7 +229,7 @@ def take_a_bookie_for_what_it_was(patch: Patch) -> None:
     patch.setattr(LostBookies, "seen", seen)
 
 
-@breaking("nothing-named-is-deleted", 474, shuttling)
+@breaking("nothing-named-is-deleted", 538, shuttling)
 def collect_what_a_worker_copies(patch: Patch) -> None:
     """A collector looks at neither task nor lock, and the register is not told that it removes."""
 
@@ -245,7 +245,7 @@ def collect_what_a_worker_copies(patch: Patch) -> None:
     patch.setattr(collection, "check_one", lambda *_: [])
 
 
-@breaking("lost-copies-are-made-again", 8, keeping)
+@breaking("lost-copies-are-made-again", 31, keeping)
 def compact_away_what_was_not_read(patch: Patch) -> None:
     """A compactor takes what it was to move for moved, while workers copy from there."""
 
