@@ -49,7 +49,7 @@ _DONE: Final = "it was done before its job was lost, or somebody else has done i
 
 
 TaskResult: TypeAlias = Row | NotDone[TaskWork]
-"""What is told of a task: rows, or that its attempt ended before it could leave a note."""
+"""The rows of a task, or that its attempt ended before it could leave a note."""
 
 
 class TaskJobs:
@@ -194,10 +194,11 @@ def task_step() -> Step[TaskWork, TaskResult]:
 def _replicate_some(
     context: ClientContext, works: Sequence[TaskWork], bounds: Bounds
 ) -> Sequence[Sequence[TaskResult] | None]:
-    """Copy small shares of many ledgers together, then do each task by itself. That reads again
-    what its ledger lacks, and reports on it, so nothing is decided here and no lock is relied on:
-    where a lock is lost in the middle, two workers replicate the ledger, and the compare-and-swap
-    of its metadata takes one of them.
+    """Copy small shares of many ledgers together, then do each task by itself.
+
+    Each task reads again what its ledger lacks, so nothing is decided here and no lock is relied
+    on: if a lock is lost meanwhile, two workers replicate the ledger, and the compare-and-swap of
+    its metadata lets one of them publish.
     """
     tree = context.store.underreplication
     if not tree.is_enabled():
