@@ -47,7 +47,7 @@ from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.table.opening import table_of
-from spark_bookkeeper.table.presence import Presence
+from spark_bookkeeper.table.rows import Presence
 
 LOOKED_AT: Final = 5
 """Snapshots before the newest of which a restore says what they have besides."""

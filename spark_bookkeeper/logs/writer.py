@@ -36,7 +36,7 @@ from spark_bookkeeper.logs.opening import (
     withdraw,
 )
 from spark_bookkeeper.logs.options import LogOptions, evolve
-from spark_bookkeeper.logs.retention import retain
+from spark_bookkeeper.logs.truncation import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position

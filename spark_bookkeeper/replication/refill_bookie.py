@@ -45,12 +45,13 @@ from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork,
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
 from spark_bookkeeper.replication.refill_ledger import (
     REMOVING,
+    CutLedger,
     RefillWork,
     fragments_with,
+    pieces_of_ledger,
     refill_ledger,
 )
 from spark_bookkeeper.replication.refill_many import refill_many
-from spark_bookkeeper.replication.refill_pieces import CutLedger, pieces_of_ledger
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (

@@ -20,9 +20,9 @@ from spark_bookkeeper.replication.recent_jobs import note_deletion, noted
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner
 from spark_bookkeeper.runtime import process
-from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.runtime.public_names import PublicNames
+from spark_bookkeeper.runtime.runtime import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from spark_bookkeeper.cluster.endangered import endangered_ledgers
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper import paths
-from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.multi import MultiWrite
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs

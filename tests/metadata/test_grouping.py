@@ -22,7 +22,7 @@ from spark_bookkeeper.metadata.zookeeper.grouping import (
     WRITES_MAX,
     GroupedWrites,
 )
-from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
 from spark_bookkeeper.testing.znodes import operations_of
 
 

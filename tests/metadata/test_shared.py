@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_bookkeeper.errors import MetadataUnavailableError
-from spark_bookkeeper.metadata.zookeeper.shared import SharedRead
+from spark_bookkeeper.metadata.zookeeper.registrations import SharedRead
 
 SECONDS_MAX = 60
 

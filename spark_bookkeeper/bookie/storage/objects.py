@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import fsspec.asyn
 
-from spark_bookkeeper.bookie.storage.remote_errors import (
+from spark_bookkeeper.bookie.storage.requests import (
     found_taken,
     is_beyond_end,
     require_bucket,

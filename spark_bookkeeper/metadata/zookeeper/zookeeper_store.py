@@ -45,7 +45,6 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
-from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
@@ -56,7 +55,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
 from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
-from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
+from spark_bookkeeper.metadata.zookeeper.register_nodes import Instance, ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots

@@ -21,7 +21,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.zookeeper import nodes as nodes_module
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
+from spark_bookkeeper.metadata.zookeeper.multi import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
