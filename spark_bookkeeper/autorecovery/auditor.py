@@ -19,11 +19,7 @@ from spark_bookkeeper.autorecovery.check_results import (
     show_results,
     write_result,
 )
-from spark_bookkeeper.autorecovery.checks import (
-    AuditorCheck,
-    check_all_ledgers,
-    check_placement,
-)
+from spark_bookkeeper.autorecovery.checks import AuditorCheck, check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import (
@@ -38,11 +34,7 @@ from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    MetadataFormatError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

@@ -17,10 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.autorecovery.check_results import (
-    CheckResult,
-    Found,
-)
+from spark_bookkeeper.autorecovery.check_results import CheckResult, Found
 from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
@@ -50,12 +47,7 @@ from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.replication.check_ledgers import (
-    CheckWork,
-    Finding,
-    check_step,
-    check_works,
-)
+from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_step, check_works
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import NotDone, Runner
 from spark_bookkeeper.runtime.spool import Spool

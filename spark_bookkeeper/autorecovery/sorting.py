@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from spark_bookkeeper.autorecovery.backlog import (
-    GOES,
-    TAKES_DATA,
-    BookieBits,
-    FreeTask,
-    LeftTask,
-)
+from spark_bookkeeper.autorecovery.backlog import GOES, TAKES_DATA, BookieBits, FreeTask, LeftTask
 from spark_bookkeeper.autorecovery.notes import as_marked
 from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations

@@ -229,11 +229,7 @@ class Tasks:
         self._left.forget_these(np.sort(np.array(again, np.int64)))
 
     def _look_at(
-        self,
-        ids: Ids,
-        locked: Collection[LedgerId],
-        registered: Bookies,
-        noted: Ids | None = None,
+        self, ids: Ids, locked: Collection[LedgerId], registered: Bookies, noted: Ids | None = None
     ) -> None:
         """Put those of them where they belong of which nobody has the lock.
 

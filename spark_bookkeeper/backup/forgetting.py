@@ -85,10 +85,7 @@ def _wanted(
 
 
 def _copies_of(
-    context: ClientContext,
-    wanted: Mapping[LedgerId, bytes],
-    rows: list[Row],
-    progress: Progress,
+    context: ClientContext, wanted: Mapping[LedgerId, bytes], rows: list[Row], progress: Progress
 ) -> dict[LedgerId, list[_Copies]]:
     """What bookies have of these ledgers, and a row for each bookie that does not say."""
     found: dict[LedgerId, list[_Copies]] = {ledger_id: [] for ledger_id in wanted}

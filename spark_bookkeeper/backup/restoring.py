@@ -15,11 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, backup_at
-from spark_bookkeeper.backup.restoring_entries import (
-    RESTORING,
-    RESTORING_FROM_TABLE,
-    pieces_of,
-)
+from spark_bookkeeper.backup.restoring_entries import RESTORING, RESTORING_FROM_TABLE, pieces_of
 from spark_bookkeeper.backup.restoring_logs import (
     ledgers_of_log,
     planned_log,

@@ -27,12 +27,7 @@ from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import (
-    NewEntry,
-    PartRef,
-    PlacedPart,
-    StoredEntry,
-)
+from spark_bookkeeper.bookie.entry import NewEntry, PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location

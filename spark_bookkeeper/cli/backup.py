@@ -34,12 +34,7 @@ from spark_bookkeeper.session.arguments import either_of, uri_of
 @click.option("--verify", is_flag=True, help="Read again also what earlier runs copied.")
 @work_options(dry_run="Only say what it would copy.", engine="either")
 def backup(
-    work: Work,
-    uri: str,
-    ledger_ids: Sequence[int],
-    log: str | None,
-    in_table: bool,
-    verify: bool,
+    work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, in_table: bool, verify: bool
 ) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 

@@ -13,12 +13,7 @@ from spark_bookkeeper.cli.backup import backup, restore
 from spark_bookkeeper.cli.clearing import format_, nuke
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
-from spark_bookkeeper.cli.shell.cluster_options import (
-    Access,
-    access_options,
-    looking,
-    opened_store,
-)
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows

@@ -97,11 +97,7 @@ class Archive:
     """
 
     def __init__(
-        self,
-        context: ClientContext,
-        spark: SparkSession,
-        read: ReadPlaced,
-        path: str,
+        self, context: ClientContext, spark: SparkSession, read: ReadPlaced, path: str
     ) -> None:
         check_has_delta(spark, path, f"ledgers cannot be archived to {path}")
         self._context = context

@@ -229,10 +229,7 @@ def read_staged(registers: Registers, log: str, owner: str) -> list[LedgerId]:
 
 
 def change_staged(
-    registers: Registers,
-    log: str,
-    owner: str,
-    step: Callable[[list[LedgerId]], list[LedgerId]],
+    registers: Registers, log: str, owner: str, step: Callable[[list[LedgerId]], list[LedgerId]]
 ) -> None:
     """Change that list by a pure step that may be asked again."""
     name = _staged(log, owner)

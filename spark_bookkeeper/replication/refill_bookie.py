@@ -24,10 +24,7 @@ from spark_bookkeeper.client.ledger import (
     live_members,
     registered_incarnations,
 )
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataFormatError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import (
-    Ledger,
-    incarnations_of,
-    with_new_incarnation,
-)
+from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_new_incarnation
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
@@ -31,12 +27,7 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.pieces import CutFragment, PieceCopied, PieceWork, pieces_of
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
-from spark_bookkeeper.replication.shares import (
-    copied_ahead,
-    copy_share,
-    share_bytes,
-    share_of,
-)
+from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_bytes, share_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -205,10 +196,7 @@ class RefillRefusedError(Exception):
 
 
 def out_of_limbo(
-    old: LedgerMetadata,
-    work: RefillWork,
-    before: LedgerMetadata,
-    copied: Sequence[FragmentRange],
+    old: LedgerMetadata, work: RefillWork, before: LedgerMetadata, copied: Sequence[FragmentRange]
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 

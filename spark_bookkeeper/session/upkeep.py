@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.session.arguments import (
-    ids_of,
-    in_words,
-    known_bookies,
-    list_of,
-    rate_of,
-)
+from spark_bookkeeper.session.arguments import ids_of, in_words, known_bookies, list_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:

@@ -228,11 +228,7 @@ def _delivered_rows(
 
 
 def _delivered(
-    ledger_id: LedgerId,
-    scanned: Rows,
-    wanted: pa.Schema,
-    schema: pa.Schema,
-    has_metadata: bool,
+    ledger_id: LedgerId, scanned: Rows, wanted: pa.Schema, schema: pa.Schema, has_metadata: bool
 ) -> pa.RecordBatch:
     rows = under(scanned.batch, wanted)
     if not has_metadata:

@@ -29,12 +29,7 @@ from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
-from spark_bookkeeper.spark.schemas import (
-    arrow_schema,
-    delivered,
-    delivered_schema,
-    spark_schema,
-)
+from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema, spark_schema
 from spark_bookkeeper.spark.session import spark_session
 from spark_bookkeeper.spark.workers import task_context
 from spark_bookkeeper.spark.write_task import write_partition

@@ -303,9 +303,7 @@ def test_a_last_confirmed_entry_that_is_lost_ends_the_ledger_all_the_same(tmp_pa
     assert (closed.last_entry_id, closed.length_bytes) == (0, 0)
 
 
-def test_of_a_thousand_lost_entries_not_each_is_asked_for_the_length(
-    inline_ground: Ground,
-) -> None:
+def test_of_a_thousand_lost_entries_not_each_is_asked_for_the_length(inline_ground: Ground) -> None:
     ground = inline_ground
     writer = lifecycle.create_ledger(ground.context, USUAL)
     for _ in range(1000):

@@ -77,9 +77,7 @@ def test_an_open_ledger_shows_its_writer_and_how_far_it_has_come(ground: Ground)
     assert (shown.last_add_confirmed, shown.newest_entry_ms) == (2, None)
 
 
-def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(
-    ground: Ground,
-) -> None:
+def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(ground: Ground) -> None:
     living = lifecycle.create_ledger(ground.context, USUAL)
     gone = written_by_the_dead(ground)
     older = lifecycle.create_ledger(ground.context, USUAL)

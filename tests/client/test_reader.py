@@ -497,9 +497,7 @@ def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -
     assert reader.read_arrow().column(0).to_pylist() == [b"%d" % n for n in range(6)]
 
 
-def test_a_reader_does_not_go_back_when_the_bookie_that_knew_most_goes_away(
-    ground: Ground,
-) -> None:
+def test_a_reader_does_not_go_back_when_the_bookie_that_knew_most_goes_away(ground: Ground) -> None:
     writer = written(ground, 5, close=False)
     writer.flush()
     reader = lifecycle.open_ledger_no_recovery(ground.context, writer.ledger_id)

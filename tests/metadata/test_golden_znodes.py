@@ -43,9 +43,7 @@ def test_every_ledger_of_the_tree_is_found() -> None:
 
 
 @pytest.mark.parametrize("ledger_id", sorted(_LEDGERS))
-def test_a_ledger_reads_as_bookkeeper_reads_it_and_is_written_again(
-    ledger_id: int,
-) -> None:
+def test_a_ledger_reads_as_bookkeeper_reads_it_and_is_written_again(ledger_id: int) -> None:
     path = _LEDGERS[LedgerId(ledger_id)]
     said = _DECODED["ledgers"][str(ledger_id)]
 

@@ -24,10 +24,7 @@ from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
 from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -439,11 +436,7 @@ class LedgerReader(PublicNames):
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
     def _range(
-        self,
-        first: int,
-        last: int | None,
-        start_time: datetime | None,
-        end_time: datetime | None,
+        self, first: int, last: int | None, start_time: datetime | None, end_time: datetime | None
     ) -> tuple[EntryId, EntryId]:
         """Both ends of a read; where it has no entry, the last one is before the first."""
         if start_time is not None and first:

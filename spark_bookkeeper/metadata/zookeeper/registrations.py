@@ -22,11 +22,7 @@ from spark_bookkeeper.metadata.service_info import decode_registration, encode_r
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.client import Changes
-from spark_bookkeeper.metadata.zookeeper.link import (
-    AbsentError,
-    ChangedError,
-    PresentError,
-)
+from spark_bookkeeper.metadata.zookeeper.link import AbsentError, ChangedError, PresentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes
 from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
 

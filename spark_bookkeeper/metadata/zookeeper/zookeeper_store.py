@@ -26,11 +26,7 @@ from dataclasses import replace
 from itertools import tee
 from typing import Final
 
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    MetadataFormatError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
