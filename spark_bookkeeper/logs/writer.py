@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -252,12 +251,7 @@ class LogWriter(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
         if exception_type is None:
             self.close()
         else:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from typing_extensions import Self
@@ -128,12 +127,7 @@ class ClusterHandle(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

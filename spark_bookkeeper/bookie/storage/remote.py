@@ -25,11 +25,10 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.storage.objects import Objects
 from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests, is_denied, is_full
 from spark_bookkeeper.bookie.storage.storage import (
-    Content,
     FileSink,
     Operation,
     Request,
-    Storage,
+    RequestStorage,
     check_below,
     check_limit,
     nothing,
@@ -68,7 +67,7 @@ _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "create
 """What file systems call the time of a file's content; ours never change."""
 
 
-class RemoteStorage(Storage):
+class RemoteStorage(RequestStorage):
     """Objects under a prefix.
 
     Args:
@@ -209,14 +208,10 @@ class RemoteStorage(Storage):
                 raise unavailable(self, f"{self._uri}/{path} is gone", path)
             return None
 
+    @override
     def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
-        """One request by itself."""
         with self._translated(path, operation):
             return self._objects.run(partial(self._asked, Request(operation, path, arguments)))
-
-    @override
-    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
-        return bool(self._ask("put_if_absent", path, data))
 
     @override
     def create(self, path: str) -> FileSink:
@@ -231,35 +226,6 @@ class RemoteStorage(Storage):
             except ValueError:  # no exclusive mode; the name is used by nobody else (rule R15)
                 file = self._fs.open(full, "wb", block_size=_BLOCK_BYTES)
         return UploadSink(path, self._translated, file)
-
-    @override
-    def read(self, path: str) -> bytes | None:
-        data: bytes | None = self._ask("read", path)
-        return data
-
-    @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
-        data: bytes | None = self._ask("read_range", path, offset, length)
-        return data
-
-    @override
-    def size(self, path: str) -> int | None:
-        size: int | None = self._ask("size", path)
-        return size
-
-    @override
-    def exists(self, path: str) -> bool:
-        return bool(self._ask("exists", path))
-
-    @override
-    def modified_ms(self, path: str) -> int | None:
-        moment: int | None = self._ask("modified_ms", path)
-        return moment
-
-    @override
-    def list(self, directory: str) -> Sequence[str]:
-        names: Sequence[str] = self._ask("list", directory)
-        return names
 
     @override
     def make_directory(self, path: str) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -422,12 +421,7 @@ class LedgerReader(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
