@@ -13,13 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_bookkeeper.autorecovery.check_results import (
+from spark_bookkeeper.autorecovery.checks import (
     ABSENT_BOOKIE,
+    AuditorCheck,
     Found,
+    check_all_ledgers,
+    check_placement,
     show_results,
     write_result,
 )
-from spark_bookkeeper.autorecovery.checks import AuditorCheck, check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import (

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_bookkeeper.autorecovery.check_results import CheckResult, read_results
+from spark_bookkeeper.autorecovery.checks import CheckResult, read_results
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.limit import read_limit, write_limit

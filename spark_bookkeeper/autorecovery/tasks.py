@@ -20,15 +20,18 @@ from spark_bookkeeper.autorecovery.backlog import (
     TAKES_DATA,
     Backlog,
     BookieBits,
+    Bookies,
     FreeTask,
     Ids,
     LeftTask,
     LeftTasks,
+    Read,
+    Sorter,
     is_among,
+    mark_of,
 )
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.sorting import Bookies, Read, Sorter, mark_of
 from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig

@@ -24,8 +24,8 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
 from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.metadata_column import metadata_column
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
-from spark_bookkeeper.source.schema import metadata_column
 from spark_bookkeeper.spark.frames import joined
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered
 from spark_bookkeeper.spark.workers import task_context

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.client.write.columns import is_wider
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.selection import open_selection
 from spark_bookkeeper.source.views import VIEW_SCHEMAS
@@ -97,40 +95,3 @@ def _check_types(wanted: pa.Schema, told: pa.Schema) -> None:
                 f"{given.type}. Leave .schema(...) out: ledgers have their own; cast the column in "
                 "the DataFrame"
             )
-
-
-METADATA_COLUMN: Final = "_metadata"
-
-METADATA_TYPE: Final = pa.struct(
-    [
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("entry_id", pa.int64(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-        pa.field("last_add_confirmed", pa.int64(), nullable=False),
-        pa.field("bookie", pa.string(), nullable=False),
-        pa.field("digest", pa.string()),
-    ]
-)
-"""``digest`` is the entry's, in hexadecimal; null in a ledger without digests."""
-
-
-def metadata_column(ledger_id: LedgerId, scanned: Rows) -> pa.StructArray:
-    """A value of ``METADATA_TYPE`` for each row."""
-    ids = np.array(scanned.entries, dtype=np.int64)
-    order = np.argsort(ids)
-    owners = pa.array(order[np.searchsorted(ids, scanned.entry_ids, sorter=order)])
-    confirmed = pa.array([each.last_add_confirmed for each in scanned.details], pa.int64())
-    digests = pa.array([each.digest.hex() or None for each in scanned.details], pa.string())
-    bookies = pa.array([each.bookie_id for each in scanned.details], pa.string())
-    rows = len(scanned.entry_ids)
-    return pa.StructArray.from_arrays(
-        [
-            pa.array(np.full(rows, ledger_id, dtype=np.int64)),
-            pa.array(scanned.entry_ids),
-            pa.array(scanned.positions.astype(np.int32)),
-            confirmed.take(owners),
-            bookies.take(owners),
-            digests.take(owners),
-        ],
-        fields=list(METADATA_TYPE),
-    )

@@ -18,8 +18,9 @@ from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.source.metadata_column import METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions, Use
-from spark_bookkeeper.source.schema import METADATA_TYPE, wanted_columns
+from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import named_ledgers, open_selection, viewed_ledgers
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.worlds import bereft_log

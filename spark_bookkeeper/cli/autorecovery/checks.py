@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.autorecovery.check_results import CheckResult
+from spark_bookkeeper.autorecovery.checks import CheckResult
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
