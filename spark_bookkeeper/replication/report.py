@@ -9,9 +9,10 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.runtime.spool import Spool
 
 
@@ -147,6 +149,40 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """By column; the outcome as text."""
         return {**asdict(self), "status": self.status.value}
+
+
+def values_of(row: type[Row]) -> attrgetter[Any]:
+    """Gives what a row of this class is made of, in its order."""
+    return attrgetter(*(each.name for each in fields(row)))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResult:
+    """What became of a bookie's share of a fragment; or of all of them, or of a ledger."""
+
+    ROW: ClassVar[type[Row]] = Row
+    VALUES: ClassVar[attrgetter[Any]] = values_of(Row)
+    ledger_id: LedgerId
+    status: Outcome
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """Of the fragment."""
+    last_entry_id: EntryId | None = None
+    source: BookieId | None = None
+    """The bookie whose share it is; it may be lost."""
+    target: BookieId | None = None
+    """The bookie that has the copies, or would have them."""
+    entries: int = 0
+    bytes: int = 0
+
+    @property
+    def action(self) -> str:
+        """What was done, as reports call it."""
+        return "copy"
+
+    def row(self) -> Row:
+        """As reports show it."""
+        return self.ROW(*self.VALUES(self))
 
 
 ROWS_AT_ONCE: Final = 8192

@@ -1,4 +1,4 @@
-"""Who is to write a log: a standby applies all that is in it before it writes, once and in order."""
+"""Who writes a log: a standby applies all that is in it before it writes, once and in order."""
 
 from __future__ import annotations
 
