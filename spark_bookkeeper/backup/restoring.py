@@ -64,21 +64,9 @@ def restore(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Put ledgers and logs of a backup into a cluster that does not have them.
+    """Put ledgers and logs of a backup into a cluster that lacks them (``BookKeeper.restore``).
 
     Repeat it until it is complete: what is there already, in the same life, is passed over.
-    A ledger that was not closed is closed at the last entry that the backup has. Parts of a backup
-    may be restored one after the other.
-
-    Args:
-        uri: of the backup, or of the table that it has the rows of ledgers in.
-        ledger_ids: which; ``None`` is all of the snapshot, with its logs.
-        log: this log and its ledgers.
-        snapshot: its number; ``None`` is the newest.
-        dry_run: only say what would be restored.
-
-    Raises:
-        InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
     started = context.runtime.now()
     folder = backup_at(context, uri)

@@ -69,24 +69,10 @@ def backup(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Copy ledgers, the ledgers of a log, or a whole cluster to a directory.
-
-    Repeat it: only what is new is copied. Ledgers that are not closed are copied up to their last
-    add confirmed, and nobody who writes is disturbed.
+    """Copy ledgers, the ledgers of a log, or a whole cluster to a directory (``BookKeeper.backup``).
 
     Args:
-        uri: a path or an fsspec URI; made when it is not there.
-        ledger_ids: which; ``None`` is all, with the logs and their consumers.
-        log: the ledgers of this log, with its list and consumers.
         table: the one at ``uri``, which takes what it can; the directory is beside it then.
-        verify: read again also what was copied before.
-        dry_run: only say what would be copied.
-
-    Raises:
-        InvalidArgumentError: the directory, or the table, is another cluster's, or is none.
-        NoSuchLogError: there is no such log.
-        BookKeeperError: the table cannot be used, or somebody cancelled a Spark job of it. No
-            snapshot was written; run it again.
     """
     started = context.runtime.now()
     if table is not None:
