@@ -69,7 +69,7 @@ def backup(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Copy ledgers, the ledgers of a log, or a whole cluster to a directory (``BookKeeper.backup``).
+    """Copy ledgers, those of a log, or a whole cluster to a directory (``BookKeeper.backup``).
 
     Args:
         table: the one at ``uri``, which takes what it can; the directory is beside it then.

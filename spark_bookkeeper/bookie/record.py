@@ -135,7 +135,7 @@ class Record:
         offsets[: self.row_count] = self.header_bytes
         _lay_out(
             offsets, self.sizes, self.row_count, self.inline_count,
-            self.header_bytes + self.row_extent,
+            self.header_bytes + self.row_extent
         )  # fmt: skip
         at = self.inline_count
         for part in self.parts:

@@ -55,13 +55,7 @@ def backup(
     report = work.run(
         "copying ledgers",
         lambda bk, dry_run, progress: bk.backup(
-            uri,
-            wanted,
-            log,
-            in_table=in_table,
-            verify=verify,
-            dry_run=dry_run,
-            progress=progress,
+            uri, wanted, log, in_table=in_table, verify=verify, dry_run=dry_run, progress=progress
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
         sizes=lambda bk: sizes_of(bk, wanted if log is None else bk.open_log(log).ledgers()),

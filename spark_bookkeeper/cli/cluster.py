@@ -136,8 +136,7 @@ def health(settings: Settings, access: Access) -> int:
     with looking(settings, access) as bk:
         found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
     settings.output.result(
-        found.to_dict(),
-        lambda: settings.output.say(f"{_WORDS[found.verdict]}: {found}"),
+        found.to_dict(), lambda: settings.output.say(f"{_WORDS[found.verdict]}: {found}")
     )
     return EXIT_DONE if found else EXIT_LEFT_UNDONE
 

@@ -29,10 +29,7 @@ _directory = click.option(
 )
 
 
-@click.group(
-    name="local",
-    epilog="Example: spark-bookkeeper local start --bookies 6",
-)
+@click.group(name="local", epilog="Example: spark-bookkeeper local start --bookies 6")
 def local() -> None:
     """A cluster on this machine that stays, to play with: ZooKeeper and bookies."""
 

@@ -118,11 +118,7 @@ def create_log(registers: Registers, name: str, head: LogHead) -> LogHead:
         return head
 
     created = change_register(
-        registers,
-        _register(name),
-        lambda found: _value(found, name),
-        _encoded,
-        step,
+        registers, _register(name), lambda found: _value(found, name), _encoded, step
     )
     assert created is not None
     return created

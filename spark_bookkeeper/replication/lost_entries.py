@@ -77,7 +77,7 @@ def lost_entries(
     ledger_ids: Sequence[LedgerId] | None = None,
     progress: Progress = no_progress,
 ) -> pa.Table:
-    """Entries that can be read from no bookie, in the columns ``LOST`` (``BookKeeper.lost_entries``).
+    """Entries that can be read from no bookie, as ``LOST`` has it (``BookKeeper.lost_entries``).
 
     A ledger that could not be looked at has one row without a bookie, which says why.
     """

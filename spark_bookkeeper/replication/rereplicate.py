@@ -195,12 +195,7 @@ class FragmentCopy:
     ) -> ShareCopied:
         """What became of a lost bookie's share."""
         return ShareCopied(
-            self._work.ledger_id,
-            status,
-            reason,
-            self.fragment.first_entry_id,
-            self.last,
-            source,
+            self._work.ledger_id, status, reason, self.fragment.first_entry_id, self.last, source
         )
 
     def is_back(self, bookie: BookieId) -> bool:

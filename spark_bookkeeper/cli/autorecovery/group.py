@@ -34,10 +34,7 @@ from spark_bookkeeper.session.arguments import known_bookies
 _LOOPBACK: Final = "127.0.0.1"
 
 
-@click.group(
-    name="autorecovery",
-    epilog="Example: spark-bookkeeper autorecovery underreplicated",
-)
+@click.group(name="autorecovery", epilog="Example: spark-bookkeeper autorecovery underreplicated")
 def autorecovery() -> None:
     """Notices lost bookies and makes their data again: run it, set it, ask it."""
 

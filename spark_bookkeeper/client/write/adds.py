@@ -450,7 +450,7 @@ class Adds:
         waited_ms = (now - group.taken_at) * 1000
         ack = SlotAck(
             lane.bookie, lane.position, group.first, group.last,
-            self._runtime.wall_ms(), waited_ms,
+            self._runtime.wall_ms(), waited_ms
         )  # fmt: skip
         self._acks.append(ack)
         confirmed = self.machine.last_add_confirmed

@@ -174,8 +174,7 @@ class Nodes:
         Raises ``AbsentError``.
         """
         return self._try(
-            f"list {path}",
-            lambda: self._wait(self._client.get_children_async(path, changes), list),
+            f"list {path}", lambda: self._wait(self._client.get_children_async(path, changes), list)
         )
 
     def children_settled(self, path: str) -> list[str]:
