@@ -1,4 +1,4 @@
-"""What a recovery of a bookie would do, how a plan says so, and that it looks at removals (R19)."""
+"""What a recovery of a bookie would do, also where copies are removed (SLOT-LOG rule R19)."""
 
 from __future__ import annotations
 
