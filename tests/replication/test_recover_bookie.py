@@ -282,9 +282,7 @@ def test_an_open_ledger_whose_last_fragment_is_elsewhere_stays_open(tmp_path: Pa
     assert lost not in metadata.bookies()
 
 
-def test_a_ledger_that_must_wait_is_left_and_its_fixed_fragments_are_copied(
-    tmp_path: Path,
-) -> None:
+def test_a_ledger_that_must_wait_is_left_and_its_fixed_fragments_are_copied(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=6)
     writer = with_fragments(ground, close=False)
     *_, other, lost = writer.metadata.last_fragment.ensemble
