@@ -43,6 +43,7 @@ so all of them survive pickling with their attributes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -70,6 +71,15 @@ class BookKeeperError(Exception):
     """
 
     condition = "BOOKKEEPER_ERROR"
+
+    def __init_subclass__(cls) -> None:
+        """Named after its class: ``NoSuchLedgerError`` is ``BOOKKEEPER_NO_SUCH_LEDGER``.
+
+        One of another module has the name of the class above it: for callers it is that one.
+        """
+        if cls.__module__ == __name__:
+            words = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error"))
+            cls.condition = f"BOOKKEEPER_{words.upper()}"
 
     def __init__(self, message: str, **facts: Any) -> None:
         message = without_passwords(message)
@@ -105,13 +115,10 @@ def _rebuild(cls: type[BookKeeperError], message: str, facts: dict[str, Any]) ->
 class InvalidArgumentError(BookKeeperError, ValueError):
     """The call was wrong. Nothing was sent, nothing changed. Fix the call."""
 
-    condition = "BOOKKEEPER_INVALID_ARGUMENT"
-
 
 class LedgerError(BookKeeperError):
     """Something about one ledger."""
 
-    condition = "BOOKKEEPER_LEDGER"
     ledger_id: int
     """The ledger it is about."""
 
@@ -122,19 +129,14 @@ class NoSuchLedgerError(LedgerError):
     Also when its id is that of another ledger by now, made by a tool that uses ids again.
     """
 
-    condition = "BOOKKEEPER_NO_SUCH_LEDGER"
-
 
 class LedgerExistsError(LedgerError):
     """The ledger id is taken, or was used before. Nothing was written. Choose another id."""
-
-    condition = "BOOKKEEPER_LEDGER_EXISTS"
 
 
 class LedgerClosedError(LedgerError):
     """The ledger is closed. Entries beyond ``last_entry_id`` are not in it. Use a new ledger."""
 
-    condition = "BOOKKEEPER_LEDGER_CLOSED"
     last_entry_id: int | None
 
 
@@ -145,8 +147,6 @@ class LedgerFencedError(LedgerError):
     (which recovers it) and read to know; do not simply append the same rows elsewhere.
     """
 
-    condition = "BOOKKEEPER_LEDGER_FENCED"
-
 
 class LogOwnershipLostError(LedgerFencedError):
     """Another writer took over the log.
@@ -155,7 +155,6 @@ class LogOwnershipLostError(LedgerFencedError):
     the log's end to know, and become its writer again only if that is still meant.
     """
 
-    condition = "BOOKKEEPER_LOG_OWNERSHIP_LOST"
     log: str
     """Name of the log."""
 
@@ -163,7 +162,6 @@ class LogOwnershipLostError(LedgerFencedError):
 class NoSuchEntryError(LedgerError):
     """The entry is beyond the last entry, or beyond the last add confirmed of an open ledger."""
 
-    condition = "BOOKKEEPER_NO_SUCH_ENTRY"
     entry_id: int
 
 
@@ -173,7 +171,6 @@ class DataLossError(LedgerError):
     Nothing was passed over. ``failOnDataLoss=false`` passes it over and goes on.
     """
 
-    condition = "BOOKKEEPER_DATA_LOSS"
     entry_id: int
 
 
@@ -184,7 +181,6 @@ class EntryUnreadableError(LedgerError):
     the bookies named, then read again. Never delete the ledger to make the message go away.
     """
 
-    condition = "BOOKKEEPER_ENTRY_UNREADABLE"
     entry_id: int
     causes: Mapping[str, str]
 
@@ -196,7 +192,6 @@ class RecoveryUndecidedError(LedgerError):
     which one more answer would unblock it. Nothing is lost; bring one back and repeat.
     """
 
-    condition = "BOOKKEEPER_RECOVERY_UNDECIDED"
     entry_id: int
     answers: Mapping[str, str]
     blockers: Sequence[str]
@@ -205,8 +200,6 @@ class RecoveryUndecidedError(LedgerError):
 class UnauthorizedError(LedgerError):
     """The password is not the ledger's. Nothing was read or changed."""
 
-    condition = "BOOKKEEPER_UNAUTHORIZED"
-
 
 class AppendFailedError(LedgerError):
     """An append did not reach its ack quorum and the writer is finished.
@@ -214,13 +207,10 @@ class AppendFailedError(LedgerError):
     The entries may or may not be written. Open the ledger to recover it, and read to know.
     """
 
-    condition = "BOOKKEEPER_APPEND_FAILED"
-
 
 class LogError(BookKeeperError):
     """Something about one log."""
 
-    condition = "BOOKKEEPER_LOG"
     log: str
     """Name of the log it is about."""
 
@@ -228,19 +218,14 @@ class LogError(BookKeeperError):
 class NoSuchLogError(LogError):
     """There is no log of that name: it was deleted or never existed."""
 
-    condition = "BOOKKEEPER_NO_SUCH_LOG"
-
 
 class LogExistsError(LogError):
     """The name is taken. Nothing was changed. Open that log, or choose another name."""
-
-    condition = "BOOKKEEPER_LOG_EXISTS"
 
 
 class BookieError(BookKeeperError):
     """Something about one bookie."""
 
-    condition = "BOOKKEEPER_BOOKIE"
     bookie_id: str
     """Which; the root of its storage where the id is not known, as before it is formatted."""
 
@@ -251,13 +236,9 @@ class BookieError(BookKeeperError):
 class BookieUnavailableError(BookieError):
     """No answer that could be relied on. A write may or may not have taken effect."""
 
-    condition = "BOOKKEEPER_BOOKIE_UNAVAILABLE"
-
 
 class BookieFullError(BookieUnavailableError):
     """The storage has no space left. The write was not acknowledged."""
-
-    condition = "BOOKKEEPER_BOOKIE_FULL"
 
 
 class ProcessLimitError(BookieUnavailableError):
@@ -267,8 +248,6 @@ class ProcessLimitError(BookieUnavailableError):
     limit (``ulimit -n``).
     """
 
-    condition = "BOOKKEEPER_PROCESS_LIMIT"
-
 
 class SlotTakenError(BookieUnavailableError):
     """The slot exists and is not this writer's, or cannot be read.
@@ -277,8 +256,6 @@ class SlotTakenError(BookieUnavailableError):
     with its next slot (SLOT-LOG rule R3).
     """
 
-    condition = "BOOKKEEPER_SLOT_TAKEN"
-
 
 class BookieReadOnlyError(BookieError):
     """The bookie takes no new data: its last space is for fences and recovery.
@@ -286,20 +263,15 @@ class BookieReadOnlyError(BookieError):
     Refused before writing. Use another bookie; a writer does so by itself where there is one.
     """
 
-    condition = "BOOKKEEPER_BOOKIE_READ_ONLY"
-
 
 class CorruptEntryError(BookieError):
     """Bytes that do not match their digest. Read another replica; report this one."""
 
-    condition = "BOOKKEEPER_CORRUPT_ENTRY"
     path: str
 
 
 class CookieMismatchError(BookieError):
     """The storage is not the one that was registered under this id, or was wiped."""
-
-    condition = "BOOKKEEPER_COOKIE_MISMATCH"
 
 
 class UnsuitableStorageError(BookieError):
@@ -308,13 +280,10 @@ class UnsuitableStorageError(BookieError):
     Fencing rests on that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
     """
 
-    condition = "BOOKKEEPER_UNSUITABLE_STORAGE"
-
 
 class NotEnoughBookiesError(BookKeeperError):
     """An ensemble cannot be formed. ``causes`` says of every bookie why it was not chosen."""
 
-    condition = "BOOKKEEPER_NOT_ENOUGH_BOOKIES"
     needed: int
     available: int
     causes: Mapping[str, str]
@@ -323,35 +292,24 @@ class NotEnoughBookiesError(BookKeeperError):
 class MetadataError(BookKeeperError):
     """Something about the metadata store."""
 
-    condition = "BOOKKEEPER_METADATA"
-
 
 class VersionConflictError(MetadataError):
     """A compare-and-swap found another version. Nothing was written. Re-read, then decide."""
-
-    condition = "BOOKKEEPER_VERSION_CONFLICT"
 
 
 class MetadataUnavailableError(MetadataError):
     """The metadata store gave no answer. A write may have happened: re-read before retrying."""
 
-    condition = "BOOKKEEPER_METADATA_UNAVAILABLE"
-
 
 class MetadataFormatError(MetadataError):
     """Metadata that cannot be decoded. Nothing was changed. Upgrade, or report it."""
 
-    condition = "BOOKKEEPER_METADATA_FORMAT"
     path: str
 
 
 class NoClusterError(MetadataError):
     """The metadata store answers, but holds no BookKeeper cluster under this root."""
 
-    condition = "BOOKKEEPER_NO_CLUSTER"
-
 
 class MissingRequirementError(BookKeeperError):
     """This machine lacks something (Java, an extra). The message names what brings it."""
-
-    condition = "BOOKKEEPER_MISSING_REQUIREMENT"

@@ -173,8 +173,7 @@ class Metrics:
         "Times that a connection to ZooKeeper broke; the session may go on with another",
     )
     zookeeper_sessions_lost = _counter(
-        "zookeeper_client_sessions_lost",
-        "Sessions with ZooKeeper that ended without being closed",
+        "zookeeper_client_sessions_lost", "Sessions with ZooKeeper that ended without being closed"
     )
 
     def __init__(self) -> None:
@@ -474,10 +473,7 @@ class BookieMetrics(Metrics):
         "When the last whole round of scrubbing ended, in seconds since 1970; 0: none has",
     )
     duty_seconds = _histogram(
-        "bookie_duty_seconds",
-        "Seconds that a step of a duty took",
-        ["duty"],
-        buckets=SECONDS,
+        "bookie_duty_seconds", "Seconds that a step of a duty took", ["duty"], buckets=SECONDS
     )
     duty_failures = _counter("bookie_duty_failures", "Steps of a duty that failed", ["duty"])
 

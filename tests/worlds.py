@@ -26,7 +26,7 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
@@ -147,17 +147,21 @@ def cluster_of(tmp_path: Path, guests: None) -> Iterator[Callable[[int], LocalCl
 
 
 class Losing(LocalRunner):
-    """Never hands on the last answer of one step."""
+    """Never hands on the last answer of one step, or has all of its tasks fail."""
 
-    def __init__(self, context: ClientContext, phase: str) -> None:
+    def __init__(self, context: ClientContext, phase: str, failure: str | None = None) -> None:
         super().__init__(context)
         self.phase = phase
+        self.failure = failure
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
-        answers = list(super().run(step, items, progress))
-        yield from answers[: len(answers) - (step.phase == self.phase)]
+        if step.phase != self.phase:
+            return super().run(step, items, progress)
+        if self.failure is not None:
+            return iter([step.failed(item, Failure(self.failure)) for item in items])
+        return iter(list(super().run(step, items, progress))[:-1])
 
 
 def failing(operation: str, error: Callable[[str], BaseException]) -> Hook:

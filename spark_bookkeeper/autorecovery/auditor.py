@@ -13,16 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_bookkeeper.autorecovery.check_results import (
-    ABSENT_BOOKIE,
-    Found,
-    show_results,
-    write_result,
-)
 from spark_bookkeeper.autorecovery.checks import (
+    ABSENT_BOOKIE,
     AuditorCheck,
+    Found,
     check_all_ledgers,
     check_placement,
+    show_results,
+    write_result,
 )
 from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
@@ -38,11 +36,7 @@ from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    MetadataFormatError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

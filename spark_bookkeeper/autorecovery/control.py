@@ -7,17 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_bookkeeper.autorecovery.check_results import CheckResult, read_results
+from spark_bookkeeper.autorecovery.checks import CheckResult, read_results
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.delay import read_delay
 from spark_bookkeeper.autorecovery.limit import read_limit, write_limit
-from spark_bookkeeper.autorecovery.names import (
-    DISABLED,
-    FOREIGN,
-    NONE_RUNS,
-    is_ours,
-    process_name,
-)
+from spark_bookkeeper.autorecovery.names import DISABLED, FOREIGN, NONE_RUNS, is_ours, process_name
 from spark_bookkeeper.autorecovery.publishing import check_enabled
 from spark_bookkeeper.autorecovery.worker import runner_of_worker
 from spark_bookkeeper.client.context import ClientContext

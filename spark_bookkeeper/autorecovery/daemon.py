@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_bookkeeper.autorecovery.auditor import Auditor
-from spark_bookkeeper.autorecovery.check_results import show_nothing
+from spark_bookkeeper.autorecovery.checks import show_nothing
 from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker

@@ -60,10 +60,7 @@ class Lots:
         """Why nothing of some lot was done; that is not for its ledgers to answer for."""
 
     def run(
-        self,
-        works: Iterable[ItemT],
-        step: Step[ItemT, ResultT],
-        here: Step[ItemT, ResultT],
+        self, works: Iterable[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]
     ) -> Iterator[ResultT | NotDone[ItemT]]:
         """The results of all works. What is ``NotDone`` was not done by this process either.
 

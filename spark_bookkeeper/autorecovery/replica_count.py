@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.autorecovery.check_results import (
+from spark_bookkeeper.autorecovery.checks import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
     NO_REPLICA,
+    AuditorCheck,
     Found,
+    report_of_check,
 )
-from spark_bookkeeper.autorecovery.checks import AuditorCheck, report_of_check
 from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.publishing import Heed, check_enabled
 from spark_bookkeeper.bookie.replica import Replica

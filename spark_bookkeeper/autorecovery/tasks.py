@@ -20,15 +20,18 @@ from spark_bookkeeper.autorecovery.backlog import (
     TAKES_DATA,
     Backlog,
     BookieBits,
+    Bookies,
     FreeTask,
     Ids,
     LeftTask,
     LeftTasks,
+    Read,
+    Sorter,
     is_among,
+    mark_of,
 )
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.sorting import Bookies, Read, Sorter, mark_of
 from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -229,11 +232,7 @@ class Tasks:
         self._left.forget_these(np.sort(np.array(again, np.int64)))
 
     def _look_at(
-        self,
-        ids: Ids,
-        locked: Collection[LedgerId],
-        registered: Bookies,
-        noted: Ids | None = None,
+        self, ids: Ids, locked: Collection[LedgerId], registered: Bookies, noted: Ids | None = None
     ) -> None:
         """Put those of them where they belong of which nobody has the lock.
 

@@ -90,9 +90,7 @@ def blocker_of(
 
 
 def blocked_by(
-    metadata: LedgerMetadata,
-    absent: Sequence[BookieId],
-    alive: Mapping[BookieId, Registration],
+    metadata: LedgerMetadata, absent: Sequence[BookieId], alive: Mapping[BookieId, Registration]
 ) -> str | None:
     """What a ledger waits for that no worker can bring about; ``None`` when there is nothing."""
     writable = writable_of(alive)

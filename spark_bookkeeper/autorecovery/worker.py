@@ -161,10 +161,7 @@ class ReplicationWorker:
         return max(self._runner.width * BATCHES, min(ITEMS_TOGETHER, tasks // _OTHERS))
 
     def _batch(
-        self,
-        ledger_ids: Sequence[LedgerId],
-        progress: Progress,
-        is_stopping: Callable[[], bool],
+        self, ledger_ids: Sequence[LedgerId], progress: Progress, is_stopping: Callable[[], bool]
     ) -> list[Row]:
         tree = self._context.store.underreplication
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from spark_bookkeeper.backup.snapshots import SNAPSHOTS, Snapshots, local_path
+from spark_bookkeeper.backup.snapshot import SNAPSHOTS, Snapshots, local_path
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import furnish

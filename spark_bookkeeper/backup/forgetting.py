@@ -36,20 +36,9 @@ def forget_restores(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Give up restores that did not end. Such a ledger cannot be restored to this cluster then.
+    """Give up restores that did not end (``BookKeeper.forget_restores``).
 
     A ledger whose metadata are there is whole, and stays as it is.
-
-    Args:
-        ledger_ids: which; ``None`` is all whose restore did not end.
-        dry_run: only say what garbage collection would take.
-
-    Returns:
-        a row for each bookie that has copies of such a ledger, with their bytes: garbage collection
-        takes them.
-
-    Raises:
-        InvalidArgumentError: a restore runs, or none has begun with such a ledger.
     """
     started = context.runtime.now()
     store, who = context.store, str(WriterInfo.of_this_process())
@@ -85,10 +74,7 @@ def _wanted(
 
 
 def _copies_of(
-    context: ClientContext,
-    wanted: Mapping[LedgerId, bytes],
-    rows: list[Row],
-    progress: Progress,
+    context: ClientContext, wanted: Mapping[LedgerId, bytes], rows: list[Row], progress: Progress
 ) -> dict[LedgerId, list[_Copies]]:
     """What bookies have of these ledgers, and a row for each bookie that does not say."""
     found: dict[LedgerId, list[_Copies]] = {ledger_id: [] for ledger_id in wanted}

@@ -15,11 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, backup_at
-from spark_bookkeeper.backup.restoring_entries import (
-    RESTORING,
-    RESTORING_FROM_TABLE,
-    pieces_of,
-)
+from spark_bookkeeper.backup.restoring_entries import RESTORING, RESTORING_FROM_TABLE, pieces_of
 from spark_bookkeeper.backup.restoring_logs import (
     ledgers_of_log,
     planned_log,
@@ -47,7 +43,7 @@ from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.table.opening import table_of
-from spark_bookkeeper.table.presence import Presence
+from spark_bookkeeper.table.rows import Presence
 
 LOOKED_AT: Final = 5
 """Snapshots before the newest of which a restore says what they have besides."""
@@ -68,21 +64,9 @@ def restore(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Put ledgers and logs of a backup into a cluster that does not have them.
+    """Put ledgers and logs of a backup into a cluster that lacks them (``BookKeeper.restore``).
 
     Repeat it until it is complete: what is there already, in the same life, is passed over.
-    A ledger that was not closed is closed at the last entry that the backup has. Parts of a backup
-    may be restored one after the other.
-
-    Args:
-        uri: of the backup, or of the table that it has the rows of ledgers in.
-        ledger_ids: which; ``None`` is all of the snapshot, with its logs.
-        log: this log and its ledgers.
-        snapshot: its number; ``None`` is the newest.
-        dry_run: only say what would be restored.
-
-    Raises:
-        InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
     started = context.runtime.now()
     folder = backup_at(context, uri)

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    VersionConflictError,
-)
+from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import LedgerId

@@ -18,7 +18,6 @@ from typing import Any, Final
 from spark_bookkeeper.backup.folder import BackupFolder, beside_table
 from spark_bookkeeper.backup.in_table import LastPlaces, LedgerTable, NotInTable
 from spark_bookkeeper.backup.saving_entries import SAVING, Saved, pieces_of
-from spark_bookkeeper.backup.saving_logs import listed, lists_of
 from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -28,7 +27,11 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
     MetadataFormatError,
+    NoSuchLogError,
 )
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
@@ -66,24 +69,10 @@ def backup(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Copy ledgers, the ledgers of a log, or a whole cluster to a directory.
-
-    Repeat it: only what is new is copied. Ledgers that are not closed are copied up to their last
-    add confirmed, and nobody who writes is disturbed.
+    """Copy ledgers, those of a log, or a whole cluster to a directory (``BookKeeper.backup``).
 
     Args:
-        uri: a path or an fsspec URI; made when it is not there.
-        ledger_ids: which; ``None`` is all, with the logs and their consumers.
-        log: the ledgers of this log, with its list and consumers.
         table: the one at ``uri``, which takes what it can; the directory is beside it then.
-        verify: read again also what was copied before.
-        dry_run: only say what would be copied.
-
-    Raises:
-        InvalidArgumentError: the directory, or the table, is another cluster's, or is none.
-        NoSuchLogError: there is no such log.
-        BookKeeperError: the table cannot be used, or somebody cancelled a Spark job of it. No
-            snapshot was written; run it again.
     """
     started = context.runtime.now()
     if table is not None:
@@ -322,3 +311,49 @@ def _row(
         entries=entries,
         bytes=size,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedList:
+    """The list of a log, and the registers that make it up."""
+
+    ledgers: tuple[LedgerId, ...]
+    registers: Mapping[str, bytes]
+
+
+def listed(lists: Mapping[str, SavedList]) -> set[LedgerId]:
+    """The ledgers of all of them."""
+    return {ledger_id for each in lists.values() for ledger_id in each.ledgers}
+
+
+def lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, SavedList]:
+    """The lists of logs; those that were deleted are left out, unless they were asked for."""
+    found = {}
+    for name in logs.log_names(context.store.registers) if names is None else names:
+        try:
+            found[name] = _list_of(context, name)
+        except NoSuchLogError:
+            if names is not None:
+                raise
+    return found
+
+
+def _list_of(context: ClientContext, name: str) -> SavedList:
+    """Read until nothing changed meanwhile."""
+    registers = context.store.registers
+    while True:
+        nonce = logs.read_log(registers, name).nonce
+        path = f"{logs.LOGS_PARENT}/{name}"
+        before = registers.read(path)
+        head, ledgers = list_ledgers(context, name, nonce)
+        found = {path: before.value if before is not None else b""}
+        consumers = f"{CONSUMERS_PARENT}/{name}"
+        wanted = [f"{path}/{chunk.name}" for chunk in head.chunks]
+        wanted += [f"{consumers}/{each}" for each in registers.names(consumers)]
+        for each in wanted:
+            value = registers.read(each)
+            if value is not None:
+                found[each] = value.value
+        after = registers.read(path)
+        if before is not None and after is not None and before.value == after.value:
+            return SavedList(tuple(ledgers), found)

@@ -485,12 +485,7 @@ class Bookie(Protocol):
         """
 
     def sweep(
-        self,
-        ledger: LedgerRef,
-        before_ms: int,
-        shares: Sequence[Share],
-        *,
-        dry_run: bool = False,
+        self, ledger: LedgerRef, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
     ) -> Swept:
         """Remove what is left of writes to a closed ledger that were never finished: files without
         a name of their own, and parts that no record lists (SLOT-LOG rules R15, R21).

@@ -482,12 +482,7 @@ class FileBookie(Bookie):
 
     @override
     def sweep(
-        self,
-        ledger: LedgerRef,
-        before_ms: int,
-        shares: Sequence[Share],
-        *,
-        dry_run: bool = False,
+        self, ledger: LedgerRef, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
     ) -> Swept:
         return sweep(self.log(ledger), before_ms, shares, dry_run=dry_run)
 

@@ -22,11 +22,7 @@ from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.messages import Int64Array, int64s, read_only
 from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    CorruptEntryError,
-    InvalidArgumentError,
-)
+from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 
 UNBOUNDED = (1 << 63) - 1

@@ -25,12 +25,7 @@ from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, los
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
-from spark_bookkeeper.bookie.schema import (
-    MARKER_PATH,
-    LedgerPaths,
-    has_content_of,
-    is_of_era,
-)
+from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths, has_content_of, is_of_era
 from spark_bookkeeper.bookie.slots import WHOLE_KEPT_BYTES, SlotReader
 from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files

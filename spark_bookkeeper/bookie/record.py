@@ -27,12 +27,7 @@ from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.decoding import read_batch
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import (
-    NewEntry,
-    PartRef,
-    PlacedPart,
-    StoredEntry,
-)
+from spark_bookkeeper.bookie.entry import NewEntry, PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
@@ -140,7 +135,7 @@ class Record:
         offsets[: self.row_count] = self.header_bytes
         _lay_out(
             offsets, self.sizes, self.row_count, self.inline_count,
-            self.header_bytes + self.row_extent,
+            self.header_bytes + self.row_extent
         )  # fmt: skip
         at = self.inline_count
         for part in self.parts:

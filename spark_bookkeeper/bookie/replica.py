@@ -69,11 +69,7 @@ class Replica:
         return value_of(self.bookie.holdings([RangeRef(self.ledger, first, last)])[0])
 
     def verify(
-        self,
-        entry_ids: Sequence[int],
-        known: Holdings | None = None,
-        *,
-        with_files: bool = False,
+        self, entry_ids: Sequence[int], known: Holdings | None = None, *, with_files: bool = False
     ) -> Verdict:
         wanted = Verification(self.ledger, entry_ids, known, with_files)
         return value_of(self.bookie.verify([wanted])[0])

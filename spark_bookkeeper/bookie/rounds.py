@@ -17,16 +17,15 @@ from contextvars import ContextVar, copy_context
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-import pyarrow as pa
 from greenlet import GreenletExit, greenlet
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.bookie import Answer
 from spark_bookkeeper.bookie.storage.storage import (
-    Content,
     FileSink,
     Operation,
     Request,
+    RequestStorage,
     Storage,
     nothing,
 )
@@ -46,7 +45,7 @@ _CHANGES_NOTHING: Final[frozenset[Operation]] = frozenset(
 T = TypeVar("T")
 
 
-class Rounds(Storage):
+class Rounds(RequestStorage):
     """A storage whose requests are gathered while they come from one of the runs of ``together``.
 
     From elsewhere, and where it is no request that can be gathered, they go straight through.
@@ -120,6 +119,7 @@ class Rounds(Storage):
             return run.ask(requests) if requests else []
         return self.inner.ask_all(requests, progress)
 
+    @override
     def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
         run = self._current()
         if run is not None:
@@ -128,39 +128,6 @@ class Rounds(Storage):
                 raise answer
             return answer
         return getattr(self.inner, operation)(path, *arguments)
-
-    @override
-    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
-        return bool(self._ask("put_if_absent", path, data))
-
-    @override
-    def read(self, path: str) -> bytes | None:
-        data: bytes | None = self._ask("read", path)
-        return data
-
-    @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
-        data: bytes | pa.Buffer | None = self._ask("read_range", path, offset, length)
-        return data
-
-    @override
-    def size(self, path: str) -> int | None:
-        size: int | None = self._ask("size", path)
-        return size
-
-    @override
-    def exists(self, path: str) -> bool:
-        return bool(self._ask("exists", path))
-
-    @override
-    def modified_ms(self, path: str) -> int | None:
-        moment: int | None = self._ask("modified_ms", path)
-        return moment
-
-    @override
-    def list(self, directory: str) -> Sequence[str]:
-        names: Sequence[str] = self._ask("list", directory)
-        return names
 
     @override
     def sync(self, *paths: str) -> None:

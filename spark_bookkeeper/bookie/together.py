@@ -59,10 +59,7 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
         marker = read_marker_data(storage)
     except BookKeeperError:
         return {}
-    return _of_each(
-        ends,
-        lambda end, n: logs[n].fenced(end, len(occupied[n]), marker=marker),
-    )
+    return _of_each(ends, lambda end, n: logs[n].fenced(end, len(occupied[n]), marker=marker))
 
 
 def locate_together(

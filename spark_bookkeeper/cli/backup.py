@@ -34,12 +34,7 @@ from spark_bookkeeper.session.arguments import either_of, uri_of
 @click.option("--verify", is_flag=True, help="Read again also what earlier runs copied.")
 @work_options(dry_run="Only say what it would copy.", engine="either")
 def backup(
-    work: Work,
-    uri: str,
-    ledger_ids: Sequence[int],
-    log: str | None,
-    in_table: bool,
-    verify: bool,
+    work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, in_table: bool, verify: bool
 ) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 
@@ -60,13 +55,7 @@ def backup(
     report = work.run(
         "copying ledgers",
         lambda bk, dry_run, progress: bk.backup(
-            uri,
-            wanted,
-            log,
-            in_table=in_table,
-            verify=verify,
-            dry_run=dry_run,
-            progress=progress,
+            uri, wanted, log, in_table=in_table, verify=verify, dry_run=dry_run, progress=progress
         ),
         before=lambda bk: refuse_unknown(bk, wanted),
         sizes=lambda bk: sizes_of(bk, wanted if log is None else bk.open_log(log).ledgers()),

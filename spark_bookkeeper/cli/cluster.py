@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +13,7 @@ from spark_bookkeeper.cli.backup import backup, restore
 from spark_bookkeeper.cli.clearing import format_, nuke
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
-from spark_bookkeeper.cli.cluster_server import served
-from spark_bookkeeper.cli.shell.cluster_options import (
-    Access,
-    access_options,
-    connected,
-    looking,
-    opened_store,
-)
-from spark_bookkeeper.cli.shell.parameters import WholeNumber
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
@@ -146,8 +136,7 @@ def health(settings: Settings, access: Access) -> int:
     with looking(settings, access) as bk:
         found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
     settings.output.result(
-        found.to_dict(),
-        lambda: settings.output.say(f"{_WORDS[found.verdict]}: {found}"),
+        found.to_dict(), lambda: settings.output.say(f"{_WORDS[found.verdict]}: {found}")
     )
     return EXIT_DONE if found else EXIT_LEFT_UNDONE
 
@@ -158,33 +147,16 @@ def health(settings: Settings, access: Access) -> int:
     "path",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the page to FILE.",
-)
-@click.option("--serve", is_flag=True, help="Serve the page on this machine until Ctrl-C.")
-@click.option(
-    "--port",
-    type=WholeNumber(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Of --serve; 0 takes a free one.",
+    required=True,
+    help="The file that the page is written to.",
 )
 @access_options
 @click.pass_obj
-def report(settings: Settings, access: Access, path: Path | None, serve: bool, port: int) -> int:
+def report(settings: Settings, access: Access, path: Path) -> int:
     """Show the cluster as one page of HTML, which needs no network.
 
     What needs care comes first, then bookies, ledgers, and which bookie holds which fragment.
     """
-    if (path is None) != serve:
-        raise InvalidArgumentError("give either --html FILE or --serve")
-    if path is None:
-        with connected(settings, access) as bk, served(bk, port) as url:
-            settings.output.result(
-                {"url": url}, lambda: settings.output.say(f"{url}  (Ctrl-C ends)")
-            )
-            with suppress(KeyboardInterrupt):
-                threading.Event().wait()
-        return EXIT_DONE
     with looking(settings, access, "looking at the cluster") as bk:
         text = render(look(bk))
     try:

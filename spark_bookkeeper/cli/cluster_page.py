@@ -1,8 +1,7 @@
 """A cluster as one page of HTML: what needs care first, then bookies, ledgers, and their fragments.
 
-The page is complete in itself: nothing comes from elsewhere, and a page that is kept has no script.
-So it can be mailed, printed, and read by a screen reader. One that is served has a small script of
-its own that brings it up to date without closing what its reader has opened.
+The page is complete in itself: nothing comes from elsewhere, and it has no script. So it can be
+mailed, printed, and read by a screen reader.
 """
 
 from __future__ import annotations
@@ -65,36 +64,20 @@ SECTIONS: Final = {
 """What stands on a page, in its order, by the anchors of its parts."""
 
 
-def render(facts: Facts, refresh_seconds: int | None = None) -> str:
-    """The page.
-
-    Args:
-        facts: what it shows.
-        refresh_seconds: it is asked for again so often, as long as its reader does not stop that;
-            ``None`` for a page that is kept.
-    """
+def render(facts: Facts) -> str:
+    """The page that shows these facts."""
+    style = files("spark_bookkeeper.cli").joinpath("cluster_page.css").read_text(encoding="utf-8")
     moment = datetime.fromtimestamp(facts.at_ms / 1000, timezone.utc)
-    head, live = "", ""
-    if refresh_seconds is not None:
-        script = _text_of("cluster_page.js").replace("SECONDS", str(refresh_seconds))
-        again = f'<meta http-equiv="refresh" content="{refresh_seconds}">'
-        head = f"<noscript>{again}</noscript>\n<script>\n{script}</script>\n"
-        live = (
-            '<p hidden id="live"><label><input type="checkbox" id="follow" checked> '
-            f"look again every {refresh_seconds} seconds</label></p>"
-        )
     links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title in SECTIONS.items())
     body = "\n".join(
         [
             "<header>",
             "<h1>BookKeeper cluster</h1>",
             f"<p><code>{escape(facts.metadata_uri)}</code>, as of "
-            f'<time id="at" datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S} UTC</time>'
-            "</p>",
-            live,
+            f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S} UTC</time></p>',
             f'<nav aria-label="On this page"><ul>{links}</ul></nav>',
             "</header>",
-            '<main id="main">',
+            "<main>",
             *_care(facts),
             *_numbers(facts),
             *_jobs(facts),
@@ -107,13 +90,9 @@ def render(facts: Facts, refresh_seconds: int | None = None) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>BookKeeper cluster</title>\n<style>\n{_text_of('cluster_page.css')}</style>\n"
-        f"{head}</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>BookKeeper cluster</title>\n<style>\n{style}</style>\n"
+        f"</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
-
-
-def _text_of(name: str) -> str:
-    return files("spark_bookkeeper.cli").joinpath(name).read_text(encoding="utf-8")
 
 
 def _opened(key: str) -> str:

@@ -20,8 +20,7 @@ from spark_bookkeeper.errors import MetadataError, MetadataFormatError, NoCluste
 
 
 @click.command(
-    name="doctor",
-    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers doctor",
+    name="doctor", epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers doctor"
 )
 @access_options
 @click.pass_obj

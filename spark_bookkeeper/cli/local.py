@@ -11,12 +11,7 @@ from click.core import ParameterSource
 
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
-from spark_bookkeeper.cluster.background import (
-    LocalStatus,
-    start_detached,
-    status,
-    stop_detached,
-)
+from spark_bookkeeper.cluster.background import LocalStatus, start_detached, status, stop_detached
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -34,10 +29,7 @@ _directory = click.option(
 )
 
 
-@click.group(
-    name="local",
-    epilog="Example: spark-bookkeeper local start --bookies 6",
-)
+@click.group(name="local", epilog="Example: spark-bookkeeper local start --bookies 6")
 def local() -> None:
     """A cluster on this machine that stays, to play with: ZooKeeper and bookies."""
 

@@ -18,11 +18,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.writer_info import WriterInfo
-from spark_bookkeeper.errors import (
-    CookieMismatchError,
-    MetadataFormatError,
-    UnauthorizedError,
-)
+from spark_bookkeeper.errors import CookieMismatchError, MetadataFormatError, UnauthorizedError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.collection import collections_of

@@ -24,11 +24,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import STAGER, Ledger
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, WrittenPart
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import (
-    BookieError,
-    BookieUnavailableError,
-    LedgerFencedError,
-)
+from spark_bookkeeper.errors import BookieError, BookieUnavailableError, LedgerFencedError
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState

@@ -292,11 +292,7 @@ def slot_rows(context: ClientContext, ledger: Ledger, bookie: BookieId) -> Itera
 
 
 def _replica_rows(
-    context: ClientContext,
-    ledger: Ledger,
-    bookie: BookieId,
-    position: int,
-    entries: list[EntryId],
+    context: ClientContext, ledger: Ledger, bookie: BookieId, position: int, entries: list[EntryId]
 ) -> Iterator[dict[str, Any]]:
     if not entries:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from spark_bookkeeper.autorecovery.check_results import (
+from spark_bookkeeper.autorecovery.checks import (
     BELOW_ACK_QUORUM,
     BELOW_WRITE_QUORUM,
     NO_REPLICA,

@@ -18,23 +18,16 @@ AT_ONCE: Final = 32
 """Connections that are served at one time; the others are ended, and may come again."""
 
 SECONDS: Final = 30.0
-"""Far more than an agent needs to answer."""
+"""A connection is ended after so long: far more than an agent needs to answer."""
 
 
 class PageServer(ThreadingHTTPServer):
-    """A thread for each of a few connections.
-
-    Args:
-        seconds: a connection is ended after so long, whatever was asked and answered on it.
-    """
+    """A thread for each of a few connections, which end in time whatever is asked on them."""
 
     daemon_threads = True
     block_on_close = False  # somebody who does not read an answer keeps nobody waiting
 
-    def __init__(
-        self, address: tuple[str, int], handler: type[PageHandler], seconds: float = SECONDS
-    ) -> None:
-        self.seconds = seconds
+    def __init__(self, address: tuple[str, int], handler: type[PageHandler]) -> None:
         self._begun: dict[Any, float] = {}
         """When each connection was taken."""
         super().__init__(address, handler)
@@ -57,7 +50,7 @@ class PageServer(ThreadingHTTPServer):
         """Called all the time: end what takes too long, as a request of one byte at a time."""
         now = time.monotonic()
         for request, begun in list(self._begun.items()):
-            if now - begun > self.seconds:
+            if now - begun > SECONDS:
                 with suppress(OSError):  # it has just ended by itself
                     request.shutdown(socket.SHUT_RDWR)
 

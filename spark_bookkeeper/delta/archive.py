@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.delta.batches import BATCH_LEDGERS, Batch, batches, is_small
+from spark_bookkeeper.delta.pieces import BATCH_LEDGERS, Batch, batches, is_small
 from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -97,11 +97,7 @@ class Archive:
     """
 
     def __init__(
-        self,
-        context: ClientContext,
-        spark: SparkSession,
-        read: ReadPlaced,
-        path: str,
+        self, context: ClientContext, spark: SparkSession, read: ReadPlaced, path: str
     ) -> None:
         check_has_delta(spark, path, f"ledgers cannot be archived to {path}")
         self._context = context

@@ -5,14 +5,14 @@ A small ledger is one piece, and many of them are done together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.delta.batches import is_small
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import ENTRIES
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES
@@ -81,3 +81,57 @@ def ranges_of(ledger: Ledger) -> Iterator[tuple[EntryId, EntryId]]:
     count = max(1, min(ENTRIES, PIECE_BYTES // average))
     for first in range(0, last + 1, count):
         yield EntryId(first), EntryId(min(last, first + count - 1))
+
+
+SMALL_BYTES: Final = 1 << 20
+"""A ledger of so many bytes, or fewer, is small. Never changed: runs that took a ledger for small
+and for large at the same time would add it twice (decision 0031)."""
+
+BATCH_LEDGERS: Final = 500
+"""A batch has no more ledgers; their ids are written out in its commit."""
+
+BATCH_BYTES: Final = 64 << 20
+"""And about so many bytes: what is written again when others have changed the table meanwhile."""
+
+Batch: TypeAlias = tuple[Ledger, ...]
+"""Of one schema; several small ones, or one that may be large."""
+
+
+def is_small(ledger: Ledger) -> bool:
+    """Whether a closed ledger goes with others; the same whoever asks, and whenever."""
+    return _size(ledger) <= SMALL_BYTES
+
+
+def batches(found: Iterable[Ledger | Row], *, in_order: bool) -> Iterator[Batch | Row]:
+    """Join small ledgers of one schema; what is said of others passes between them.
+
+    A commit of Delta and its verification cost some jobs of Spark, whatever is in them.
+
+    Args:
+        found: closed ledgers with entries, and rows about those that are not archived.
+        in_order: nothing comes before what was found before it, as the ledgers of a log demand.
+    """
+    open_batches: dict[Hashable, list[Ledger]] = {}
+
+    def end() -> Iterator[Batch]:
+        yield from map(tuple, open_batches.values())
+        open_batches.clear()
+
+    for each in found:
+        if isinstance(each, Row) or not is_small(each):
+            if in_order:
+                yield from end()
+            yield each if isinstance(each, Row) else (each,)
+            continue
+        schema = each.schema.serialize().to_pybytes()
+        if in_order and schema not in open_batches:
+            yield from end()
+        batch = open_batches.setdefault(schema, [])
+        batch.append(each)
+        if len(batch) == BATCH_LEDGERS or sum(map(_size, batch)) >= BATCH_BYTES:
+            yield tuple(open_batches.pop(schema))
+    yield from end()
+
+
+def _size(ledger: Ledger) -> int:
+    return ledger.metadata.length_bytes or 0

@@ -43,13 +43,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    Progress,
-    Runner,
-    Step,
-    no_progress,
-)
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.opening import table_of
 

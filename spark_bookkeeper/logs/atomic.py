@@ -44,7 +44,7 @@ from spark_bookkeeper.logs.begun_writes import (
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
 from spark_bookkeeper.logs.options import LogOptions
-from spark_bookkeeper.logs.retention import retain
+from spark_bookkeeper.logs.truncation import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead

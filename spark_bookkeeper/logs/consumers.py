@@ -15,11 +15,7 @@ from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.client.views import moment
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    EntryUnreadableError,
-    MetadataFormatError,
-)
+from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
@@ -161,11 +157,7 @@ def _extents(context: ClientContext, listed: Sequence[LedgerId]) -> list[_Extent
 
 
 def _row(
-    context: ClientContext,
-    log: str,
-    consumer: Consumer,
-    head: LogHead,
-    extents: Sequence[_Extent],
+    context: ClientContext, log: str, consumer: Consumer, head: LogHead, extents: Sequence[_Extent]
 ) -> dict[str, Any]:
     position = consumer.position
     entries, size = 0, 0.0

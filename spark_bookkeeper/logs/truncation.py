@@ -1,4 +1,4 @@
-"""Taking the beginning off a log, and deleting a log.
+"""Taking the beginning off a log, by hand or by its retention, and deleting a log.
 
 The mark in the head moves first, by compare-and-swap: from then on the ledgers before it are no
 longer part of the log. Then they are deleted, and a second mark says so. A crash in between
@@ -21,18 +21,23 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
+    EntryUnreadableError,
     InvalidArgumentError,
     MetadataFormatError,
     NoSuchLedgerError,
     NoSuchLogError,
 )
+from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs.consumers import needed_from
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import recover_last
+from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import NOWHERE, LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.runtime.log_facts import about
 
 _log = logging.getLogger(__name__)
 
@@ -272,3 +277,37 @@ def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:
             head = logs.mark_deleted(context.store.registers, name, head.nonce, step)
         except NoSuchLogError:  # others deleted it, all of it, and its name was used again
             return
+
+
+def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -> None:
+    """Truncate it where that is due; what fails is tried again the next time."""
+    if options.retain_seconds is None:
+        return
+    try:
+        # First whom it waits for: what they need is not looked at, however much there is of it.
+        needed: LedgerId | None = None
+        if options.retain_for:
+            needed = needed_from(context, name, nonce, options.retain_for)
+            if needed is None:
+                return
+        first = _ended(context, name, nonce, options.retain_seconds, needed)
+        if first is not None:
+            truncation.truncate(context, name, nonce, first)
+    except BookKeeperError as error:
+        _log.warning("log %s was not truncated: %s", name, error.message, extra=about(log=name))
+
+
+def _ended(
+    context: ClientContext, name: str, nonce: str, seconds: int, needed: LedgerId | None
+) -> LedgerId | None:
+    """The first ledger that stays."""
+    time_ms = context.earlier_ms() - seconds * 1000
+    try:
+        return truncation.ended_before(context, name, nonce, time_ms, needed)
+    except EntryUnreadableError as error:  # those before it have ended
+        _log.warning(
+            "retention of log %s stops before ledger %d: %s",
+            *(name, error.ledger_id, error.message),
+            extra=about(log=name),
+        )
+        return LedgerId(error.ledger_id)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from spark_bookkeeper.logs.opening import (
     withdraw,
 )
 from spark_bookkeeper.logs.options import LogOptions, evolve
-from spark_bookkeeper.logs.retention import retain
+from spark_bookkeeper.logs.truncation import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -252,12 +251,7 @@ class LogWriter(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
         if exception_type is None:
             self.close()
         else:

@@ -46,9 +46,7 @@ class CookieText:
 def format_cookie(fields: CookieText) -> bytes:
     """The bytes of a cookie; always in the newest layout, as BookKeeper does."""
     message = CookieFormat(
-        bookieHost=fields.bookie_host,
-        journalDir=fields.journal_dir,
-        ledgerDirs=fields.ledger_dirs,
+        bookieHost=fields.bookie_host, journalDir=fields.journal_dir, ledgerDirs=fields.ledger_dirs
     )
     if fields.instance_id is not None:
         message.instanceId = fields.instance_id

@@ -118,11 +118,7 @@ def create_log(registers: Registers, name: str, head: LogHead) -> LogHead:
         return head
 
     created = change_register(
-        registers,
-        _register(name),
-        lambda found: _value(found, name),
-        _encoded,
-        step,
+        registers, _register(name), lambda found: _value(found, name), _encoded, step
     )
     assert created is not None
     return created
@@ -229,10 +225,7 @@ def read_staged(registers: Registers, log: str, owner: str) -> list[LedgerId]:
 
 
 def change_staged(
-    registers: Registers,
-    log: str,
-    owner: str,
-    step: Callable[[list[LedgerId]], list[LedgerId]],
+    registers: Registers, log: str, owner: str, step: Callable[[list[LedgerId]], list[LedgerId]]
 ) -> None:
     """Change that list by a pure step that may be asked again."""
     name = _staged(log, owner)

@@ -211,10 +211,7 @@ class LedgerMetadata:
         assert self.state is not LedgerState.CLOSED, "all-closes-agree"
         assert last_entry_id >= NO_ENTRY, "an empty ledger ends at -1"
         return replace(
-            self,
-            state=LedgerState.CLOSED,
-            last_entry_id=last_entry_id,
-            length_bytes=length_bytes,
+            self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length_bytes=length_bytes
         )
 
 

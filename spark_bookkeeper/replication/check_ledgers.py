@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -32,7 +34,7 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is
 from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
-from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
+from spark_bookkeeper.replication.report import CheckReport, Outcome, ShareResult
 from spark_bookkeeper.replication.runner import (
     Failure,
     Progress,
@@ -78,39 +80,18 @@ class CheckWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found of one share, or of a ledger of which no share could be looked at."""
+class Finding(ShareResult):
+    """What was found of one share, or of a ledger of which no share could be looked at: up to which
+    entry, how many entries were looked at, and how many bytes verified.
+    """
 
-    ledger_id: LedgerId
-    status: Outcome
-    reason: str | None = None
-    first_entry_id: EntryId | None = None
-    """Of the fragment."""
-    last_entry_id: EntryId | None = None
-    """Up to which it was looked at."""
-    source: BookieId | None = None
-    """The bookie whose share it is."""
-    entries: int = 0
-    """That were looked at."""
-    bytes: int = 0
-    """That were verified."""
     refused: Sequence[EntryId] = ()
     """Entries that were looked at and not found there as they should be; ascending."""
 
-    def row(self) -> Row:
-        """As reports show it."""
-        return Row(
-            self.ledger_id,
-            "check",
-            self.status,
-            self.reason,
-            self.first_entry_id,
-            self.last_entry_id,
-            self.source,
-            None,
-            self.entries,
-            self.bytes,
-        )
+    @property
+    @override
+    def action(self) -> str:
+        return "check"
 
 
 def check_ledgers(
@@ -291,10 +272,8 @@ def _check_share(
     if reason is not None:
         is_open = fragment.last_entry_id is None
         reason = f"{reason}. {_advice(seen.status, bookie, work.ledger_id, is_open)}"
-    count = len(entries)
-    return Finding(
-        work.ledger_id, seen.status, reason, first, last, bookie, count, seen.bytes, seen.refused
-    )
+    found = Finding(work.ledger_id, seen.status, reason, first, last, bookie, entries=len(entries))
+    return replace(found, bytes=seen.bytes, refused=seen.refused)
 
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:

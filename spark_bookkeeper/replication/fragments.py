@@ -23,11 +23,7 @@ from spark_bookkeeper.replication.pieces import (
     pieces_of,
 )
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.rereplicate import (
-    FragmentWork,
-    ShareCopied,
-    rereplicate_fragment,
-)
+from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Targets

@@ -77,20 +77,9 @@ def lost_entries(
     ledger_ids: Sequence[LedgerId] | None = None,
     progress: Progress = no_progress,
 ) -> pa.Table:
-    """All that is acknowledged in these ledgers is read and verified; what cannot be is told.
+    """Entries that can be read from no bookie, as ``LOST`` has it (``BookKeeper.lost_entries``).
 
-    Nothing is fenced or changed.
-
-    Args:
-        context: the cluster.
-        runner: what reads.
-        ledger_ids: ``None`` is all ledgers.
-        progress: called as the work goes on.
-
-    Returns:
-        a row for each run of lost entries and each bookie that should have them (``LOST``);
-        none at all when everything can be read. Of a ledger that could not be looked at there
-        is one row without a bookie, which says why.
+    A ledger that could not be looked at has one row without a bookie, which says why.
     """
     job = Job("lost_entries", context, runner, progress)
     found = job.run(Step("reading ledgers", look, _failed), _plan(context, ledger_ids))

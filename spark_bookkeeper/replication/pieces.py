@@ -177,11 +177,7 @@ def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]
 
 
 def _owned(
-    context: ClientContext,
-    ledger: Ledger,
-    fragment: FragmentRange,
-    last: EntryId,
-    work: PieceWork,
+    context: ClientContext, ledger: Ledger, fragment: FragmentRange, last: EntryId, work: PieceWork
 ) -> Sequence[EntryId]:
     """The entries of a piece. Parts are copied whole, by the piece in which they begin."""
     quorum = ledger.metadata.quorum

@@ -32,12 +32,7 @@ from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, counted
 from spark_bookkeeper.replication.rereplicate import FragmentWork
-from spark_bookkeeper.replication.runner import (
-    Progress,
-    Runner,
-    no_progress,
-    reason_of,
-)
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
 from spark_bookkeeper.replication.shares import share_bytes, share_of
 from spark_bookkeeper.replication.targets import Targets
 

@@ -25,11 +25,7 @@ from spark_bookkeeper.replication.fragments import Todo, copy_fragments
 from spark_bookkeeper.replication.job import GROUP_ITEMS, Job, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
-from spark_bookkeeper.replication.recovery_plan import (
-    PlannedShare,
-    PlanRow,
-    planned_shares,
-)
+from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow, planned_shares
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.collection import being_removed
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.underreplication import (
@@ -24,7 +25,7 @@ from spark_bookkeeper.protocol.underreplication import (
     missing_replicas,
     unreadable_without,
 )
-from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row, ShareResult, values_of
 from spark_bookkeeper.replication.targets import Targets
 
 PLAN_SCHEMA: Final = pa.schema(
@@ -57,47 +58,22 @@ class PlanRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedShare:
-    """What a run would do about one lost bookie's share of a fragment."""
+class PlannedShare(ShareResult):
+    """What a run would do about one lost bookie's share of a fragment, or would leave."""
 
-    ledger_id: LedgerId
-    status: Outcome
-    """Planned, or left: a run would leave it too."""
-    reason: str | None = None
-    first_entry_id: EntryId | None = None
-    """Of the fragment."""
-    last_entry_id: EntryId | None = None
-    """``None``: not known before its ledger is closed."""
-    source: BookieId | None = None
-    """The lost bookie."""
-    target: BookieId | None = None
-    entries: int = 0
-    bytes: int = 0
+    ROW = PlanRow
+    VALUES = values_of(PlanRow)
     sources: tuple[BookieId, ...] | None = None
     live_copies: int | None = None
     live_copies_after: int | None = None
     only_if_read: tuple[tuple[BookieId, ...], ...] | None = None
 
-    def row(self) -> PlanRow:
-        """As reports show it."""
+    @property
+    @override
+    def action(self) -> str:
         # A share without entries is a change of metadata; of one that is open that is not known.
         is_empty = self.target is not None and self.last_entry_id is not None and not self.entries
-        return PlanRow(
-            self.ledger_id,
-            "metadata" if is_empty else "copy",
-            self.status,
-            self.reason,
-            self.first_entry_id,
-            self.last_entry_id,
-            self.source,
-            self.target,
-            self.entries,
-            self.bytes,
-            self.sources,
-            self.live_copies,
-            self.live_copies_after,
-            self.only_if_read,
-        )
+        return "metadata" if is_empty else "copy"
 
 
 def planned_shares(

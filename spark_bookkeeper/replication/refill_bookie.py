@@ -24,10 +24,7 @@ from spark_bookkeeper.client.ledger import (
     live_members,
     registered_incarnations,
 )
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataFormatError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -45,12 +42,13 @@ from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork,
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
 from spark_bookkeeper.replication.refill_ledger import (
     REMOVING,
+    CutLedger,
     RefillWork,
     fragments_with,
+    pieces_of_ledger,
     refill_ledger,
 )
 from spark_bookkeeper.replication.refill_many import refill_many
-from spark_bookkeeper.replication.refill_pieces import CutLedger, pieces_of_ledger
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (

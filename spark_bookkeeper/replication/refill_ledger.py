@@ -1,6 +1,7 @@
 """One ledger of a bookie whose disk was replaced: its shares copied back, and its limbo ended.
 
-``refill_bookie.py`` says what limbo is, and finds the ledgers.
+``refill_bookie.py`` says what limbo is, and finds the ledgers. Large shares are copied in
+pieces by several tasks; then the ledger's own work finds them there.
 """
 
 from __future__ import annotations
@@ -10,11 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import (
-    Ledger,
-    incarnations_of,
-    with_new_incarnation,
-)
+from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_new_incarnation
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
@@ -27,13 +24,10 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.replication.pieces import CutFragment, PieceCopied, PieceWork, pieces_of
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.rereplicate import CopiedAhead, ShareCopied
-from spark_bookkeeper.replication.shares import (
-    copied_ahead,
-    copy_share,
-    share_of,
-)
+from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
+from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_bytes, share_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -202,10 +196,7 @@ class RefillRefusedError(Exception):
 
 
 def out_of_limbo(
-    old: LedgerMetadata,
-    work: RefillWork,
-    before: LedgerMetadata,
-    copied: Sequence[FragmentRange],
+    old: LedgerMetadata, work: RefillWork, before: LedgerMetadata, copied: Sequence[FragmentRange]
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 
@@ -237,3 +228,58 @@ def out_of_limbo(
 
 def fragments_with(metadata: LedgerMetadata, bookie: BookieId) -> Sequence[FragmentRange]:
     return [f for f in metadata.fragment_ranges() if bookie in f.ensemble]
+
+
+def pieces_of_ledger(
+    work: RefillWork, metadata: LedgerMetadata, piece_bytes: int
+) -> Mapping[EntryId, Sequence[PieceWork]]:
+    """The pieces of those fragments that are large, by their first entry.
+
+    Args:
+        piece_bytes: shares of several times this size are cut.
+    """
+    found: dict[EntryId, Sequence[PieceWork]] = {}
+    if work.size_bytes < 2 * piece_bytes:
+        return found
+    for fragment in fragments_with(metadata, work.bookie):
+        share = _fragment_work(work, fragment.first_entry_id, share_bytes(metadata, fragment))
+        pieces = list(pieces_of(share, metadata, lambda *_: work.bookie, piece_bytes))
+        if pieces:
+            found[fragment.first_entry_id] = pieces
+    return found
+
+
+class CutLedger:
+    """A ledger of which some shares are copied in pieces, and what has become of them so far."""
+
+    def __init__(self, work: RefillWork, pieces: Mapping[EntryId, Sequence[PieceWork]]) -> None:
+        self._work = work
+        self._fragments = {
+            first: CutFragment(_fragment_work(work, first), each) for first, each in pieces.items()
+        }
+
+    def take(self, copied: PieceCopied) -> None:
+        """Note the result of one of the pieces."""
+        self._fragments[copied.work.first_entry_id].take(copied)
+
+    def finish(self) -> RefillWork:
+        """The ledger's own work, which is told what its pieces came to."""
+        ahead = [
+            (first, each)
+            for first, fragment in self._fragments.items()
+            for each in fragment.finish().ahead
+        ]
+        return replace(self._work, ahead=tuple(ahead), size_bytes=0)
+
+
+def _fragment_work(work: RefillWork, first: EntryId, size_bytes: int = 0) -> FragmentWork:
+    return FragmentWork(
+        work.ledger_id,
+        first,
+        (work.bookie,),
+        work.bookie,
+        True,
+        work.bytes_per_second,
+        size_bytes,
+        nonce=work.nonce,
+    )

@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recover.copying_many import (
-    SMALL_BYTES,
-    SMALL_ENTRIES,
-    SmallCopy,
-)
+from spark_bookkeeper.client.recover.copying_many import SMALL_BYTES, SMALL_ENTRIES, SmallCopy
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import LedgerChange, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
@@ -38,9 +34,7 @@ from spark_bookkeeper.replication.small_copies import PlannedCopies, copy_and_na
 
 
 def refill_many(
-    context: ClientContext,
-    works: Sequence[RefillWork],
-    bounds: Bounds,
+    context: ClientContext, works: Sequence[RefillWork], bounds: Bounds
 ) -> Sequence[Sequence[ShareCopied] | None]:
     """The shares of the ledgers that left limbo; ``None`` for every other, which is for
     ``refill_ledger``. Nothing is raised for any of them.

@@ -80,17 +80,14 @@ class Repaired:
 
     def row(self) -> Row:
         """As reports show it."""
-        return Row(
-            self.finding.ledger_id,
-            "copy",
-            self.status,
-            self.reason,
-            self.finding.first_entry_id,
-            self.finding.last_entry_id,
-            self.finding.source,
-            self.target,
-            self.entries,
-            self.bytes,
+        return replace(
+            self.finding.row(),
+            action="copy",
+            status=self.status,
+            reason=self.reason,
+            target=self.target,
+            entries=self.entries,
+            bytes=self.bytes,
         )
 
 

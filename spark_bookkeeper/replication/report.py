@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import html
+import json
+import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from itertools import islice
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.runtime.spool import Spool
 
 
@@ -141,6 +149,40 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """By column; the outcome as text."""
         return {**asdict(self), "status": self.status.value}
+
+
+def values_of(row: type[Row]) -> attrgetter[Any]:
+    """Gives what a row of this class is made of, in its order."""
+    return attrgetter(*(each.name for each in fields(row)))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResult:
+    """What became of a bookie's share of a fragment; or of all of them, or of a ledger."""
+
+    ROW: ClassVar[type[Row]] = Row
+    VALUES: ClassVar[attrgetter[Any]] = values_of(Row)
+    ledger_id: LedgerId
+    status: Outcome
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """Of the fragment."""
+    last_entry_id: EntryId | None = None
+    source: BookieId | None = None
+    """The bookie whose share it is; it may be lost."""
+    target: BookieId | None = None
+    """The bookie that has the copies, or would have them."""
+    entries: int = 0
+    bytes: int = 0
+
+    @property
+    def action(self) -> str:
+        """What was done, as reports call it."""
+        return "copy"
+
+    def row(self) -> Row:
+        """As reports show it."""
+        return self.ROW(*self.VALUES(self))
 
 
 ROWS_AT_ONCE: Final = 8192
@@ -298,3 +340,67 @@ def shown(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def check_report_file(path: str) -> None:
+    """Refuse a file that could not be written, before there is a report.
+
+    Raises:
+        InvalidArgumentError: another ending than those that are known, or no such directory.
+    """
+    file = Path(path)
+    if file.suffix not in _WRITERS:
+        raise InvalidArgumentError(
+            f"{path} has none of the endings {', '.join(_WRITERS)}, which say in which form a "
+            "report is written"
+        )
+    if not file.parent.is_dir():
+        raise InvalidArgumentError(f"{file.parent} is not a directory; make it first")
+
+
+def write_report(report: Report, path: str) -> None:
+    """Write the rows of a report, also of one that does not fit in memory; all of them or none.
+
+    Args:
+        path: a new file, or one to be replaced; ``.parquet`` or ``.jsonl``, an object for each row.
+
+    Raises:
+        InvalidArgumentError: see ``check_report_file``; or it cannot be written.
+    """
+    check_report_file(path)
+    file = Path(path)
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        _WRITERS[file.suffix](report, unfinished)
+        os.replace(unfinished, file)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the report could not be written to {path}: {error.strerror or error}. What the job "
+            "did stays done"
+        ) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def _write_parquet(report: Report, file: Path) -> None:
+    with pyarrow.parquet.ParquetWriter(file, report.columns.SCHEMA) as writer:
+        for batch in report.batches():
+            writer.write_batch(batch)
+
+
+def _write_lines(report: Report, file: Path) -> None:
+    with file.open("w", encoding="utf-8") as lines:
+        for row in _rows(report.batches()):
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+_WRITERS: Final[dict[str, Callable[[Report, Path], None]]] = {
+    ".parquet": _write_parquet,
+    ".jsonl": _write_lines,
+}

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from typing_extensions import override
+
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -27,7 +29,7 @@ from spark_bookkeeper.protocol.collection import being_removed, may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
-from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.report import Outcome, ShareResult
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.replication.under_way import name_of
@@ -72,37 +74,13 @@ class FragmentWork:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareCopied:
-    """What became of a lost bookie's share of a fragment; or of all of them, or of a ledger."""
+class ShareCopied(ShareResult):
+    """What became of a lost bookie's share."""
 
-    ledger_id: LedgerId
-    status: Outcome
-    reason: str | None = None
-    first_entry_id: EntryId | None = None
-    """Of the fragment."""
-    last_entry_id: EntryId | None = None
-    source: BookieId | None = None
-    """The lost bookie."""
-    target: BookieId | None = None
-    """The bookie that has the copies."""
-    entries: int = 0
-    bytes: int = 0
-
-    def row(self) -> Row:
-        """As reports show it."""
-        is_empty = self.status is Outcome.REPLICATED and not self.entries
-        return Row(
-            self.ledger_id,
-            "metadata" if is_empty else "copy",
-            self.status,
-            self.reason,
-            self.first_entry_id,
-            self.last_entry_id,
-            self.source,
-            self.target,
-            self.entries,
-            self.bytes,
-        )
+    @property
+    @override
+    def action(self) -> str:
+        return "metadata" if self.status is Outcome.REPLICATED and not self.entries else "copy"
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
@@ -217,12 +195,7 @@ class FragmentCopy:
     ) -> ShareCopied:
         """What became of a lost bookie's share."""
         return ShareCopied(
-            self._work.ledger_id,
-            status,
-            reason,
-            self.fragment.first_entry_id,
-            self.last,
-            source,
+            self._work.ledger_id, status, reason, self.fragment.first_entry_id, self.last, source
         )
 
     def is_back(self, bookie: BookieId) -> bool:

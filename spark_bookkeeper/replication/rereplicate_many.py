@@ -15,11 +15,7 @@ from collections.abc import Mapping, Sequence
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recover.copying_many import (
-    SMALL_BYTES,
-    SMALL_ENTRIES,
-    SmallCopy,
-)
+from spark_bookkeeper.client.recover.copying_many import SMALL_BYTES, SMALL_ENTRIES, SmallCopy
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.protocol.collection import being_removed
@@ -40,9 +36,7 @@ from spark_bookkeeper.replication.targets import Targets
 
 
 def rereplicate_many(
-    context: ClientContext,
-    works: Sequence[FragmentWork],
-    bounds: Bounds,
+    context: ClientContext, works: Sequence[FragmentWork], bounds: Bounds
 ) -> Sequence[Sequence[ShareCopied] | None]:
     """What became of the fragments of which all lost shares were to be made again, and were;
     ``None`` for every other, which is for ``rereplicate_fragment``. Nothing is raised for any of

@@ -295,3 +295,21 @@ def parallel_map(
     if errors:
         raise errors[min(errors, key=lambda index: (isinstance(errors[index], Exception), index))]
     return results  # type: ignore[return-value]  # every slot was filled, or we raised
+
+
+def begin(runtime: Runtime, name: str, call: Callable[[], T]) -> Future[T]:
+    """The future of what a call returns or raises. Cancelled before it begins, it never does."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  (whoever waits is told)
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    runtime.employ(name, run)
+    return future

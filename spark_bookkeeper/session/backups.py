@@ -262,10 +262,5 @@ def forget_restores(
         in_words("ledger", wanted),
         dry_run,
         progress,
-        lambda _, tell: forget_restores_job(
-            self.context,
-            wanted,
-            dry_run=dry_run,
-            progress=tell,
-        ),
+        lambda _, tell: forget_restores_job(self.context, wanted, dry_run=dry_run, progress=tell),
     )

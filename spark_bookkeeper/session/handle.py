@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from typing_extensions import Self
@@ -20,9 +19,9 @@ from spark_bookkeeper.replication.recent_jobs import note_deletion, noted
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner
 from spark_bookkeeper.runtime import process
-from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.runtime.public_names import PublicNames
+from spark_bookkeeper.runtime.runtime import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,12 +127,7 @@ class ClusterHandle(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.session.arguments import (
-    ids_of,
-    in_words,
-    known_bookies,
-    list_of,
-    rate_of,
-)
+from spark_bookkeeper.session.arguments import ids_of, in_words, known_bookies, list_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -103,12 +97,7 @@ def drain_bookie(
         dry_run,
         progress,
         lambda runner, tell: drain_bookie_job(
-            self.context,
-            runner,
-            bookie,
-            dry_run=dry_run,
-            bytes_per_second=rate,
-            progress=tell,
+            self.context, runner, bookie, dry_run=dry_run, bytes_per_second=rate, progress=tell
         ),
     )
 
@@ -264,9 +253,7 @@ def compact(
     from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 
     wish = CompactionWish(
-        dry_run,
-        whole_number("files_least", files_least, 2),
-        rate_of(bytes_per_second),
+        dry_run, whole_number("files_least", files_least, 2), rate_of(bytes_per_second)
     )
     wanted, bookies = ids_of(ledger_ids), known_bookies(self.context, bookie_ids)
     return self.reported(

@@ -14,9 +14,8 @@ from spark_bookkeeper.errors import DataLossError, NoSuchEntryError
 from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import Place
+from spark_bookkeeper.source.places import Offset, Place
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ from spark_bookkeeper.source.followed import (
     watched,
 )
 from spark_bookkeeper.source.front import Front, Sight
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Offset, Place
 
 
 class FollowedLedger:

@@ -37,9 +37,8 @@ from spark_bookkeeper.source.followed import (
 from spark_bookkeeper.source.followed_ledger import FollowedLedger
 from spark_bookkeeper.source.front import Front, Sight
 from spark_bookkeeper.source.named_places import check_in_log
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Offset, Place
 
 _log = logging.getLogger(__name__)
 

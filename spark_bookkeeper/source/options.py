@@ -225,10 +225,7 @@ class SourceOptions:
     write_quorum_size: int | None = option(number(1), Use.WRITE, _AS_CREATED, shown="3")
     ack_quorum_size: int | None = option(number(1), Use.WRITE, _AS_CREATED, shown="2")
     digest_type: str | None = option(
-        one_of("CRC32C", "CRC32", "MAC", "DUMMY"),
-        Use.WRITE,
-        _AS_CREATED,
-        shown="CRC32C",
+        one_of("CRC32C", "CRC32", "MAC", "DUMMY"), Use.WRITE, _AS_CREATED, shown="CRC32C"
     )
     password: bytes = option(utf8, ALL, "Of the ledger", b"", shown="none")
     compression: str | None = option(one_of("lz4", "zstd"), Use.WRITE, _AS_CREATED, shown="none")

@@ -26,7 +26,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.metadata_column import metadata_column
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
-from spark_bookkeeper.spark.batches import joined
+from spark_bookkeeper.spark.frames import joined
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered
 from spark_bookkeeper.spark.workers import task_context
 
@@ -228,11 +228,7 @@ def _delivered_rows(
 
 
 def _delivered(
-    ledger_id: LedgerId,
-    scanned: Rows,
-    wanted: pa.Schema,
-    schema: pa.Schema,
-    has_metadata: bool,
+    ledger_id: LedgerId, scanned: Rows, wanted: pa.Schema, schema: pa.Schema, has_metadata: bool
 ) -> pa.RecordBatch:
     rows = under(scanned.batch, wanted)
     if not has_metadata:

@@ -23,7 +23,6 @@ from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.followed import Limits
 from spark_bookkeeper.source.followed_ledger import FollowedLedger
 from spark_bookkeeper.source.following import FollowedLog, followed
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.older_spark import (
     HAS_LIMITS,
     ReadAllAvailable,
@@ -33,7 +32,7 @@ from spark_bookkeeper.source.older_spark import (
     SupportsTriggerAvailableNow,
 )
 from spark_bookkeeper.source.options import SourceOptions, Use
-from spark_bookkeeper.source.places import LATEST
+from spark_bookkeeper.source.places import LATEST, Offset
 from spark_bookkeeper.source.planning import plan_batch
 from spark_bookkeeper.source.reading import read_share, shares
 from spark_bookkeeper.source.schema import wanted_columns

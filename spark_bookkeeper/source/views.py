@@ -19,11 +19,7 @@ from spark_bookkeeper.client import views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
-from spark_bookkeeper.errors import (
-    BookieError,
-    EntryUnreadableError,
-    MetadataFormatError,
-)
+from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.logs import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId

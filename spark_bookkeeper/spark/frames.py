@@ -20,21 +20,16 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.read.splits import cut, tasks_for
+from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import Counts, Metrics
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
-from spark_bookkeeper.spark.schemas import (
-    arrow_schema,
-    delivered,
-    delivered_schema,
-    spark_schema,
-)
+from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema, spark_schema
 from spark_bookkeeper.spark.session import spark_session
 from spark_bookkeeper.spark.workers import task_context
 from spark_bookkeeper.spark.write_task import write_partition
@@ -282,3 +277,26 @@ def _placed(
     ledgers = np.full(batch.num_rows, piece.ledger.ledger_id, dtype=np.int64)
     places = [ledgers, rows_of.entry_ids, rows_of.positions.astype(np.int32)]
     return pa.RecordBatch.from_arrays([*map(pa.array, places), *batch.columns], schema=schema)
+
+
+_SENT_BYTES: Final = 4 << 20
+"""Small batches are joined until they have this size, or this many rows."""
+
+_SENT_ROWS: Final = 65_536
+
+
+def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth sending; large ones pass as they are."""
+    gathered: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        gathered.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+        if size >= _SENT_BYTES or count >= _SENT_ROWS:
+            yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
+            gathered, count, size = [], 0, 0
+    if gathered:
+        yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))

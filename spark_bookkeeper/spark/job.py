@@ -121,10 +121,7 @@ def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -
 
 
 def run_jobs(
-    spark: SparkSession,
-    work: Callable[[], T],
-    description: str,
-    on_tasks: Tasks | None = None,
+    spark: SparkSession, work: Callable[[], T], description: str, on_tasks: Tasks | None = None
 ) -> T:
     """Do work whose Spark jobs have that description; return or raise what it does.
 

@@ -37,9 +37,7 @@ def daemon_thread(run: Callable[[], None]) -> threading.Thread:
 
 
 def wait_apart(
-    work: Callable[[], T],
-    cancel: Callable[[], None] = lambda: None,
-    thread: Start = daemon_thread,
+    work: Callable[[], T], cancel: Callable[[], None] = lambda: None, thread: Start = daemon_thread
 ) -> T:
     """Do the work in another thread while the main thread waits; return or raise what it does.
 

@@ -85,8 +85,7 @@ class OpenFile(io.RawIOBase):
         data = self._folder.read_range(self._path, self._at, length)
         if data is None or len(memoryview(data)) < length:
             raise MissingFileError(
-                f"{self._folder.uri}/{self._path} went while it was read",
-                bookie_id=self._bookie_id,
+                f"{self._folder.uri}/{self._path} went while it was read", bookie_id=self._bookie_id
             )
         self._at += length
         return bytes(data)

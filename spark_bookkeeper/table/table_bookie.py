@@ -52,13 +52,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.table.folder import Folder
-from spark_bookkeeper.table.listing import (
-    Listed,
-    Listing,
-    digest_of,
-    listing_path,
-    patched,
-)
+from spark_bookkeeper.table.listing import Listed, Listing, digest_of, listing_path, patched
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, TableRows, batches_of
 from spark_bookkeeper.table.values import values_digest
 
@@ -440,12 +434,7 @@ class TableBookie(Bookie):
 
     @override
     def sweep(
-        self,
-        ledger: LedgerRef,
-        before_ms: int,
-        shares: Sequence[Share],
-        *,
-        dry_run: bool = False,
+        self, ledger: LedgerRef, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
     ) -> Swept:
         """Nothing: its files are the table's."""
         return Swept()

@@ -39,8 +39,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 from kazoo.security import ACL, Id
 
 from spark_bookkeeper.metadata.zookeeper import client
-from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
-from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.multi import MultiRead, MultiWrite
 
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_bookkeeper.autorecovery.check_results import BOOKIES, CheckResult, read_results
+from spark_bookkeeper.autorecovery.checks import BOOKIES, CheckResult, read_results
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import AutorecoveryConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -33,7 +33,7 @@ from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import TABLE, Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.lake import (
@@ -59,7 +59,7 @@ from tests.backup.clusters import (
     reads_of_bookies,
     refused,
 )
-from tests.worlds import failing
+from tests.worlds import Losing, failing
 
 NULLS = [None, 1, None]
 
@@ -287,21 +287,6 @@ def test_a_table_that_cannot_be_read_now_ends_the_run_and_sends_nothing_into_the
     assert {row.ledger_id for row in report.rows if row.target == str(lake)} == ledgers
 
 
-class Failing(LocalRunner):
-    """Of whose first step of a name every task fails."""
-
-    def __init__(self, context: ClientContext, phase: str) -> None:
-        super().__init__(context)
-        self.phase = phase
-
-    def run(
-        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
-    ) -> Iterator[ResultT]:
-        if step.phase == self.phase:
-            return iter([step.failed(item, Failure("the executor was lost")) for item in items])
-        return super().run(step, items, progress)
-
-
 def test_so_many_ledgers_are_proven_together_at_the_most(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +309,7 @@ def test_what_tasks_that_failed_left_out_is_saved_and_goes_into_the_table_later(
     ledgers = {bytes_ledger(ground) for _ in range(2)}
     context = ground.client()
 
-    first = save_in_table(context, lake, runner=Failing(context, phase))
+    first = save_in_table(context, lake, runner=Losing(context, phase, "the executor was lost"))
     assert in_directory_by_newest(ground, lake) == ledgers
     second = save_in_table(ground.client(), lake)
 

@@ -38,9 +38,7 @@ def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
         writer.add(1, bookie.record(1, 1))
 
 
-def test_r4_a_listing_that_lags_does_not_move_the_fence_up_or_hide_a_record(
-    bookie: Bookie,
-) -> None:
+def test_r4_a_listing_that_lags_does_not_move_the_fence_up_or_hide_a_record(bookie: Bookie) -> None:
     written_slots(bookie, 3)
 
     class LaggingListing(MemoryStorage):
@@ -195,9 +193,7 @@ def test_r6b_an_add_behind_a_fence_is_found(bookie: Bookie) -> None:
     assert list(bookie.log().locate(0)) == [0, 2]
 
 
-def test_r5_a_damaged_slot_makes_unknown_exactly_what_may_have_been_in_it(
-    bookie: Bookie,
-) -> None:
+def test_r5_a_damaged_slot_makes_unknown_exactly_what_may_have_been_in_it(bookie: Bookie) -> None:
     written_slots(bookie, 4, width=5)
     bookie.disk.corrupt(bookie.slot_path(2), lambda content: content[:100])
 

@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
-from spark_bookkeeper.bookie.partition import (
-    format_partition,
-    probe,
-    wipe_partition,
-)
+from spark_bookkeeper.bookie.partition import format_partition, probe, wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Content, FileSink

@@ -127,9 +127,7 @@ def test_a_part_in_which_a_bit_flipped_loses_that_entry_alone(typed: Bookie) -> 
         read_one(log, bad)
 
 
-def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
-    typed: Bookie,
-) -> None:
+def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(typed: Bookie) -> None:
     typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
     target = another(typed)

@@ -85,9 +85,7 @@ def test_where_few_inodes_are_left_they_are_the_last_space(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("adds", [part, copy, copy_of_many])
-def test_it_is_for_copies_that_end_a_ledger(
-    adds: Callable[[FileBookie, LedgerRef], None],
-) -> None:
+def test_it_is_for_copies_that_end_a_ledger(adds: Callable[[FileBookie, LedgerRef], None]) -> None:
     adds(FileBookie(MemoryStorage(full())), replace(LEDGERS[0], may_take_last=True))
 
 

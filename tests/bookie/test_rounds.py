@@ -210,9 +210,7 @@ def test_all_of_them_are_ended_also_when_one_raises_at_that(rounds: Rounds) -> N
     assert sorted(ended) == [0, 1, 2, 3]
 
 
-def test_an_interrupt_while_answers_are_waited_for_ends_all_of_them(
-    bucket: MemoryDisk,
-) -> None:
+def test_an_interrupt_while_answers_are_waited_for_ends_all_of_them(bucket: MemoryDisk) -> None:
     class Interrupted(Gathered):
         def ask_all(self, *_: Any) -> Sequence[Any]:
             raise KeyboardInterrupt

@@ -37,7 +37,7 @@ for place, end in enumerate(ends, 3):
 os.execv(sys.argv[3], sys.argv[3:])
 """
 
-_KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r"), "Space": (32, " ")}
+_KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r")}
 """Number and text of each key that is pressed."""
 
 
@@ -70,7 +70,7 @@ class Page:
     def press(self, key: str) -> None:
         """A key, down and up."""
         number, text = _KEYS[key]
-        named = {"key": text if key == "Space" else key, "code": key}
+        named = {"key": key, "code": key}
         for kind in ("keyDown", "keyUp"):
             typed = {"text": text} if text and kind == "keyDown" else {}
             self.ask(

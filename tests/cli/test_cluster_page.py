@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.error
-import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from html.parser import HTMLParser
@@ -18,17 +17,19 @@ import pytest
 from spark_bookkeeper.cli import cluster_facts
 from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look, urgency
 from spark_bookkeeper.cli.cluster_page import OF_A_LOSS, SECTIONS, render
-from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.endangered import endangered_ledgers
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Holder
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.multi import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
-from tests.cli.browser import browsing, in_a_browser
+from spark_bookkeeper.testing.znodes import operations_of
+from tests.cli.browser import Focused, Page, browsing, in_a_browser
 
 RECOVER: Final = "spark-bookkeeper bookie recover"
 
@@ -227,17 +228,12 @@ def test_a_healthy_cluster_says_so_and_asks_for_nothing_from_elsewhere(
     with connect_without_spark(cluster.metadata_uri) as bk:
         with bk.create_ledger() as writer:
             writer.append(b"x")
-        facts = look(bk)
-        kept, followed = render(facts), render(facts, refresh_seconds=5)
+        page = render(look(bk))
 
-    for page in (kept, followed):
-        outline(page)
-        check_for_keyboard_and_screen_reader(page)
-        assert re.findall(r"""src=|href="(?!#)|url\(|@import|https?://|//cdn""", page) == []
-        assert "No ledger: each has the copies that it should have." in page
-    assert "<script" not in kept
-    assert re.findall(r"fetch\(([^)]*)\)", followed) == ['"/"']
-    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in followed
+    outline(page)
+    check_for_keyboard_and_screen_reader(page)
+    assert re.findall(r"""src=|href="(?!#)|url\(|@import|https?://|//cdn|<script""", page) == []
+    assert "No ledger: each has the copies that it should have." in page
 
 
 def around_a_recovery(
@@ -379,20 +375,117 @@ def test_jobs_that_died_or_left_something_need_care_until_they_are_run_again() -
     assert "7 minutes ago" in found[1].detail
 
 
-def test_it_is_served_as_the_cluster_is_then(own_cluster: LocalCluster) -> None:
-    with connect_without_spark(own_cluster.metadata_uri) as bk, served(bk, 0) as url:
-        with urllib.request.urlopen(url) as answer:
-            before = answer.read().decode()
-        with bk.create_ledger(name="later"):
-            pass
-        with urllib.request.urlopen(url) as answer:
-            after = answer.read().decode()
-        port = int(url.rstrip("/").rpartition(":")[2])
-        with pytest.raises(InvalidArgumentError, match="--port"), served(bk, port):
-            pass
+CHANGES = {"Create", "Create2", "SetData", "SetACL", "Delete", "MultiWrite", "Reconfig"}
+"""Requests of ZooKeeper's protocol that change something."""
 
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example:80"}))
 
-    assert "There are none." in before
-    assert "later" in after
+@pytest.mark.integration
+def test_whoever_looks_at_it_changes_nothing(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a node that says what ZooKeeper's clock does, and is gone with the look."""
+    asked: list[Any] = []
+    with connect_without_spark(own_cluster.metadata_uri) as other:  # what it writes may come late
+        a_ledger_that_lost_a_bookie(own_cluster, other)
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        store = bk.context.store
+        assert isinstance(store, ZooKeeperStore)
+        client = store._zk._client
+        call = client._call
+
+        def note(request: Any, answer: Any) -> Any:
+            asked.append(request)
+            return call(request, answer)
+
+        monkeypatch.setattr(client, "_call", note)
+        assert "clicks" in render(look(bk))
+    assert asked
+    steps = [
+        step
+        for each in asked
+        if type(each).__name__ in CHANGES
+        for step in (operations_of(each) if isinstance(each, MultiWrite) else [each])
+    ]
+    clock = paths.clock(store._root, "")
+    assert [each.path for each in steps if not each.path.startswith(clock)] == []
+
+
+WAYS = """
+const ways = [...document.querySelectorAll("a[href], summary, [tabindex='0']")]
+  .filter((each) => each.checkVisibility());
+"""
+"""All that one can go to, in the order of the page."""
+
+
+def tab_to(page: Page, is_there: Callable[[Focused], bool]) -> Focused:
+    """Go on with the tabulator to something."""
+    for _ in range(100):
+        page.press("Tab")
+        at = page.focused()
+        if is_there(at):
+            return at
+    raise AssertionError("the tabulator does not lead there")
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_the_keyboard_alone_leads_everywhere_and_a_screen_reader_has_a_name_for_all(
+    own_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
+        text = render(look(bk))
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    with browsing((tmp_path / "page.html").as_uri(), tmp_path / "profile") as page:
+        reached: list[int] = []
+        told: list[Focused] = []
+        for _ in range(page.evaluate(f"(() => {{ {WAYS} return ways.length; }})()")):
+            page.press("Tab")
+            told.append(page.focused())
+            reached.append(
+                page.evaluate(
+                    f"(() => {{ {WAYS} return ways.indexOf(document.activeElement); }})()"
+                )
+            )
+            outline = page.evaluate("getComputedStyle(document.activeElement).outline")
+            assert not re.search(r"\bnone\b|\b0px\b", outline), (told[-1], outline)
+
+        # Every one of them, in the order of the page, and each is called something.
+        assert reached == list(range(len(reached)))
+        assert [each for each in told if not each.name] == []
+        assert {each.role for each in told} >= {"link", "region"}
+        links = [each.name for each in told if each.role == "link"]
+        assert links == [*SECTIONS.values(), str(ledger_id)]
+
+        # From the table of what is lacking to the map of the ledger, which opens for it.
+        page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
+        details = f"document.getElementById('ledger-{ledger_id}')"
+        assert page.evaluate(f"{details}.open") is False
+        tab_to(page, lambda at: at == ("link", str(ledger_id)))
+        page.press("Enter")
+        assert page.evaluate("location.hash") == f"#map-{ledger_id}"
+        assert page.evaluate(f"{details}.open") is True
+        tab_to(page, lambda at: at.name == f"Fragments of ledger {ledger_id}: positions by bookie")
+
+        # Closed and opened again by its own line.
+        page.evaluate(f"{details}.querySelector('summary').focus()")
+        assert page.focused().name.startswith(f"{ledger_id} CLOSED")
+        for is_open in (False, True):
+            page.press("Enter")
+            assert page.evaluate(f"{details}.open") is is_open
+
+        said = page.told()
+        for each in said:
+            if each.role in {"image", "img", "meter", "progressbar", "ProgressIndicator"}:
+                assert each.name, "a picture without words"
+        names = [each.name for each in said]
+        assert any(re.match(r"lost, position 0, \d entr", name) for name in names)
+        assert any(re.match(r"\d+ % used", name) for name in names)
+        headings = [each.name for each in said if each.role == "heading"]
+        cards = [name for name in headings if re.match("problem: |warning: ", name)]
+        assert f"problem: lost: {lost}" in cards
+        assert [name for name in headings if name not in cards] == [
+            "BookKeeper cluster",
+            *SECTIONS.values(),
+        ]
+        assert any(f"bookie {lost}" == name for name in names)

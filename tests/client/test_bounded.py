@@ -65,44 +65,46 @@ class Bucket:
         self.storage = BoundedStorage(MemoryStorage(self.disk, slow), self.door)
 
 
-def in_a_bucket(story: Callable[[Bucket], None], **seconds: float) -> None:
-    with World(1) as world:
-        bucket = Bucket(world, seconds)
-        world.start(world.actor("client"), lambda: story(bucket))
-        world.run_all()
+def in_a_bucket(**seconds: float) -> Callable[[Callable[[Bucket], None]], Callable[[], None]]:
+    """Runs a test in simulated time; an operation takes so many seconds."""
+
+    def given(story: Callable[[Bucket], None]) -> Callable[[], None]:
+        def run() -> None:
+            with World(1) as world:
+                bucket = Bucket(world, seconds)
+                world.start(world.actor("client"), lambda: story(bucket))
+                world.run_all()
+
+        return run
+
+    return given
 
 
-def test_looking_for_many_files_in_a_bucket_is_progress_with_each() -> None:
-    def story(bucket: Bucket) -> None:
-        paths = [f"ledgers/x/slots/{n}" for n in range(200)]
-        bucket.disk.files |= dict.fromkeys(paths, b"x")
-        bucket.storage.sync(*paths)
-        bucket.door.ask("looking after a share", lambda: bucket.storage.sync(*paths))
+@in_a_bucket(sync=1.0)
+def test_looking_for_many_files_in_a_bucket_is_progress_with_each(bucket: Bucket) -> None:
+    paths = [f"ledgers/x/slots/{n}" for n in range(200)]
+    bucket.disk.files |= dict.fromkeys(paths, b"x")
+    bucket.storage.sync(*paths)
+    bucket.door.ask("looking after a share", lambda: bucket.storage.sync(*paths))
 
-        assert bucket.runtime.now() == pytest.approx(400.0)
-        assert set(paths) <= bucket.disk.durable
-
-    in_a_bucket(story, sync=1.0)
+    assert bucket.runtime.now() == pytest.approx(400.0)
+    assert set(paths) <= bucket.disk.durable
 
 
-def test_one_file_of_many_that_gives_no_answer_is_named() -> None:
-    def story(bucket: Bucket) -> None:
-        bucket.disk.files |= {"a": b"x", "b": b"x"}
-        with pytest.raises(BookieUnavailableError, match="sync a"):
-            bucket.storage.sync("a", "b")
-        assert bucket.runtime.now() == pytest.approx(PATIENCE.give_up, abs=0.1)
-
-    in_a_bucket(story, sync=1_000.0)
+@in_a_bucket(sync=1_000.0)
+def test_one_file_of_many_that_gives_no_answer_is_named(bucket: Bucket) -> None:
+    bucket.disk.files |= {"a": b"x", "b": b"x"}
+    with pytest.raises(BookieUnavailableError, match="sync a"):
+        bucket.storage.sync("a", "b")
+    assert bucket.runtime.now() == pytest.approx(PATIENCE.give_up, abs=0.1)
 
 
-def test_what_is_asked_together_and_has_no_answer_is_named_and_counted() -> None:
-    def story(bucket: Bucket) -> None:
-        for others, what in ([], r"\(read f\)"), (["g", "h"], r"\(read f and 2 more\)"):
-            with pytest.raises(BookieUnavailableError, match=what):
-                bucket.storage.ask_all([Request("read", path) for path in ("f", *others)])
-            bucket.runtime.sleep(PATIENCE.retry)
-
-    in_a_bucket(story, read=1_000.0)
+@in_a_bucket(read=1_000.0)
+def test_what_is_asked_together_and_has_no_answer_is_named_and_counted(bucket: Bucket) -> None:
+    for others, what in ([], r"\(read f\)"), (["g", "h"], r"\(read f and 2 more\)"):
+        with pytest.raises(BookieUnavailableError, match=what):
+            bucket.storage.ask_all([Request("read", path) for path in ("f", *others)])
+        bucket.runtime.sleep(PATIENCE.retry)
 
 
 def list_among_others(storage: Storage) -> None:
@@ -131,7 +133,7 @@ def test_a_directory_of_a_bucket_may_have_many_pages(
         asked.join()
         assert bucket.runtime.now() == pytest.approx(60.0)
 
-    in_a_bucket(story, **{operation: 60.0})
+    in_a_bucket(**{operation: 60.0})(story)()
 
 
 @pytest.mark.parametrize(("operation", "ask"), PAGED.values(), ids=PAGED)
@@ -144,7 +146,7 @@ def test_a_directory_of_a_bucket_is_not_waited_for_for_ever(
         limit = PATIENCE.give_up + PATIENCE.pages
         assert bucket.runtime.now() == pytest.approx(limit, abs=0.1)
 
-    in_a_bucket(story, **{operation: 100_000.0})
+    in_a_bucket(**{operation: 100_000.0})(story)()
 
 
 class CountedSink(FileSink):
@@ -180,81 +182,71 @@ class GivenUpAtTheEnd(_BoundedSink):
             self.abandon()
 
 
-def test_a_sink_is_abandoned_once_whoever_comes_first() -> None:
-    def story(bucket: Bucket) -> None:
-        inner = CountedSink()
-        sink = GivenUpAtTheEnd(bucket.storage, "part", inner)
-        sink.write(b"x")
-        sink.abandon()
-        bucket.runtime.sleep(1.0)
+@in_a_bucket()
+def test_a_sink_is_abandoned_once_whoever_comes_first(bucket: Bucket) -> None:
+    inner = CountedSink()
+    sink = GivenUpAtTheEnd(bucket.storage, "part", inner)
+    sink.write(b"x")
+    sink.abandon()
+    bucket.runtime.sleep(1.0)
 
-        assert inner.abandoned == 1  # the number of its descriptor may be another file's by now
-        with pytest.raises(BookieUnavailableError, match="given up"):
-            sink.write(b"y")
-
-    in_a_bucket(story)
+    assert inner.abandoned == 1  # the number of its descriptor may be another file's by now
+    with pytest.raises(BookieUnavailableError, match="given up"):
+        sink.write(b"y")
 
 
-def test_a_finished_sink_has_nothing_to_be_abandoned() -> None:
-    def story(bucket: Bucket) -> None:
-        inner = CountedSink()
-        sink = _BoundedSink(bucket.storage, "part", inner)
-        sink.write(b"x")
-        sink.finish()
-        sink.abandon()
-        bucket.runtime.sleep(1.0)
+@in_a_bucket()
+def test_a_finished_sink_has_nothing_to_be_abandoned(bucket: Bucket) -> None:
+    inner = CountedSink()
+    sink = _BoundedSink(bucket.storage, "part", inner)
+    sink.write(b"x")
+    sink.finish()
+    sink.abandon()
+    bucket.runtime.sleep(1.0)
 
-        assert inner.abandoned == 0
-
-    in_a_bucket(story)
+    assert inner.abandoned == 0
 
 
-def test_nobody_waits_for_a_sink_that_hangs_while_it_is_abandoned() -> None:
-    def story(bucket: Bucket) -> None:
-        hang = Hang(bucket.runtime)
-        inner = CountedSink(hang)
-        _BoundedSink(bucket.storage, "part", inner).abandon()
-        assert bucket.runtime.now() == 0.0
-        bucket.runtime.sleep(1.0)
-        assert hang.stuck == 1
-        hang.release()
-        bucket.runtime.sleep(1.0)
+@in_a_bucket()
+def test_nobody_waits_for_a_sink_that_hangs_while_it_is_abandoned(bucket: Bucket) -> None:
+    hang = Hang(bucket.runtime)
+    inner = CountedSink(hang)
+    _BoundedSink(bucket.storage, "part", inner).abandon()
+    assert bucket.runtime.now() == 0.0
+    bucket.runtime.sleep(1.0)
+    assert hang.stuck == 1
+    hang.release()
+    bucket.runtime.sleep(1.0)
 
-        assert inner.abandoned == 1
-
-    in_a_bucket(story)
+    assert inner.abandoned == 1
 
 
-def test_within_a_call_a_sink_that_hangs_while_it_is_abandoned_is_given_up() -> None:
-    def story(bucket: Bucket) -> None:
-        hang = Hang(bucket.runtime)
-        inner = CountedSink(hang)
-        sink = _BoundedSink(bucket.storage, "part", inner)
-        with pytest.raises(BookieUnavailableError, match="abandon part"):
-            bucket.door.ask("copying a part", sink.abandon)
-        hang.release()
-        bucket.runtime.sleep(1.0)
+@in_a_bucket()
+def test_within_a_call_a_sink_that_hangs_while_it_is_abandoned_is_given_up(bucket: Bucket) -> None:
+    hang = Hang(bucket.runtime)
+    inner = CountedSink(hang)
+    sink = _BoundedSink(bucket.storage, "part", inner)
+    with pytest.raises(BookieUnavailableError, match="abandon part"):
+        bucket.door.ask("copying a part", sink.abandon)
+    hang.release()
+    bucket.runtime.sleep(1.0)
 
-        assert inner.abandoned == 1
-
-    in_a_bucket(story)
+    assert inner.abandoned == 1
 
 
-def test_who_was_given_up_and_comes_back_still_abandons_what_it_has() -> None:
-    def story(bucket: Bucket) -> None:
-        inner = CountedSink()
-        sink = _BoundedSink(bucket.storage, "part", inner)
+@in_a_bucket(size=50.0)
+def test_who_was_given_up_and_comes_back_still_abandons_what_it_has(bucket: Bucket) -> None:
+    inner = CountedSink()
+    sink = _BoundedSink(bucket.storage, "part", inner)
 
-        def stuck() -> None:
-            try:
-                bucket.storage.size("f")
-            finally:
-                sink.abandon()
+    def stuck() -> None:
+        try:
+            bucket.storage.size("f")
+        finally:
+            sink.abandon()
 
-        with pytest.raises(BookieUnavailableError):
-            bucket.door.ask("copying a part", stuck)
-        bucket.runtime.sleep(100.0)
+    with pytest.raises(BookieUnavailableError):
+        bucket.door.ask("copying a part", stuck)
+    bucket.runtime.sleep(100.0)
 
-        assert inner.abandoned == 1
-
-    in_a_bucket(story, size=50.0)
+    assert inner.abandoned == 1

@@ -267,9 +267,7 @@ def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add
     writer.close()
 
 
-def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
-    tmp_path: Path,
-) -> None:
+def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=2)
     whole = table(20_000)
     writer = rows_writer(ground, whole, Quorum(2, 2, 2))

@@ -74,9 +74,7 @@ def copies(bookie: Bookie) -> list[str]:
     return sorted(path for path in bookie.disk.files if "/copies/" in path)
 
 
-def test_a_slot_that_is_copied_whole_is_not_encoded_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slot_that_is_copied_whole_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = formatted(FROM), formatted(TO)
     slot(source, 0, [b"a" * 100, b"", b"c" * 100], 0)
 

@@ -146,9 +146,7 @@ def test_every_digest_type_protects_and_reads_back(ground: Ground, digest: Diges
     assert [e.payload for e in reader.entries()] == [b"a"]
 
 
-def test_a_ledger_that_was_never_written_to_is_open_until_somebody_opens_it(
-    ground: Ground,
-) -> None:
+def test_a_ledger_that_was_never_written_to_is_open_until_somebody_opens_it(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     store = ground.context.store
     assert store.read_ledger(writer.ledger_id).value.state is LedgerState.OPEN

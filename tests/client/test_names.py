@@ -12,8 +12,7 @@ from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.views import ledgers_table
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.beside import begin
-from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.runtime.runtime import ThreadRuntime, begin
 from spark_bookkeeper.testing.ground import Ground
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import random
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,11 +15,12 @@ from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.ledger import WRITER, with_incarnations
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.read import reader
-from spark_bookkeeper.client.read.newest import Newest, newest_entry
+from spark_bookkeeper.client.read.newest import FRESH_MS, Newest, may_be_cut_off, newest_entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import LedgerError
-from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
@@ -77,9 +81,7 @@ def test_an_open_ledger_shows_its_writer_and_how_far_it_has_come(ground: Ground)
     assert (shown.last_add_confirmed, shown.newest_entry_ms) == (2, None)
 
 
-def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(
-    ground: Ground,
-) -> None:
+def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(ground: Ground) -> None:
     living = lifecycle.create_ledger(ground.context, USUAL)
     gone = written_by_the_dead(ground)
     older = lifecycle.create_ledger(ground.context, USUAL)
@@ -274,3 +276,74 @@ def test_a_metadata_store_that_is_away_does_not_end_the_following_by_its_own(
 
     assert len(list(following.tail(timeout_ms=60_000))) == 1
     assert caplog.text == ""
+
+
+NOW = 10 * FRESH_MS
+OLD, YOUNG = NOW - FRESH_MS, NOW - FRESH_MS + 1
+NONE = -1
+
+
+@pytest.mark.parametrize(
+    ("newest", "created_ms", "may_be"),
+    [
+        ((7, YOUNG), OLD, True),
+        ((7, NOW + FRESH_MS), OLD, True),
+        ((7, OLD), OLD, False),
+        ((NONE, None), YOUNG, True),
+        ((NONE, None), OLD, False),
+        ((None, None), OLD, True),
+        ((None, OLD), OLD, True),
+    ],
+    ids=["young", "of a clock ahead", "old", "new and empty", "empty", "silent", "in part"],
+)
+def test_a_ledger_with_a_young_entry_or_of_silent_bookies_may_have_a_writer(
+    newest: tuple[int | None, int | None], created_ms: int, may_be: bool
+) -> None:
+    fragments = (Fragment(EntryId(0), (BookieId("b:1"),)),)
+    found = LedgerMetadata(Quorum(1, 1, 1), LedgerState.OPEN, fragments, ctime_ms=created_ms)
+
+    assert may_be_cut_off(found, *newest, NOW) == may_be
+    recovering = replace(found, state=LedgerState.IN_RECOVERY)
+    assert not may_be_cut_off(recovering, *newest, NOW), "recovery has fenced it already"
+
+
+ADA = WriterInfo("host-1", 4711, "ada", "etl.py")
+
+
+def test_what_is_written_is_read_back() -> None:
+    assert WriterInfo.decode(ADA.encode()) == ADA
+    assert str(ADA) == "ada@host-1, process 4711, etl.py"
+
+
+def test_this_process_knows_itself() -> None:
+    me = WriterInfo.of_this_process()
+
+    assert me.pid == os.getpid()
+    assert all((me.host, me.user, me.application))
+    assert WriterInfo.decode(me.encode()) == me
+    assert WriterInfo.of_this_process("nightly") == replace(me, application="nightly")
+
+
+def test_junk_is_nobody() -> None:
+    told = {"host": "h", "pid": 1, "user": "u", "application": "a"}
+    junk = [b"", b"{", b"\xff\xfe", b"null", b"[]", b'"text"', b"7", b"[" * 100_000]
+    junk += [json.dumps({k: v for k, v in told.items() if k != gone}).encode() for gone in told]
+    for key in told:
+        wrongs: tuple[object, ...] = (None, [], {}, 1.5, True)
+        for wrong in wrongs:
+            junk.append(json.dumps({**told, key: wrong}).encode())
+    dice = random.Random(7)
+    for _ in range(2_000):
+        changed = bytearray(ADA.encode())
+        changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+        found = WriterInfo.decode(bytes(changed))  # raises nothing
+        assert found is None or str(found).isprintable()
+    assert [WriterInfo.decode(each) for each in junk] == [None] * len(junk)
+
+
+def test_a_name_neither_moves_the_cursor_nor_fills_the_screen() -> None:
+    told = {"host": "a\x1b[2J\n", "pid": 1, "user": "u" * 10_000, "application": "é"}
+
+    found = WriterInfo.decode(json.dumps(told).encode())
+
+    assert found == WriterInfo("a?[2J?", 1, "u" * 200, "é")

@@ -218,9 +218,7 @@ def test_a_bookie_wiped_and_formatted_again_does_not_truncate(
     assert payloads(ground.client(), writer.ledger_id) == [b"%d" % i for i in range(10)]
 
 
-def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(
-    ground: Ground,
-) -> None:
+def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(ground: Ground) -> None:
     writer = left(ground, 10)
     a, b, _ = writer.metadata.last_fragment.ensemble
     ground.format(a)

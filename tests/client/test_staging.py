@@ -10,11 +10,7 @@ import pytest
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, write_local
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    LedgerFencedError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import BookieUnavailableError, LedgerFencedError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground

@@ -73,9 +73,11 @@ def test_more_than_are_served_at_once_are_ended_and_may_come_again(
     assert "200 OK" in head(ask(server))
 
 
-def test_a_connection_is_ended_after_a_while_whoever_is_still_asking(server: PageServer) -> None:
+def test_a_connection_is_ended_after_a_while_whoever_is_still_asking(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ask(server, b"GET") as slow:
-        server.seconds = 0.0
+        monkeypatch.setattr(pages, "SECONDS", 0.0)
         assert slow.recv(1) == b""
     until_none_is_served(server)
 

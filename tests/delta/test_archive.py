@@ -19,7 +19,7 @@ from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import run_job
 from spark_bookkeeper.delta import archive as archive_module
 from spark_bookkeeper.delta.archive import Archive
-from spark_bookkeeper.delta.batches import SMALL_BYTES
+from spark_bookkeeper.delta.pieces import SMALL_BYTES
 from spark_bookkeeper.delta.sums import PLACE_COLUMNS
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Report

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.delta.batches import SMALL_BYTES
+from spark_bookkeeper.delta.pieces import SMALL_BYTES
 
 pytestmark = [pytest.mark.delta, pytest.mark.slow]
 

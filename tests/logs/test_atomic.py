@@ -38,12 +38,7 @@ from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Chunk, LogHead
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.transactions import (
-    Committed,
-    MicroBatch,
-    Transaction,
-    Transactions,
-)
+from spark_bookkeeper.protocol.transactions import Committed, MicroBatch, Transaction, Transactions
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 from tests.hooks import NO_ANSWER, At
 from tests.logs.conftest import USUAL, states

@@ -1,4 +1,4 @@
-"""A warm standby has applied all that is in the log when it writes, once and in order."""
+"""Who writes a log: a standby applies all that is in it before it writes, once and in order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import threading
 import pytest
 
 from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError, NoSuchEntryError
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import open_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.testing.ground import Ground
-from tests.logs.conftest import payloads
+from spark_bookkeeper.testing.memory_store import MemoryStore
+from tests.logs.conftest import USUAL, payloads
 
 
 def unexpected(entry: Entry) -> None:
@@ -128,3 +131,47 @@ def test_one_that_comes_after_what_it_needs_was_truncated_is_told(ground: Ground
 
     with log.elect() as vote, pytest.raises(NoSuchEntryError, match="truncated"):
         log.stand_by(vote, unexpected, place)
+
+
+def test_a_leader_that_was_cut_off_believes_to_lead_and_writes_nothing(
+    ground: Ground, log: Log
+) -> None:
+    cut_off = ground.client()
+    first = open_log(cut_off, "orders").elect()
+    assert first.wait(0)
+    old = open_log(cut_off, "orders").become_writer()
+    old.append(b"1")
+    second = log.elect()
+    assert not second.wait(0)
+
+    store = cut_off.store
+    assert isinstance(store, MemoryStore)
+    store.expire()
+    assert second.wait(0)
+    new = log.become_writer(is_leader=lambda: second.is_leader)
+    new.append(b"2")
+
+    with pytest.raises(LogOwnershipLostError):
+        old.append(b"of the one that was")
+    assert not first.is_leader
+    new.close()
+    assert payloads(log) == [b"1", b"2"]
+
+
+def test_everybody_is_told_who_is_to_lead(ground: Ground, log: Log) -> None:
+    assert log.leader() is None
+    with log.elect():
+        leader = open_log(ground.client(), "orders").leader()
+        assert leader is not None
+        assert WriterInfo.decode(leader) == ground.context.writer
+    with log.elect(b"me"):
+        assert log.leader() == b"me"
+    assert log.leader() is None
+
+
+def test_a_candidate_of_a_log_that_was_deleted_is_in_nobodys_way(ground: Ground, log: Log) -> None:
+    log.elect()
+    truncation.delete(ground.context, "orders")
+    again = create_log(ground.context, "orders", USUAL)
+
+    assert again.elect().wait(0)

@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.codec import (
-    decode_ledger,
-    decode_ledger_naming,
-    encode_ledger,
-)
+from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum

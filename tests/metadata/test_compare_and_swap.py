@@ -12,12 +12,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata.compare_and_swap import (
-    ABSENT,
-    CONFLICTS_MAX,
-    UNKNOWN_MAX,
-    change,
-)
+from spark_bookkeeper.metadata.compare_and_swap import ABSENT, CONFLICTS_MAX, UNKNOWN_MAX, change
 from spark_bookkeeper.metadata.store import Versioned
 
 

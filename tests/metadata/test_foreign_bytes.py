@@ -21,11 +21,7 @@ from spark_bookkeeper.client.ledger import (
 from spark_bookkeeper.client.read.newest import Newest
 from spark_bookkeeper.client.views import LEDGERS, _ledger_row, moment
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.codec import (
-    decode_ledger,
-    decode_ledger_naming,
-    encode_ledger,
-)
+from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration
@@ -103,9 +99,7 @@ def test_any_ledger_metadata_is_a_value_that_can_be_written_and_shown_or_is_refu
     assert values > len(seeds) // 15, "junk that nobody notices is part of it"
 
 
-def _decoded(
-    call: Callable[[], LedgerMetadata | None],
-) -> tuple[LedgerMetadata | None, str | None]:
+def _decoded(call: Callable[[], LedgerMetadata | None]) -> tuple[LedgerMetadata | None, str | None]:
     try:
         return call(), None
     except MetadataFormatError as error:

@@ -18,7 +18,7 @@ from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.election import Election
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper.link import Link
-from spark_bookkeeper.metadata.zookeeper.multi_write import MultiWrite
+from spark_bookkeeper.metadata.zookeeper.multi import MultiWrite
 from spark_bookkeeper.metadata.zookeeper.nodes import Node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId

@@ -17,12 +17,8 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 
-from spark_bookkeeper.metadata.zookeeper.grouping import (
-    BYTES_MAX,
-    WRITES_MAX,
-    GroupedWrites,
-)
-from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.metadata.zookeeper.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
 from spark_bookkeeper.testing.znodes import operations_of
 
 

@@ -6,11 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.errors import (
-    LedgerFencedError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState

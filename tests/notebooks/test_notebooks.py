@@ -69,10 +69,7 @@ def test_it_runs_with_delta(
 
 
 def run(
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    instead: tuple[str, str] = ("", ""),
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: tuple[str, str] = ("", "")
 ) -> None:
     """Args: ``instead`` is a text in its cells, and what stands in its place."""
     import nbformat

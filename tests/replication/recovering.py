@@ -36,11 +36,7 @@ def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
 
 
 def recovered(
-    ground: Ground,
-    *lost: str,
-    hooks: tuple[Hook, ...] = (),
-    dry_run: bool = False,
-    **wish: object,
+    ground: Ground, *lost: str, hooks: tuple[Hook, ...] = (), dry_run: bool = False, **wish: object
 ) -> RecoveryReport:
     client = ground.client(InlineRuntime(), *hooks)
     whole = BookieRecovery(tuple(BookieId(b) for b in lost), **wish)  # type: ignore[arg-type]  # any field

@@ -261,9 +261,7 @@ def test_a_whole_ledger_is_healthy(ground: Ground, sizes: tuple[int, int, int]) 
     assert sum(row.entries for row in report.rows) == 10 * quorum.write_quorum_size
 
 
-def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(
-    ground: Ground,
-) -> None:
+def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(ground: Ground) -> None:
     writer = written(ground)
     going = writer.metadata.last_fragment.ensemble[0]
     seen: list[str] = []

@@ -43,8 +43,7 @@ from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork,
 from spark_bookkeeper.replication.recovery_plan import PlannedShare
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.refill_ledger import RefillWork
-from spark_bookkeeper.replication.report import Outcome, Report, Row
-from spark_bookkeeper.replication.report_file import write_report
+from spark_bookkeeper.replication.report import Outcome, Report, Row, write_report
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
 from spark_bookkeeper.replication.under_way import Slow

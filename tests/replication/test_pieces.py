@@ -168,9 +168,7 @@ def test_what_a_piece_did_not_do_is_done_by_the_fragments_own_work(
     assert_whole_and_read(ground, writer)
 
 
-def test_a_target_that_was_wiped_after_the_pieces_is_given_everything_again(
-    tmp_path: Path,
-) -> None:
+def test_a_target_that_was_wiped_after_the_pieces_is_given_everything_again(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
     writer = in_slots(ground, Quorum(3, 3, 2))
     lost = lose(ground, writer)

@@ -44,9 +44,7 @@ def test_logs_keep_every_invariant_under_drawn_lifetimes(seeds: range) -> None:
     ],
     ids=str,
 )
-def test_a_writer_crashes_at_every_step_of_taking_over_rolling_and_truncating(
-    steps: range,
-) -> None:
+def test_a_writer_crashes_at_every_step_of_taking_over_rolling_and_truncating(steps: range) -> None:
     for step in steps:
         if run_log_lifetime(step, LogScript.crashing(step)).first_ended_itself:
             break

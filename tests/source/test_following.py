@@ -32,9 +32,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.source.followed import Followed, Limits
 from spark_bookkeeper.source.followed_ledger import FollowedLedger
 from spark_bookkeeper.source.following import FollowedLog, followed
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Offset
 from spark_bookkeeper.source.selection import open_selection
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.worlds import bereft_log

@@ -30,15 +30,6 @@ def test_frames_go_into_a_log_and_come_out_in_order(bk: BookKeeper) -> None:
 
 
 @pytest.mark.full
-def test_an_empty_log_is_an_empty_frame_with_its_columns(bk: BookKeeper) -> None:
-    log = bk.create_log("nothing")
-
-    frame = log.read()
-
-    assert (frame.columns, frame.count()) == (["payload"], 0)
-
-
-@pytest.mark.full
 def test_a_log_that_was_evolved_is_one_frame_with_its_new_columns(bk: BookKeeper) -> None:
     narrow = bk.spark.createDataFrame([(1,), (2,)], "n int")
     wide = bk.spark.createDataFrame([(3, "x")], "n long, why string")

@@ -112,17 +112,6 @@ def test_a_schema_that_does_not_fit_is_refused(
         reader.options(**given).schema(schema).load().count()
 
 
-@pytest.mark.full
-def test_a_run_of_all_ids_is_read_as_far_as_there_are_ledgers(
-    bk: BookKeeper, known: dict[str, Any]
-) -> None:
-    later = known["later"]
-
-    everything = read(bk, ledgers=f"{later}-9999999999", view="entries")
-    assert {row.ledger_id for row in everything.collect()} >= {later, known["newest"]}
-    assert read(bk, ledgers=f"{later},{2**60}-{2**62}", failOnDataLoss="false").count() == 6
-
-
 def test_metadata_that_nobody_can_decode_are_told_with_their_path(bk: BookKeeper) -> None:
     uri = parse_metadata_uri(bk.metadata_uri)
     path = paths.ledger(uri.root, LedgerId(4_000_000_777))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -66,21 +65,6 @@ def test_only_wanted_columns_come_in_the_order_asked_for(read: Read, ledger: int
     turned = read(ledger=ledger, columns="name,id").first()
     assert turned is not None
     assert turned.asDict() == {"name": "row 0", "id": 0}
-
-
-@pytest.mark.full
-def test_half_open_ranges_meet_without_gap_or_overlap(read: Read, ledger: int) -> None:
-    middle = json.dumps({"ledger": ledger, "entry": 4})
-    before = read(ledger=ledger, endingOffsets=middle)
-    after = read(ledger=ledger, startingOffsets=middle)
-
-    assert [row.id for row in before.collect()] == list(range(40))
-    assert [row.id for row in after.collect()] == list(range(40, 100))
-    assert read(ledger=ledger, startingOffsets="latest").count() == 0
-    nothing = read(ledger=ledger, startingOffsets=f"{ledger}:4", endingOffsets=f"{ledger}:4")
-    assert nothing.count() == 0
-    long_ago = json.dumps({"time": "2001-01-01T00:00:00Z"})
-    assert read(ledger=ledger, startingOffsets=long_ago).count() == 100
 
 
 def test_tasks_are_as_many_as_the_hints_say(read: Read, ledger: int) -> None:

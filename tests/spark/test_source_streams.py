@@ -115,20 +115,6 @@ def test_a_running_query_sees_what_comes_after_it_was_idle(bk: BookKeeper, trigg
 
 
 @pytest.mark.full
-def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -> None:
-    writer = bk.create_ledger(schema=rows(1).schema)
-    stream = Stream(bk, tmp_path, ledger=writer.ledger_id, startingOffsets="earliest")
-    writer.append(rows(5))
-    writer.append(rows(5, 5))
-    stream.catch_up(**({"maxBytesPerTrigger": "1k"} if HAS_LIMITS else {}))
-    writer.append(rows(5, 10))
-    writer.close()
-    stream.catch_up()
-
-    assert stream.ids == list(range(15))
-
-
-@pytest.mark.full
 def test_a_continuous_trigger_is_refused_by_spark(bk: BookKeeper, tmp_path: Path) -> None:
     bk.create_log("never-continuous", schema=rows(1).schema)
     reader = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
@@ -137,71 +123,3 @@ def test_a_continuous_trigger_is_refused_by_spark(bk: BookKeeper, tmp_path: Path
 
     with pytest.raises(PySparkException, match=r"(?i)continuous"):
         write.trigger(continuous="1 second").start().processAllAvailable()
-
-
-@pytest.mark.full
-def test_what_is_wrong_with_a_stream_is_one_clear_error(bk: BookKeeper, tmp_path: Path) -> None:
-    bk.create_log("plain", schema=rows(1).schema)
-
-    with pytest.raises(PySparkException, match=r"endingOffsets means nothing to spark\.readStream"):
-        Stream(bk, tmp_path / "a", log="plain", endingOffsets="latest").catch_up()
-    with pytest.raises(PySparkException, match="is behind the end"):
-        Stream(bk, tmp_path / "b", log="plain", startingOffsets="99999:0").catch_up()
-    if not HAS_LIMITS:
-        with pytest.raises(PySparkException, match=r"maxEntriesPerTrigger needs Spark 4\.2"):
-            Stream(bk, tmp_path / "c", log="plain", maxEntriesPerTrigger=2).catch_up()
-
-
-@pytest.mark.full
-def test_a_stream_is_told_of_places_and_checkpoints_that_are_not_its_own(
-    bk: BookKeeper, tmp_path: Path
-) -> None:
-    log = bk.create_log("its-own", schema=rows(1).schema)
-    with log.become_writer() as writer:
-        first = writer.append(rows(5)).ledger_id
-        with bk.create_ledger(schema=rows(1).schema, password=b"secret") as foreign:
-            foreign.append(rows(5))
-        writer.roll()
-        writer.append(rows(5, 5))
-    with bk.create_log("another", schema=rows(1).schema).become_writer() as other:
-        other.append(rows(5))
-    one = {"ledger": foreign.ledger_id, "password": "secret"}
-    own = {"log": "its-own"}
-    wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({**own, "startingOffsets": f"{foreign.ledger_id}:1"}, "NO_SUCH_ENTRY.*has no ledger"),
-        ({**own, "startingOffsets": f"{first}:2"}, "NO_SUCH_ENTRY.*is beyond the end"),
-        ({**one, "startingOffsets": f"{first}:1"}, "NO_SUCH_ENTRY.*names ledger"),
-        ({**one, "consumer": "etl"}, "INVALID_ARGUMENT.*is for logs"),
-        ({**one, "password": "Secret"}, "UNAUTHORIZED.*is not the one"),
-        ({**own, "consumer": "a/b"}, "INVALID_ARGUMENT.*consumer name"),
-    )
-    for number, (options, said) in enumerate(wrong):
-        with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_{said}"):
-            Stream(bk, tmp_path / str(number), **options).catch_up()
-
-    reader = bk.spark.readStream.format("bookkeeper").schema("id long").option("lgo", "its-own")
-    write = reader.load().writeStream.format("memory").queryName("never_made")
-    with pytest.raises(PySparkException, match=r"\[BOOKKEEPER_INVALID_ARGUMENT\].*'log'"):
-        started(write.trigger(availableNow=True)).awaitTermination()
-
-    kept = tmp_path / "kept"
-    Stream(bk, kept, startingOffsets="earliest", **own).catch_up()
-    with pytest.raises(PySparkException, match=r"\[BOOKKEEPER_DATA_LOSS\].*is another one"):
-        Stream(bk, kept, log="another").catch_up()
-    with pytest.raises(PySparkException, match=r"\[BOOKKEEPER_DATA_LOSS\].*is another one"):
-        Stream(bk, kept, **one).catch_up()
-    for changed, said in (
-        ({"ledger": 99_999_999}, r"DATA_LOSS\].*ahead of the end"),
-        ({"version": 2}, r"INVALID_ARGUMENT\].*the checkpoint holds an offset"),
-    ):
-        change_last_offset(kept / "checkpoint", changed)
-        with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_{said}"):
-            Stream(bk, kept, **own).catch_up()
-
-
-def change_last_offset(checkpoint: Path, changed: dict[str, int]) -> None:
-    """What an older state that was put back, or a person with an editor, makes of a checkpoint."""
-    *_, last = sorted((checkpoint / "offsets").glob("[0-9]*"), key=_number)
-    *lines, offset = last.read_text().splitlines()
-    last.write_text("\n".join([*lines, json.dumps({**json.loads(offset), **changed})]))
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.config import (
-    AutorecoveryConfig,
-    BookieConfig,
-    ClientConfig,
-    load_conf,
-)
+from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig, load_conf
 from spark_bookkeeper.spark.session import conf_directory
 from tests.tidy.test_docs import check_command
 

@@ -12,7 +12,7 @@ import pytest
 from spark_bookkeeper import pictures
 from spark_bookkeeper.autorecovery import losses
 from spark_bookkeeper.autorecovery.table import UNDERREPLICATED
-from spark_bookkeeper.client import history, placement, views
+from spark_bookkeeper.client import history, ledger_info, views
 from spark_bookkeeper.client.read.lost import LOST
 from spark_bookkeeper.client.write.acks import ACKS_SCHEMA
 from spark_bookkeeper.cluster import diagnosis, orphans, space
@@ -29,8 +29,8 @@ OF_PLANS = pa.schema([f for f in PLAN_SCHEMA if f.name not in report.ROW_SCHEMA.
 TABLES = {
     "bk.ledgers()": views.LEDGERS,
     "bk.ledger(7).fragments_df()": views.FRAGMENTS,
-    "bk.ledger(7).placement_df()": placement.PLACEMENT,
-    "bk.ledger(7).stripes_df()": placement.STRIPES,
+    "bk.ledger(7).placement_df()": ledger_info.PLACEMENT,
+    "bk.ledger(7).stripes_df()": ledger_info.STRIPES,
     "bk.ledger(7).slots_df()": views.SLOTS,
     "bk.diff_replicas(7)": views.REPLICAS,
     "bk_entries(ledger => 7)": ENTRIES,

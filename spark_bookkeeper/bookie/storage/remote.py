@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from tempfile import SpooledTemporaryFile
 from typing import Any, Final
 
 import fsspec
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage.objects import Objects
-from spark_bookkeeper.bookie.storage.remote_errors import is_denied, is_full
-from spark_bookkeeper.bookie.storage.remote_sink import SpooledSink, UploadSink
-from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
+from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests, is_denied, is_full
 from spark_bookkeeper.bookie.storage.storage import (
-    Content,
     FileSink,
     Operation,
     Request,
-    Storage,
+    RequestStorage,
     check_below,
     check_limit,
     nothing,
@@ -69,7 +67,7 @@ _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "create
 """What file systems call the time of a file's content; ours never change."""
 
 
-class RemoteStorage(Storage):
+class RemoteStorage(RequestStorage):
     """Objects under a prefix.
 
     Args:
@@ -210,14 +208,10 @@ class RemoteStorage(Storage):
                 raise unavailable(self, f"{self._uri}/{path} is gone", path)
             return None
 
+    @override
     def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
-        """One request by itself."""
         with self._translated(path, operation):
             return self._objects.run(partial(self._asked, Request(operation, path, arguments)))
-
-    @override
-    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
-        return bool(self._ask("put_if_absent", path, data))
 
     @override
     def create(self, path: str) -> FileSink:
@@ -232,35 +226,6 @@ class RemoteStorage(Storage):
             except ValueError:  # no exclusive mode; the name is used by nobody else (rule R15)
                 file = self._fs.open(full, "wb", block_size=_BLOCK_BYTES)
         return UploadSink(path, self._translated, file)
-
-    @override
-    def read(self, path: str) -> bytes | None:
-        data: bytes | None = self._ask("read", path)
-        return data
-
-    @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
-        data: bytes | None = self._ask("read_range", path, offset, length)
-        return data
-
-    @override
-    def size(self, path: str) -> int | None:
-        size: int | None = self._ask("size", path)
-        return size
-
-    @override
-    def exists(self, path: str) -> bool:
-        return bool(self._ask("exists", path))
-
-    @override
-    def modified_ms(self, path: str) -> int | None:
-        moment: int | None = self._ask("modified_ms", path)
-        return moment
-
-    @override
-    def list(self, directory: str) -> Sequence[str]:
-        names: Sequence[str] = self._ask("list", directory)
-        return names
 
     @override
     def make_directory(self, path: str) -> None:
@@ -354,3 +319,68 @@ def _milliseconds(moment: object) -> int | None:
     if isinstance(moment, datetime):
         moment = moment.timestamp()
     return int(moment * 1000) if isinstance(moment, (int, float)) else None
+
+
+_SPOOLED_BYTES: Final = 64 << 20
+"""Beyond this a file in pieces waits on the local disk instead of in memory."""
+
+Translated = Callable[[str], AbstractContextManager[None]]
+"""Within it, errors of the SDK are those of the bookie, about this path."""
+
+
+class SpooledSink(FileSink):
+    """For file systems that would show a file while it is still written: one put at the end."""
+
+    def __init__(
+        self, path: str, translated: Translated, put_if_absent: Callable[[str, bytes], bool]
+    ) -> None:
+        self._path = path
+        self._translated = translated
+        self._put_if_absent = put_if_absent
+        self._file = SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115  (kept open)
+
+    @override
+    def write(self, data: Buffer) -> None:
+        with self._translated(self._path):
+            self._file.write(data)
+
+    @override
+    def finish(self) -> None:
+        with self._translated(self._path):
+            self._file.seek(0)
+            if not self._put_if_absent(self._path, self._file.read()):
+                raise FileExistsError(f"{self._path}: the name is taken")
+        self.abandon()
+
+    @override
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class UploadSink(FileSink):
+    """A multipart upload: the object appears when it is completed."""
+
+    def __init__(self, path: str, translated: Translated, file: Any) -> None:
+        self._path = path
+        self._translated = translated
+        self._file = file
+
+    @override
+    def write(self, data: Buffer) -> None:
+        with self._translated(self._path):
+            self._file.write(memoryview(data).cast("B"))
+
+    @override
+    def finish(self) -> None:
+        with self._translated(self._path):
+            self._file.close()
+        self._file = None
+
+    @override
+    def abandon(self) -> None:
+        if self._file is not None:
+            with suppress(Exception):
+                self._file.discard()
+            with suppress(Exception):
+                self._file.closed = True  # or its destructor would complete the upload
+            self._file = None

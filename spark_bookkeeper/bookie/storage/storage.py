@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-from typing_extensions import Buffer
+from typing_extensions import Buffer, override
 
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, ProcessLimitError
 from spark_bookkeeper.protocol.plain_names import has_names_only
@@ -296,6 +296,47 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Release handles; idempotent."""
+
+
+class RequestStorage(Storage):
+    """A storage of which each of the operations for one file is a request, sent by ``_ask``."""
+
+    def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
+        """The answer to one request."""
+        raise NotImplementedError
+
+    @override
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        return bool(self._ask("put_if_absent", path, data))
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        data: bytes | None = self._ask("read", path)
+        return data
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
+        data: bytes | pa.Buffer | None = self._ask("read_range", path, offset, length)
+        return data
+
+    @override
+    def size(self, path: str) -> int | None:
+        size: int | None = self._ask("size", path)
+        return size
+
+    @override
+    def exists(self, path: str) -> bool:
+        return bool(self._ask("exists", path))
+
+    @override
+    def modified_ms(self, path: str) -> int | None:
+        moment: int | None = self._ask("modified_ms", path)
+        return moment
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        names: Sequence[str] = self._ask("list", directory)
+        return names
 
 
 def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any, Final
 
 import click
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from spark_bookkeeper.autorecovery.checks import CheckResult
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.names import NONE_RUNS
-from spark_bookkeeper.cli.autorecovery.checks import checks, trigger_audit, trigger_checks
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.logs import start_logging
@@ -21,28 +23,24 @@ from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, kept_in_file, open_table, report_table
+from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
+from spark_bookkeeper.replication.report import some_of
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.session.arguments import known_bookies
 
 _LOOPBACK: Final = "127.0.0.1"
 
 
-@click.group(
-    name="autorecovery",
-    epilog="Example: spark-bookkeeper autorecovery underreplicated",
-)
+@click.group(name="autorecovery", epilog="Example: spark-bookkeeper autorecovery underreplicated")
 def autorecovery() -> None:
     """Notices lost bookies and makes their data again: run it, set it, ask it."""
 
 
 autorecovery.add_command(audit)
 autorecovery.add_command(rereplicate)
-autorecovery.add_command(checks)
-autorecovery.add_command(trigger_audit)
-autorecovery.add_command(trigger_checks)
 
 
 @autorecovery.command(
@@ -312,5 +310,79 @@ def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> i
     settings.output.result(
         {"bytes_per_second": found},
         lambda: settings.output.say("no limit" if found is None else f"{found:,} bytes per second"),
+    )
+    return EXIT_DONE
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery checks")
+@access_options
+@click.pass_obj
+def checks(settings: Settings, access: Access) -> int:
+    """What the auditor's checks of all ledgers found when each was done last, and in which."""
+    with looking(settings, access) as bk:
+        results = bk.autorecovery.checks()
+        now_ms = bk.context.cluster_ms()
+
+    def show() -> None:
+        if not results:
+            settings.output.say(
+                "no check has come to its end yet; the configuration of autorecovery says how "
+                "often each is done (ledger_check_interval_s and others)"
+            )
+            return
+        settings.output.table(
+            ["check", "ended", "took", "ledgers looked at", "found", "of them", "ledgers"],
+            [row for result in results for row in _check_rows(result, now_ms)],
+        )
+
+    settings.output.result({"checks": [asdict(result) for result in results]}, show)
+    return EXIT_DONE
+
+
+def _check_rows(result: CheckResult, now_ms: int) -> list[list[Any]]:
+    """One for each kind of finding; one that says so where nothing was found."""
+    took = f"{result.duration_ms / 1000:,.1f} s"
+    about = [result.check.replace("_", " "), age(result.ended_at_ms, now_ms), took, result.ledgers]
+    if not result.found:
+        return [[*about, "nothing", None, None]]
+    return [
+        [*about, what, count, some_of(result.named.get(what, ())) if count else None]
+        for what, count in sorted(result.found.items())
+    ]
+
+
+@autorecovery.command(
+    name="trigger-audit", epilog="Example: spark-bookkeeper autorecovery trigger-audit"
+)
+@access_options
+@click.pass_obj
+def trigger_audit(settings: Settings, access: Access) -> int:
+    """Have the auditor look for lost bookies now, whatever the delay."""
+    return _trigger(settings, access, AutorecoveryControl.trigger_audit, "an audit")
+
+
+@autorecovery.command(
+    name="trigger-checks", epilog="Example: spark-bookkeeper autorecovery trigger-checks"
+)
+@access_options
+@click.pass_obj
+def trigger_checks(settings: Settings, access: Access) -> int:
+    """Have the auditor do its checks of all ledgers now, as if none had ever been done.
+
+    It begins at once, or when no bookie is waited for any more. A check whose interval is 0 in the
+    auditor's configuration is not done. `autorecovery checks` shows what was found when they have
+    ended.
+    """
+    return _trigger(settings, access, AutorecoveryControl.trigger_checks, "its checks")
+
+
+def _trigger(
+    settings: Settings, access: Access, trigger: Callable[[AutorecoveryControl], None], what: str
+) -> int:
+    with connected(settings, access) as bk:
+        trigger(bk.autorecovery)
+        name = bk.autorecovery.who_is_auditor()
+    settings.output.result(
+        {"auditor": name}, lambda: settings.output.say(f"{name} was asked for {what}")
     )
     return EXIT_DONE

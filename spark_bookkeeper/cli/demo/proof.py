@@ -53,9 +53,7 @@ def same_counts(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> 
     }
     most = ", ".join(f"{name} {count:,}" for name, count in Counter(found).most_common(3))
     return Answer(
-        "counts per carrier, by Spark",
-        found == wanted,
-        f"{len(found)} carriers: {most}, ...",
+        "counts per carrier, by Spark", found == wanted, f"{len(found)} carriers: {most}, ..."
     )
 
 

@@ -124,10 +124,7 @@ def pairs(
 
 @contextmanager
 def connected(
-    settings: Settings,
-    access: Access | None = None,
-    *,
-    waits: bool = False,
+    settings: Settings, access: Access | None = None, *, waits: bool = False
 ) -> Iterator[BookKeeper]:
     """An open connection to the cluster of the global options. Jobs run in this process.
 

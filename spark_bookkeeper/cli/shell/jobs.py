@@ -71,8 +71,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
     program = f"jobs/{name}.py"
     with separate_stderr():
         return guarded(
-            lambda: job_command(name).main(given, prog_name=program, standalone_mode=False),
-            given,
+            lambda: job_command(name).main(given, prog_name=program, standalone_mode=False), given
         )
 
 

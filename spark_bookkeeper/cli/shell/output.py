@@ -90,10 +90,7 @@ class Output:
             sys.stdout.flush()
 
     def table(
-        self,
-        columns: Sequence[str],
-        rows: Iterable[Sequence[object]],
-        title: str | None = None,
+        self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None
     ) -> None:
         """Print a table on stdout; numbers to the right, ``None`` as an empty cell.
 

@@ -97,9 +97,7 @@ class TimeType(click.types.StringParamType):
 def time_range_options(command: Command) -> Command:
     """Give a command the times between which the rows it reads were appended."""
     end = click.option(
-        "--end-time",
-        type=TimeType(),
-        help="Stop before the first that was appended then or later.",
+        "--end-time", type=TimeType(), help="Stop before the first that was appended then or later."
     )
     start = click.option(
         "--start-time",

@@ -7,21 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_bookkeeper import errors
 from spark_bookkeeper.cli.shell.logs import LogFormat
 from spark_bookkeeper.cli.shell.output import Output
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    InvalidArgumentError,
-    LedgerExistsError,
-    LogExistsError,
-    MissingRequirementError,
-    NoClusterError,
-    NoSuchEntryError,
-    NoSuchLedgerError,
-    NoSuchLogError,
-    UnauthorizedError,
-    UnsuitableStorageError,
-)
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -36,16 +25,16 @@ EXIT_CLOSED_PIPE: Final = 141
 """Whoever read the output went away, as `head` does: what SIGPIPE gives other programs."""
 
 _REFUSALS = (
-    InvalidArgumentError,
-    LedgerExistsError,
-    LogExistsError,
-    MissingRequirementError,
-    NoClusterError,
-    NoSuchEntryError,
-    NoSuchLedgerError,
-    NoSuchLogError,
-    UnauthorizedError,
-    UnsuitableStorageError,
+    errors.InvalidArgumentError,
+    errors.LedgerExistsError,
+    errors.LogExistsError,
+    errors.MissingRequirementError,
+    errors.NoClusterError,
+    errors.NoSuchEntryError,
+    errors.NoSuchLedgerError,
+    errors.NoSuchLogError,
+    errors.UnauthorizedError,
+    errors.UnsuitableStorageError,
 )
 
 

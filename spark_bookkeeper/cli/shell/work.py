@@ -24,11 +24,12 @@ from spark_bookkeeper.replication.report import (
     Outcome,
     Report,
     Row,
+    check_report_file,
     counted,
     shown,
     some_of,
+    write_report,
 )
-from spark_bookkeeper.replication.report_file import check_report_file, write_report
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
 

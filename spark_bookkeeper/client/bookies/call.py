@@ -91,12 +91,7 @@ class Call(Generic[T]):
     """One thing that a bookie is asked for, and which call of its storage it waits in."""
 
     def __init__(
-        self,
-        door: Asked,
-        purpose: str,
-        run: Callable[[], T],
-        runtime: Runtime,
-        changed: Condition,
+        self, door: Asked, purpose: str, run: Callable[[], T], runtime: Runtime, changed: Condition
     ) -> None:
         self.bookie_id = door.bookie_id
         self.door = door

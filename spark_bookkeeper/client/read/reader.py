@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -24,10 +23,7 @@ from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
 from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -425,12 +421,7 @@ class LedgerReader(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
@@ -439,11 +430,7 @@ class LedgerReader(PublicNames):
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
     def _range(
-        self,
-        first: int,
-        last: int | None,
-        start_time: datetime | None,
-        end_time: datetime | None,
+        self, first: int, last: int | None, start_time: datetime | None, end_time: datetime | None
     ) -> tuple[EntryId, EntryId]:
         """Both ends of a read; where it has no entry, the last one is before the first."""
         if start_time is not None and first:

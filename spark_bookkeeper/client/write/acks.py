@@ -43,10 +43,7 @@ class SlotAck(NamedTuple):
 
 
 def acks_table(
-    slots: Sequence[SlotAck],
-    metadata: LedgerMetadata,
-    confirmed: EntryId,
-    pushed: EntryId,
+    slots: Sequence[SlotAck], metadata: LedgerMetadata, confirmed: EntryId, pushed: EntryId
 ) -> pa.Table:
     """Who stored which entry, from the slots that a writer remembers.
 

@@ -20,13 +20,17 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.acks import ACKS_KEPT, SlotAck
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.write.delivery import Delivery
-from spark_bookkeeper.client.write.ending import close_ledger
 from spark_bookkeeper.client.write.ensemble_change import EnsembleChanges
-from spark_bookkeeper.client.write.foreign import deleted_error, error_of_fence, fenced_error
 from spark_bookkeeper.client.write.lane_set import Lanes
 from spark_bookkeeper.client.write.pending import PendingEntries
 from spark_bookkeeper.client.write.promise import Promise
-from spark_bookkeeper.client.write.standing import Standing
+from spark_bookkeeper.client.write.standing import (
+    Standing,
+    close_ledger,
+    deleted_error,
+    error_of_fence,
+    fenced_error,
+)
 from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -446,7 +450,7 @@ class Adds:
         waited_ms = (now - group.taken_at) * 1000
         ack = SlotAck(
             lane.bookie, lane.position, group.first, group.last,
-            self._runtime.wall_ms(), waited_ms,
+            self._runtime.wall_ms(), waited_ms
         )  # fmt: skip
         self._acks.append(ack)
         confirmed = self.machine.last_add_confirmed

@@ -229,9 +229,7 @@ class FanOut:
         encoder = self._encoders.get(stripe_class)
         if encoder is None:
             encoder = PartEncoder(
-                self._plan.key,
-                self._plan.encoding,
-                lambda data: self._send(stripe_class, data),
+                self._plan.key, self._plan.encoding, lambda data: self._send(stripe_class, data)
             )
             self._encoders[stripe_class] = encoder
         encoder.add(entry)
@@ -408,9 +406,7 @@ def place(
         spans=tuple(spans),
         parts=tuple(
             PlacedPart(
-                part.ref,
-                tuple(first + o for o in ordinals_),
-                tuple(lengths[o] for o in ordinals_),
+                part.ref, tuple(first + o for o in ordinals_), tuple(lengths[o] for o in ordinals_)
             )
             for part, ordinals_ in numbered
         ),

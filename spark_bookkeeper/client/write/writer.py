@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -256,12 +255,7 @@ class LedgerWriter(PublicNames):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
         if exception_type is None:
             self.close()
         elif self._process is process.here:  # a forked child that unwinds has nothing to stop

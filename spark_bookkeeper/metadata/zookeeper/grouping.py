@@ -28,7 +28,7 @@ from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsisten
 from kazoo.handlers.threading import KazooTimeoutError
 
 from spark_bookkeeper.metadata.zookeeper.client import Awaited
-from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
 
 WRITES_MAX: Final = 64
 BYTES_MAX: Final = 400_000

@@ -42,8 +42,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.multi_read import read_together
-from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules
+from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, read_together
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
 from spark_bookkeeper.metrics import Metrics
@@ -175,8 +174,7 @@ class Nodes:
         Raises ``AbsentError``.
         """
         return self._try(
-            f"list {path}",
-            lambda: self._wait(self._client.get_children_async(path, changes), list),
+            f"list {path}", lambda: self._wait(self._client.get_children_async(path, changes), list)
         )
 
     def children_settled(self, path: str) -> list[str]:

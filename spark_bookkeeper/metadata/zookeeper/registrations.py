@@ -6,10 +6,13 @@ Source: BookKeeper 4.17 ``discover/ZKRegistrationManager``, ``discover/ZKRegistr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     InvalidArgumentError,
     MetadataFormatError,
     MetadataUnavailableError,
@@ -19,13 +22,8 @@ from spark_bookkeeper.metadata.service_info import decode_registration, encode_r
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.client import Changes
-from spark_bookkeeper.metadata.zookeeper.link import (
-    AbsentError,
-    ChangedError,
-    PresentError,
-)
+from spark_bookkeeper.metadata.zookeeper.link import AbsentError, ChangedError, PresentError
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes
-from spark_bookkeeper.metadata.zookeeper.shared import SharedRead
 from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
 
 _log = logging.getLogger(__name__)
@@ -164,3 +162,59 @@ class Registrations:
         except ChangedError:
             return False
         return True
+
+
+T = TypeVar("T")
+
+
+class SharedRead(Generic[T]):
+    """Calls ``read`` for all who wait for it together.
+
+    Who asks while a read is under way gets the next one: an answer that was on its way already
+    may be older than the question. So nobody is ever told what was true before it asked.
+    """
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        """Taken by itself: Ctrl-C within the calls of a condition's ``with`` leaves it taken."""
+        self._changed = threading.Condition(self._lock)
+        self._begun = 0
+        """How many reads began; one at a time is under way."""
+        self._ended = 0
+        self._value: T | None = None
+        self._error: BookKeeperError | None = None
+        """How the last read ended."""
+
+    def get(self) -> T:
+        """What a read finds that begins after this call. Raises what it raises."""
+        mine: int | None = None
+        try:
+            with self._lock:
+                enough = self._begun + 1
+                while self._ended < enough and self._begun > self._ended:
+                    self._changed.wait()
+                if self._ended >= enough:
+                    if self._error is not None:
+                        raise self._error.again()
+                    return self._value  # type: ignore[return-value]  # what the read returned
+                mine = self._begun = self._begun + 1
+            value = self._read()
+            self._end(value, None)
+        except BookKeeperError as error:
+            if mine is not None:
+                self._end(None, error)
+            raise
+        except BaseException:  # interrupted: whoever waits reads for itself
+            with self._lock:
+                if mine is not None and self._ended < mine:
+                    self._begun -= 1
+                    self._changed.notify_all()
+            raise
+        return value
+
+    def _end(self, value: T | None, error: BookKeeperError | None) -> None:
+        with self._lock:
+            self._value, self._error = value, error
+            self._ended = self._begun
+            self._changed.notify_all()

@@ -1,15 +1,24 @@
-"""Votes as ephemeral sequential nodes in ZooKeeper; what a vote is stands in ``election.py``."""
+"""Votes as ephemeral sequential nodes in ZooKeeper.
+
+What a vote is stands in ``election.py``; what the auditor's is, in ``underreplication.py``.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata.election import in_order, vote_prefix
-from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
+from spark_bookkeeper.metadata.underreplication import Changed, decode_vote, encode_vote
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.link import AbsentError, ChangedError
+from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes
+from spark_bookkeeper.metadata.zookeeper.own_session import own_session
 
 _log = logging.getLogger(__name__)
 
@@ -111,3 +120,117 @@ class ZooKeeperBallots:
             self._zk.delete(path)
         except AbsentError:
             return
+
+
+_VOTE: Final = re.compile(r"V_(\d+)", re.ASCII)
+
+
+class _Vote(NamedTuple):
+    number: int
+    path: str
+    node: Node
+
+
+class AuditorVotes:
+    """Those of a cluster, as one client sees them.
+
+    Args:
+        root: of the cluster.
+    """
+
+    def __init__(self, zk: Nodes, root: Callable[[], str]) -> None:
+        self._zk = zk
+        self._root = root
+        self._stop_watching: Sequence[Callable[[], None]] = ()
+        self._leaving: object = None
+        """Which time it left; as long as its vote is to go."""
+
+    def stand(self, name: str, changed: Changed) -> bool:
+        """``Underreplication.stand``."""
+        self._leaving = None  # a vote that goes all the same is cast again at the next look
+        parent = paths.auditor_election(self._root())
+        self._zk.ensure(parent)
+        session = own_session(self._zk, self._root())
+        votes = self._votes()
+        if not any(vote.node.owner == session for vote in votes):
+            self._zk.create_sequential(parent, "V_", encode_vote(name))
+            votes = self._votes()
+        mine = [i for i, vote in enumerate(votes) if vote.node.owner == session]
+        for surplus in mine[1:]:  # an answer was lost, and it was repeated
+            self._delete(votes[surplus])
+        place = mine[0] if mine else None
+        if place is None:  # it went again: the session has just ended
+            changed()
+            return False
+        self._watch_no_more()
+        # Everybody watches the vote before, and his own: where he had left without an answer, its
+        # end may have been on its way when he came again.
+        watched = votes[max(0, place - 1) : place + 1]
+        self._stop_watching = [self._zk.watches.watch_gone(v.path, changed) for v in watched]
+        if place:
+            return False
+        with suppress(AbsentError, ChangedError):  # it is there for people who look
+            self._zk.set(parent, encode_vote(name), -1)
+        return True
+
+    def _watch_no_more(self) -> None:
+        for stop in self._stop_watching:
+            stop()
+
+    def stand_down(self) -> None:
+        """``Underreplication.stand_down``."""
+        leaving = object()
+
+        def note() -> None:
+            self._leaving = leaving
+            self._watch_no_more()
+
+        self._zk.surely(note, self.discard)
+
+    def discard(self) -> None:
+        """Delete the vote of who takes part no more; where there is no answer, after the next
+        connection.
+        """
+        self._zk.once_connected(self._discard)
+
+    def _discard(self) -> bool:
+        """Whether there was an answer."""
+        leaving = self._leaving
+        if leaving is None:
+            return True
+        try:
+            session = own_session(self._zk, self._root())
+            for vote in self._votes(self._zk.children_settled):
+                if vote.node.owner == session and self._leaving is leaving:
+                    self._delete(vote)
+        except MetadataError as error:
+            _log.warning("a vote stays for now: %s", error.message)
+            return False
+        if self._leaving is leaving:  # else somebody came meanwhile, and may have left once more
+            self._leaving = None
+        return True
+
+    def _delete(self, vote: _Vote) -> None:
+        with suppress(AbsentError):
+            self._zk.delete(vote.path)
+
+    def names(self) -> Sequence[str]:
+        """``Underreplication.candidates``."""
+        return [decode_vote(vote.node.data) for vote in self._votes()]
+
+    def _votes(self, children: Callable[[str], Sequence[str]] | None = None) -> Sequence[_Vote]:
+        """All that count, the auditor's first. One that goes with no session, as a copy of
+        ZooKeeper's tree has it, is nobody's and would never go: who waited for it would wait for
+        ever.
+        """
+        parent = paths.auditor_election(self._root())
+        try:
+            names = (children or self._zk.children)(parent)
+        except AbsentError:
+            return []
+        numbers = {f"{parent}/{n}": int(m[1]) for n in names if (m := _VOTE.fullmatch(n))}
+        return sorted(
+            _Vote(numbers[path], path, node)
+            for path, node in self._zk.get_many(numbers)
+            if node is not None and node.owner
+        )

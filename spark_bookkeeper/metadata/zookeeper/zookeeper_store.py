@@ -26,11 +26,7 @@ from dataclasses import replace
 from itertools import tee
 from typing import Final
 
-from spark_bookkeeper.errors import (
-    BookKeeperError,
-    MetadataFormatError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
@@ -45,7 +41,6 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
-from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
@@ -56,7 +51,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
 from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
-from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
+from spark_bookkeeper.metadata.zookeeper.register_nodes import Instance, ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots

@@ -12,29 +12,18 @@ from kazoo.security import make_digest_acl
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    LedgerExistsError,
-    MetadataError,
-)
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, MetadataError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.zookeeper import nodes as nodes_module
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
+from spark_bookkeeper.metadata.zookeeper.multi import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.conformance.metadata import (
-    A,
-    open_ledger,
-    registration,
-)
-from tests.metadata.zookeeper.proxy import (
-    Proxy,
-    ZooKeeperStores,
-)
+from spark_bookkeeper.testing.conformance.metadata import A, open_ledger, registration
+from tests.metadata.zookeeper.proxy import Proxy, ZooKeeperStores
 
 pytestmark = pytest.mark.integration
 

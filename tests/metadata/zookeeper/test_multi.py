@@ -11,7 +11,7 @@ from kazoo.exceptions import NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from spark_bookkeeper.metadata.zookeeper.multi_write import AccessRules, MultiWrite, Operations
+from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
 from spark_bookkeeper.testing.znodes import operations_of
 
 _STAT = tuple(range(11))

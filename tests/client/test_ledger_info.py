@@ -7,8 +7,13 @@ from itertools import product
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.ledger_info import LedgerInfo
-from spark_bookkeeper.client.placement import PLACEMENT, STRIPES, placement_table, stripes_table
+from spark_bookkeeper.client.ledger_info import (
+    PLACEMENT,
+    STRIPES,
+    LedgerInfo,
+    placement_table,
+    stripes_table,
+)
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState

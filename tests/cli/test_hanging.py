@@ -1,15 +1,35 @@
-"""``doctor`` beside a bookie whose storage gives no answer."""
+"""Commands, ``doctor`` among them, beside a storage that gives no answer."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
+
+
+def test_a_partition_that_hangs_is_named_instead_of_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf, root = tmp_path / "impatient.toml", tmp_path / "bookie"
+    conf.write_text("bookie_timeout_ms = 300\n", encoding="utf-8")
+    root.mkdir()
+    os.mkfifo(root / MARKER_PATH)  # nobody ever writes to it
+
+    code = run(["bookie", "verify", "--conf", str(conf), str(root)])
+
+    assert code != 0
+    said = capsys.readouterr().err
+    assert "no answer for" in said
+    assert str(root) in said
+
 
 OTHERS = ("put_if_absent", "create", "write", "finish", "space")
 """What a look asks for besides."""

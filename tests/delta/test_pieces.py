@@ -10,7 +10,7 @@ import pytest
 
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, tasks_for
-from spark_bookkeeper.delta.batches import BATCH_BYTES, BATCH_LEDGERS, SMALL_BYTES, Batch, batches
+from spark_bookkeeper.delta.pieces import BATCH_BYTES, BATCH_LEDGERS, SMALL_BYTES, Batch, batches
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
