@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,50 @@ from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementErro
 from spark_bookkeeper.metadata.zookeeper.options import client_options
 
 
-def test_texts_become_values(tmp_path: Path) -> None:
-    ca = tmp_path / "ca.pem"
-    ca.touch()
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a certificate, its key that has a password, and a text."""
+    directory = tmp_path_factory.mktemp("pem")
+    (directory / "text").write_text("secret")
+    made = "req -x509 -newkey rsa -subj /CN=zk1 -passout pass:secret -keyout key -out certificate"
+    subprocess.run(["openssl", *made.split()], cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+def test_texts_become_values(pem: Path) -> None:
+    files = {"certfile": str(pem / "certificate"), "keyfile": str(pem / "key")}
+    files |= {"ca": files["certfile"], "keyfile_password": "secret"}
     assert client_options(
-        {"use_ssl": "true", "verify_certs": "False", "ca": str(ca), "auth_data": "digest:u:p:q"}
+        {"use_ssl": "true", "verify_certs": "False", "auth_data": "digest:u:p:q", **files}
     ) == {
         "use_ssl": True,
         "verify_certs": False,
         "check_hostname": False,
-        "ca": str(ca),
         "auth_data": [("digest", "u:p:q")],
+        **files,
     }
+
+
+@pytest.mark.parametrize(
+    ("files", "password", "said"),
+    [
+        ("ca=text", "", "'ca': .*text holds no certificate in PEM"),
+        ("certfile=key keyfile=key", "secret", "'certfile': .*key holds no certificate"),
+        ("certfile=certificate", "", "give both"),
+        ("keyfile=key", "secret", "give both"),
+        ("certfile=certificate keyfile=text", "", "'keyfile': .*text holds no key in PEM"),
+        ("certfile=certificate keyfile=key", "secret?", "that keyfile_password opens"),
+        ("certfile=certificate keyfile=key", "", "that keyfile_password opens"),
+    ],
+)
+def test_files_of_tls_are_loaded_before_any_server_is_asked(
+    pem: Path, files: str, password: str, said: str
+) -> None:
+    options = {name: str(pem / file) for name, file in (x.split("=") for x in files.split())}
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        client_options({**options, **({"keyfile_password": password} if password else {})})
+
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ retries have their own settings.
 from __future__ import annotations
 
 import difflib
+import ssl
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
@@ -38,6 +39,16 @@ def _file(text: str) -> str:
     return text
 
 
+def _certificates(text: str) -> str:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(_file(text))
+    except ssl.SSLError:
+        raise ValueError(
+            f"{text} holds no certificate in PEM; `openssl x509 -in FILE` makes PEM of other forms"
+        ) from None
+    return text
+
+
 def _access(text: str) -> str:
     if text not in {"open", "creator"}:
         raise ValueError("it is neither open (everybody) nor creator (who made it, and no other)")
@@ -53,8 +64,8 @@ def _user(text: str) -> str:
 _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "acl": _access,
     "auth_data": _credentials,
-    "ca": _file,
-    "certfile": _file,
+    "ca": _certificates,
+    "certfile": _certificates,
     "check_hostname": _switch,
     "keyfile": _file,
     "keyfile_password": str,
@@ -74,7 +85,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
 
     Raises:
         InvalidArgumentError: a name is not known, a value cannot be meant, or a file cannot be
-            read. Names of files and mechanisms are shown; others may be secrets.
+            read or used. Names of files and mechanisms are shown; others may be secrets.
         MissingRequirementError: a package that SASL needs is not installed.
     """
     values: dict[str, Any] = {}
@@ -93,9 +104,30 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
             "ZooKeeper option 'check_hostname': it is true where verify_certs is false, and a "
             "certificate that nobody verified says nothing of its host; leave one of them out"
         )
+    _check_key(values)
     if sasl := {name: values.pop(name) for name in options if name.startswith("sasl_")}:
         values["sasl_options"] = _proof(sasl)
     return values
+
+
+def _check_key(values: Mapping[str, Any]) -> None:
+    """Load it as each connection will, where its fault looks like one of the server."""
+    certificate, key = values.get("certfile"), values.get("keyfile")
+    if bool(certificate) != bool(key):
+        raise InvalidArgumentError(
+            "ZooKeeper options 'certfile' and 'keyfile': one without the other proves nothing; "
+            "give both (the same file if it holds both), or none"
+        )
+    try:
+        if certificate:  # and a password: without one OpenSSL would ask at the terminal
+            password = values.get("keyfile_password", "")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password)
+    except (ssl.SSLError, ValueError):
+        raise InvalidArgumentError(
+            f"ZooKeeper option 'keyfile': {key} holds no key in PEM that keyfile_password opens "
+            f"and that belongs to {certificate}; `openssl pkey -in FILE -noout` tries a password, "
+            "and its key has to be that of the certificate"
+        ) from None
 
 
 def _proof(sasl: dict[str, Any]) -> dict[str, Any]:
