@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -53,11 +52,11 @@ class Secured:
     """A ZooKeeper with one port for everybody and one for TLS."""
 
     plain: str
-    secure: str
+    address: str
     certificate: Path
 
     def uri(self, name: str) -> str:
-        return f"zk://{self.secure}/{name}"
+        return f"zk://{self.address}/{name}"
 
 
 @pytest.fixture(scope="module")
@@ -104,43 +103,20 @@ def agent(call: Sequence[str], bookie: Sequence[str]) -> Iterator[None]:
     assert started.returncode == 0
 
 
-@pytest.fixture
-def conf(server: Secured, tmp_path: Path) -> Path:
-    """What a user of this cluster keeps in a file that others cannot read."""
-    path = tmp_path / "ann.toml"
-    path.write_text(
-        f"[zk]\nuse_ssl = true\nca = '{server.certificate}'\n"
-        "acl = 'creator'\nauth_data = 'digest:ann:secret'\n",
-        encoding="utf-8",
-    )
+def written(path: Path, options: dict[str, str]) -> Path:
+    """What a user keeps in a file that others cannot read."""
+    lines = ["[zk]\n", *(f"{name} = '{text}'\n" for name, text in options.items())]
+    path.write_text("".join(lines), encoding="utf-8")
+    path.chmod(0o600)
     return path
 
 
-@pytest.mark.full
-def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
-    server: Secured,
-    conf: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    root = tmp_path / "bookie"
-    root.mkdir()
-    uri = server.uri("commands")
-    bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
-    call = ["--metadata-uri", uri]
-    monkeypatch.setenv(CONF_VARIABLE, str(conf))
-
-    assert run([*call, "cluster", "init"]) == 0
-    assert run([*call, "bookie", "format", *bookie, "--yes"]) == 0
-    assert run([*call, "bookie", "verify", str(root)]) == 0
-    assert run([*call, "bookie", "cookie", "delete", BOOKIE, "--yes"]) == 0
-    assert run([*call, "bookie", "cookie", "create", *bookie, "--yes"]) == 0
-    with agent(call, bookie):
-        capsys.readouterr()
-        assert run([*call, "--json", "bookie", "list"]) == 0
-        (seen,) = json.loads(capsys.readouterr().out)["bookies"]
-        assert (seen["bookie_id"], seen["state"]) == (BOOKIE, "writable")
+@pytest.fixture
+def conf(server: Secured, tmp_path: Path) -> Path:
+    tls = {"use_ssl": "true", "ca": str(server.certificate)}
+    return written(
+        tmp_path / "ann.toml", {**tls, "acl": "creator", "auth_data": "digest:ann:secret"}
+    )
 
 
 @pytest.mark.parametrize("verb", ["start", "format"])
@@ -222,9 +198,7 @@ def kerberos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedd
     has_tools = all(map(shutil.which, ("krb5kdc", "kadmin.local", "kinit")))
     has_java = "jdk.security.jgss" in (java_home() / "release").read_text()
     if not (has_tools and has_java and find_spec("kerberos")):
-        pytest.skip(
-            "lacks krb5-kdc, krb5-admin-server, krb5-user, openjdk-17 or the extra kerberos"
-        )
+        pytest.skip("krb5-kdc, krb5-admin-server, krb5-user, openjdk-17 or kerberos is missing")
     settings, jaas, keys = (tmp_path / name for name in ("krb5.conf", "jaas.conf", "keys"))
     kdc_at, server = f"127.0.0.1:{zookeeper._free_port()}", "zookeeper/127.0.0.1"
     settings.write_text(
@@ -263,9 +237,10 @@ def kerberos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedd
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("demanding", "options"),
-    [("sasl", ANN), ("kerberos", {"sasl_mechanism": "GSSAPI", "acl": "creator"})],
+    [("server", {}), ("sasl", ANN), ("kerberos", {"sasl_mechanism": "GSSAPI", "acl": "creator"})],
+    ids=["TLS", "DIGEST-MD5", "Kerberos"],
 )
-def test_an_agent_and_every_command_reach_a_cluster_behind_sasl(
+def test_an_agent_and_every_command_reach_a_cluster_that_demands_a_proof(
     demanding: str,
     options: dict[str, str],
     request: pytest.FixtureRequest,
@@ -273,21 +248,20 @@ def test_an_agent_and_every_command_reach_a_cluster_behind_sasl(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    server = request.getfixturevalue(demanding)
-    conf, root, lines = (tmp_path / name for name in ("ann.toml", "bookie", "lines"))
-    conf.write_text(
-        "".join(["[zk]\n", *(f"{name} = '{text}'\n" for name, text in options.items())]),
-        encoding="utf-8",
-    )
-    conf.chmod(0o600)
+    address = request.getfixturevalue(demanding).address
+    path, root, lines = (tmp_path / name for name in ("own.toml", "bookie", "lines"))
+    conf = written(path, options) if options else request.getfixturevalue("conf")
     root.mkdir()
     lines.write_text("one\ntwo\n")
     bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
-    call = ["--metadata-uri", f"zk://{server.address}/commands"]
+    call = ["--metadata-uri", f"zk://{address}/commands"]
     monkeypatch.setenv(CONF_VARIABLE, str(conf))
 
     assert run([*call, "cluster", "init"]) == 0
     assert run([*call, "bookie", "format", *bookie, "--yes"]) == 0
+    assert run([*call, "bookie", "verify", str(root)]) == 0
+    assert run([*call, "bookie", "cookie", "delete", BOOKIE, "--yes"]) == 0
+    assert run([*call, "bookie", "cookie", "create", *bookie, "--yes"]) == 0
     with agent(call, bookie):
         assert run([*call, "ledger", "append", str(lines), "-e", "1", "-w", "1", "-a", "1"]) == 0
         capsys.readouterr()
