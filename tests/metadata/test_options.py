@@ -92,7 +92,7 @@ def test_the_host_of_a_certificate_that_is_not_verified_cannot_be_checked() -> N
         ("sasl_username", "zo\u00e9secret", "other characters than ASCII"),
         ("sasl_password", "secret", "'', beside \\['sasl_password"),
         ("acl", "mine", "neither open"),
-        ("ca", "absent.pem", "absent.pem cannot be read: No such file"),
+        ("ca", "absent.pem", "absent.pem cannot be read \\(No such file"),
         ("keyfile", "/", "cannot be read"),
     ],
 )

@@ -35,7 +35,7 @@ def _file(text: str) -> str:
     try:
         open(text, "rb").close()
     except OSError as error:
-        raise ValueError(f"{text} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{text} cannot be read ({error.strerror}): name one that can") from None
     return text
 
 
