@@ -16,8 +16,10 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a certificate, its key that has a password, and a text."""
     directory = tmp_path_factory.mktemp("pem")
     (directory / "text").write_text("secret")
-    made = "req -x509 -newkey rsa -subj /CN=zk1 -passout pass:secret -keyout key -out certificate"
-    subprocess.run(["openssl", *made.split()], cwd=directory, check=True, capture_output=True)
+    for bits, prefix in ((2048, ""), (512, "short_")):
+        made = f"req -x509 -newkey rsa:{bits} -subj /CN=zk1 -passout pass:secret"
+        made += f" -keyout {prefix}key -out {prefix}certificate"
+        subprocess.run(["openssl", *made.split()], cwd=directory, check=True, capture_output=True)
     return directory
 
 
@@ -42,24 +44,39 @@ def test_texts_become_values(pem: Path) -> None:
         ("certfile=key keyfile=key", "secret", "'certfile': .*key holds no certificate"),
         ("certfile=certificate", "", "give both"),
         ("keyfile=key", "secret", "give both"),
-        ("certfile=certificate keyfile=text", "", "'keyfile': .*text holds no key in PEM"),
-        ("certfile=certificate keyfile=key", "secret?", "that keyfile_password opens"),
-        ("certfile=certificate keyfile=key", "", "that keyfile_password opens"),
+        ("certfile=certificate keyfile=text", "", "'keyfile': .*text cannot be used for .*cert"),
+        ("certfile=certificate keyfile=key", "secret?", "opened by keyfile_password"),
+        ("certfile=certificate keyfile=key", "", "opened by keyfile_password"),
+        ("certfile=certificate keyfile=short_key", "secret", "key values mismatch"),
+        ("certfile=short_certificate keyfile=short_key", "secret", "key too small"),
     ],
 )
 def test_files_of_tls_are_loaded_before_any_server_is_asked(
     pem: Path, files: str, password: str, said: str
 ) -> None:
     options = {name: str(pem / file) for name, file in (x.split("=") for x in files.split())}
+    options["use_ssl"] = "true"
     with pytest.raises(InvalidArgumentError, match=said) as caught:
         client_options({**options, **({"keyfile_password": password} if password else {})})
 
     assert "secret" not in str(caught.value)
 
 
+def test_options_of_tls_alone_do_not_connect_in_clear_unless_told(pem: Path) -> None:
+    options = {"ca": str(pem / "certificate"), "certfile": str(pem / "certificate")}
+    options |= {"keyfile": str(pem / "key"), "keyfile_password": "secret"}
+    options |= {"check_hostname": "true", "verify_certs": "true"}
+    for name, text in options.items():
+        with pytest.raises(InvalidArgumentError, match=rf"\['{name}'\].*use_ssl=true"):
+            client_options({name: text})
+
+    assert not client_options({**options, "use_ssl": "false"})["use_ssl"]
+
+
 def test_a_certificate_has_to_be_of_its_host_unless_told_otherwise() -> None:
-    unverified, unchecked = {"verify_certs": "false"}, {"check_hostname": "false"}
-    for options in ({}, {"use_ssl": "true"}, {"verify_certs": "true"}):
+    tls = {"use_ssl": "true"}
+    unverified, unchecked = {**tls, "verify_certs": "false"}, {**tls, "check_hostname": "false"}
+    for options in ({}, tls, {**tls, "verify_certs": "true"}):
         assert client_options(options)["check_hostname"]
     for options in (unchecked, unverified, {**unverified, **unchecked}):
         assert not client_options(options)["check_hostname"]

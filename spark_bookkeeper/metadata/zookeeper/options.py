@@ -44,7 +44,8 @@ def _certificates(text: str) -> str:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(_file(text))
     except ssl.SSLError:
         raise ValueError(
-            f"{text} holds no certificate in PEM; `openssl x509 -in FILE` makes PEM of other forms"
+            f"{text} holds no certificate in PEM; `openssl x509 -in FILE` makes PEM of other "
+            "forms, `keytool -exportcert -rfc` of Java's"
         ) from None
     return text
 
@@ -77,6 +78,7 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "use_ssl": _switch,
     "verify_certs": _switch,
 }
+_OF_TLS: Final = ("ca", "certfile", "check_hostname", "keyfile", "keyfile_password", "verify_certs")
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, Any]:
@@ -98,6 +100,11 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
             values[name] = _KNOWN[name](text)
         except ValueError as error:
             raise InvalidArgumentError(f"ZooKeeper option {name!r}: {error}") from None
+    if "use_ssl" not in values and (of_tls := [name for name in _OF_TLS if name in values]):
+        raise InvalidArgumentError(
+            f"ZooKeeper options {of_tls}: they are of TLS, and without use_ssl there is none; "
+            "give use_ssl=true and the port for TLS, or use_ssl=false to connect in clear"
+        )
     verify = values.get("verify_certs", True)
     if values.setdefault("check_hostname", verify) and not verify:
         raise InvalidArgumentError(
@@ -122,11 +129,11 @@ def _check_key(values: Mapping[str, Any]) -> None:
         if certificate:  # and a password: without one OpenSSL would ask at the terminal
             password = values.get("keyfile_password", "")
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password)
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, ValueError) as error:
         raise InvalidArgumentError(
-            f"ZooKeeper option 'keyfile': {key} holds no key in PEM that keyfile_password opens "
-            f"and that belongs to {certificate}; `openssl pkey -in FILE -noout` tries a password, "
-            "and its key has to be that of the certificate"
+            f"ZooKeeper option 'keyfile': {key} cannot be used for {certificate} ({error}): it has "
+            "to be in PEM, the certificate's own, long enough for OpenSSL, and opened by "
+            "keyfile_password, which `openssl pkey -in FILE -noout` tries"
         ) from None
 
 
