@@ -40,6 +40,7 @@ def test_names_may_differ_only_in_case_and_hold_any_character() -> None:
 
 
 VOID = pa.field("n", pa.null()).with_nullable(False)
+RUNS = pa.field("x", pa.run_end_encoded(pa.int32(), pa.null()), nullable=False)
 WORDS = pa.dictionary(pa.int8(), pa.string())
 
 
@@ -49,6 +50,10 @@ WORDS = pa.dictionary(pa.int8(), pa.string())
         (VOID, r"'n' is null and takes no nulls.*with_nullable\(True\)"),
         (pa.field("x", pa.struct([VOID]), nullable=False), "'x' is struct<n: null not null>"),
         (pa.field("x", pa.list_(VOID, 2), nullable=False), "'x' is fixed_size_list<n: null not"),
+        (RUNS, "'x' is run_end_encoded<run_ends: int32, values: null> and takes no nulls"),
+        (pa.field("x", pa.sparse_union([pa.field("n", pa.null())]), nullable=False), "'x' is sp"),
+        (pa.field("x", pa.opaque(pa.null(), "a", "b"), nullable=False), "'x' is ext"),
+        (pa.field("x", pa.struct([("u", pa.dense_union([]))]), nullable=False), "union a member"),
         (pa.field("x", pa.list_view(WORDS)), "'x'.*without dictionaries"),
         (pa.field("x", pa.run_end_encoded(pa.int16(), WORDS)), "'x'.*without dictionaries"),
         (pa.field("x", pa.dense_union([pa.field("a", WORDS)])), "'x'.*without dictionaries"),
@@ -83,7 +88,8 @@ def test_a_ledger_takes_the_table_of_which_it_has_the_schema() -> None:
 def test_what_may_be_null_or_empty_may_have_nulls_alone() -> None:
     for kind in (pa.list_(VOID), pa.list_(VOID, 0), pa.map_(pa.string(), VOID)):
         check_new_columns(pa.schema([pa.field("x", kind, nullable=False)]))
-    check_new_columns(pa.schema([pa.field("x", pa.struct([VOID]))]))
+    for kind in (pa.struct([VOID]), RUNS.type, pa.sparse_union([pa.field("n", pa.null())])):
+        check_new_columns(pa.schema([pa.field("x", kind)]))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.cluster_options import CONF_VARIABLE
 from spark_bookkeeper.cluster import zookeeper
+from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import ClientConfig, load_conf
 from spark_bookkeeper.connection import Connection
@@ -49,11 +52,11 @@ class Secured:
     """A ZooKeeper with one port for everybody and one for TLS."""
 
     plain: str
-    secure: str
+    address: str
     certificate: Path
 
     def uri(self, name: str) -> str:
-        return f"zk://{self.secure}/{name}"
+        return f"zk://{self.address}/{name}"
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def agent(call: Sequence[str], bookie: Sequence[str]) -> Iterator[None]:
     )
     try:
         assert started.stderr is not None
-        said = next((line for line in started.stderr if "serves" in line), None)
+        said = next((line for line in started.stderr if "serves file:" in line), None)
         assert said is not None, "the agent ended"
         yield
     finally:
@@ -100,43 +103,20 @@ def agent(call: Sequence[str], bookie: Sequence[str]) -> Iterator[None]:
     assert started.returncode == 0
 
 
-@pytest.fixture
-def conf(server: Secured, tmp_path: Path) -> Path:
-    """What a user of this cluster keeps in a file that others cannot read."""
-    path = tmp_path / "ann.toml"
-    path.write_text(
-        f"[zk]\nuse_ssl = true\nca = '{server.certificate}'\n"
-        "acl = 'creator'\nauth_data = 'digest:ann:secret'\n",
-        encoding="utf-8",
-    )
+def written(path: Path, options: dict[str, str]) -> Path:
+    """What a user keeps in a file that others cannot read."""
+    lines = ["[zk]\n", *(f"{name} = '{text}'\n" for name, text in options.items())]
+    path.write_text("".join(lines), encoding="utf-8")
+    path.chmod(0o600)
     return path
 
 
-@pytest.mark.full
-def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
-    server: Secured,
-    conf: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    root = tmp_path / "bookie"
-    root.mkdir()
-    uri = server.uri("commands")
-    bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
-    call = ["--metadata-uri", uri]
-    monkeypatch.setenv(CONF_VARIABLE, str(conf))
-
-    assert run([*call, "cluster", "init"]) == 0
-    assert run([*call, "bookie", "format", *bookie, "--yes"]) == 0
-    assert run([*call, "bookie", "verify", str(root)]) == 0
-    assert run([*call, "bookie", "cookie", "delete", BOOKIE, "--yes"]) == 0
-    assert run([*call, "bookie", "cookie", "create", *bookie, "--yes"]) == 0
-    with agent(call, bookie):
-        capsys.readouterr()
-        assert run([*call, "--json", "bookie", "list"]) == 0
-        (seen,) = json.loads(capsys.readouterr().out)["bookies"]
-        assert (seen["bookie_id"], seen["state"]) == (BOOKIE, "writable")
+@pytest.fixture
+def conf(server: Secured, tmp_path: Path) -> Path:
+    tls = {"use_ssl": "true", "ca": str(server.certificate)}
+    return written(
+        tmp_path / "ann.toml", {**tls, "acl": "creator", "auth_data": "digest:ann:secret"}
+    )
 
 
 @pytest.mark.parametrize("verb", ["start", "format"])
@@ -188,6 +168,11 @@ ANN = {
     "acl": "creator",
 }
 BOB = {**ANN, "sasl_username": "bob"}
+DEMANDS_SASL = """\
+authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+requireClientAuthScheme=sasl
+sessionRequireClientSASLAuth=true
+"""
 
 
 @pytest.fixture(scope="module")
@@ -201,37 +186,82 @@ def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper
         f'user_ann="{password}" user_bob="{password}"; }};\n',
         encoding="utf-8",
     )
-    settings = """\
-authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
-requireClientAuthScheme=sasl
-sessionRequireClientSASLAuth=true
-"""
     login = f"-Djava.security.auth.login.config={jaas}"
-    with Guarded(directory / "zookeeper", settings, login) as running:
+    with Guarded(directory / "zookeeper", DEMANDS_SASL, login) as running:
         yield running
 
 
+@pytest.fixture
+def kerberos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper that serves only who has a ticket, which this process has."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin")
+    has_tools = all(map(shutil.which, ("krb5kdc", "kadmin.local", "kinit")))
+    has_java = "jdk.security.jgss" in (java_home() / "release").read_text()
+    if not (has_tools and has_java and find_spec("kerberos")):
+        pytest.skip("krb5-kdc, krb5-admin-server, krb5-user, openjdk-17 or kerberos is missing")
+    settings, jaas, keys = (tmp_path / name for name in ("krb5.conf", "jaas.conf", "keys"))
+    kdc_at, server = f"127.0.0.1:{zookeeper._free_port()}", "zookeeper/127.0.0.1"
+    settings.write_text(
+        f"[libdefaults]\ndefault_realm = TEST\nrdns = false\n[kdcdefaults]\nkdc_listen = {kdc_at}\n"
+        f"kdc_tcp_listen = {kdc_at}\n[realms]\nTEST = {{\nkdc = {kdc_at}\n"
+        f"database_name = {tmp_path}/principals\nkey_stash_file = {tmp_path}/stash\n}}\n"
+    )
+    jaas.write_text(
+        "Server { com.sun.security.auth.module.Krb5LoginModule required storeKey=true\n"
+        f'useKeyTab=true keyTab="{keys}" principal="{server}"; }};\n'
+    )
+    monkeypatch.setenv("KRB5_CONFIG", str(settings))
+    monkeypatch.setenv("KRB5_KDC_PROFILE", str(settings))
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/ticket")
+
+    def call(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True)
+
+    call("kdb5_util", "create", "-s", "-P", "secret")
+    for principal in (server, "ann"):
+        call("kadmin.local", "addprinc", "-randkey", principal)
+        call("kadmin.local", "ktadd", "-k", str(keys), principal)
+    with subprocess.Popen(["krb5kdc", "-n"], stderr=subprocess.PIPE) as kdc:
+        try:
+            assert kdc.stderr is not None
+            assert b"starting" in kdc.stderr.readline()
+            call("kinit", "-k", "-t", str(keys), "ann")
+            login = f"-Djava.security.auth.login.config={jaas}"
+            realm = f"-Djava.security.krb5.conf={settings}"
+            with Guarded(tmp_path / "zookeeper", DEMANDS_SASL, login, realm) as running:
+                yield running
+        finally:
+            kdc.terminate()
+
+
 @pytest.mark.full
-def test_an_agent_and_every_command_reach_a_cluster_behind_sasl(
-    sasl: EmbeddedZooKeeper,
+@pytest.mark.parametrize(
+    ("demanding", "options"),
+    [("server", {}), ("sasl", ANN), ("kerberos", {"sasl_mechanism": "GSSAPI", "acl": "creator"})],
+    ids=["TLS", "DIGEST-MD5", "Kerberos"],
+)
+def test_an_agent_and_every_command_reach_a_cluster_that_demands_a_proof(
+    demanding: str,
+    options: dict[str, str],
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    conf, root, lines = (tmp_path / name for name in ("ann.toml", "bookie", "lines"))
-    conf.write_text(
-        "".join(["[zk]\n", *(f"{name} = '{text}'\n" for name, text in ANN.items())]),
-        encoding="utf-8",
-    )
-    conf.chmod(0o600)
+    address = request.getfixturevalue(demanding).address
+    path, root, lines = (tmp_path / name for name in ("own.toml", "bookie", "lines"))
+    conf = written(path, options) if options else request.getfixturevalue("conf")
     root.mkdir()
     lines.write_text("one\ntwo\n")
     bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
-    call = ["--metadata-uri", f"zk://{sasl.address}/commands"]
+    call = ["--metadata-uri", f"zk://{address}/commands"]
     monkeypatch.setenv(CONF_VARIABLE, str(conf))
 
     assert run([*call, "cluster", "init"]) == 0
     assert run([*call, "bookie", "format", *bookie, "--yes"]) == 0
+    assert run([*call, "bookie", "verify", str(root)]) == 0
+    assert run([*call, "bookie", "cookie", "delete", BOOKIE, "--yes"]) == 0
+    assert run([*call, "bookie", "cookie", "create", *bookie, "--yes"]) == 0
     with agent(call, bookie):
         assert run([*call, "ledger", "append", str(lines), "-e", "1", "-w", "1", "-a", "1"]) == 0
         capsys.readouterr()

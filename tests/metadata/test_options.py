@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,40 +11,77 @@ from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementErro
 from spark_bookkeeper.metadata.zookeeper.options import client_options
 
 
-def test_texts_become_values(tmp_path: Path) -> None:
-    ca = tmp_path / "ca.pem"
-    ca.touch()
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a certificate, its key that has a password, and a text."""
+    directory = tmp_path_factory.mktemp("pem")
+    (directory / "text").write_text("secret")
+    for bits, prefix in ((2048, ""), (512, "short_")):
+        made = f"req -x509 -newkey rsa:{bits} -subj /CN=zk1 -passout pass:secret"
+        made += f" -keyout {prefix}key -out {prefix}certificate"
+        subprocess.run(["openssl", *made.split()], cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+def test_texts_become_values(pem: Path) -> None:
+    files = {"certfile": str(pem / "certificate"), "keyfile": str(pem / "key")}
+    files |= {"ca": files["certfile"], "keyfile_password": "secret"}
     assert client_options(
-        {"use_ssl": "true", "verify_certs": "False", "ca": str(ca), "auth_data": "digest:u:p:q"}
+        {"use_ssl": "true", "verify_certs": "False", "auth_data": "digest:u:p:q", **files}
     ) == {
         "use_ssl": True,
         "verify_certs": False,
         "check_hostname": False,
-        "ca": str(ca),
         "auth_data": [("digest", "u:p:q")],
+        **files,
     }
 
 
 @pytest.mark.parametrize(
-    ("options", "is_checked"),
+    ("files", "password", "said"),
     [
-        ({}, True),
-        ({"use_ssl": "true"}, True),
-        ({"verify_certs": "true"}, True),
-        ({"check_hostname": "false"}, False),
-        ({"verify_certs": "false"}, False),
-        ({"verify_certs": "false", "check_hostname": "false"}, False),
+        ("ca=text", "", "'ca': .*text holds no certificate in PEM"),
+        ("certfile=key keyfile=key", "secret", "'certfile': .*key holds no certificate"),
+        ("certfile=certificate", "", "give both"),
+        ("keyfile=key", "secret", "give both"),
+        ("certfile=certificate keyfile=text", "", "'keyfile': .*text cannot be used for .*cert"),
+        ("certfile=certificate keyfile=key", "secret?", "opened by keyfile_password"),
+        ("certfile=certificate keyfile=key", "", "opened by keyfile_password"),
+        ("certfile=certificate keyfile=short_key", "secret", "key values mismatch"),
+        ("certfile=short_certificate keyfile=short_key", "secret", "key too small"),
     ],
 )
-def test_a_certificate_has_to_be_of_its_host_unless_told_otherwise(
-    options: dict[str, str], is_checked: bool
+def test_files_of_tls_are_loaded_before_any_server_is_asked(
+    pem: Path, files: str, password: str, said: str
 ) -> None:
-    assert client_options(options)["check_hostname"] == is_checked
+    options = {name: str(pem / file) for name, file in (x.split("=") for x in files.split())}
+    options["use_ssl"] = "true"
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        client_options({**options, **({"keyfile_password": password} if password else {})})
+
+    assert "secret" not in str(caught.value)
 
 
-def test_the_host_of_a_certificate_that_is_not_verified_cannot_be_checked() -> None:
+def test_options_of_tls_alone_do_not_connect_in_clear_unless_told(pem: Path) -> None:
+    options = {"ca": str(pem / "certificate"), "certfile": str(pem / "certificate")}
+    options |= {"keyfile": str(pem / "key"), "keyfile_password": "secret"}
+    options |= {"check_hostname": "true", "verify_certs": "true"}
+    for name, text in options.items():
+        with pytest.raises(InvalidArgumentError, match=rf"\['{name}'\].*use_ssl=true"):
+            client_options({name: text})
+
+    assert not client_options({**options, "use_ssl": "false"})["use_ssl"]
+
+
+def test_a_certificate_has_to_be_of_its_host_unless_told_otherwise() -> None:
+    tls = {"use_ssl": "true"}
+    unverified, unchecked = {**tls, "verify_certs": "false"}, {**tls, "check_hostname": "false"}
+    for options in ({}, tls, {**tls, "verify_certs": "true"}):
+        assert client_options(options)["check_hostname"]
+    for options in (unchecked, unverified, {**unverified, **unchecked}):
+        assert not client_options(options)["check_hostname"]
     with pytest.raises(InvalidArgumentError, match="leave one of them out"):
-        client_options({"verify_certs": "false", "check_hostname": "true"})
+        client_options({**unverified, "check_hostname": "true"})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +97,7 @@ def test_the_host_of_a_certificate_that_is_not_verified_cannot_be_checked() -> N
         ("sasl_username", "zo\u00e9secret", "other characters than ASCII"),
         ("sasl_password", "secret", "'', beside \\['sasl_password"),
         ("acl", "mine", "neither open"),
-        ("ca", "absent.pem", "absent.pem cannot be read: No such file"),
+        ("ca", "absent.pem", "absent.pem cannot be read \\(No such file"),
         ("keyfile", "/", "cannot be read"),
     ],
 )

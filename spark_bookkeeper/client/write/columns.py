@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, has_dictionary, plain_type
-from spark_bookkeeper.client.write.layouts import in_layout
+from spark_bookkeeper.client.write.layouts import fields_within, in_layout
 from spark_bookkeeper.errors import InvalidArgumentError
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -60,11 +60,11 @@ def check_new_columns(schema: pa.Schema) -> None:
                 "without their encoding, and Arrow cannot take these out, so that no row could be "
                 "appended. Give the column a type without dictionaries. Nothing was created"
             )
-        if _is_always_null(field.with_type(plain)):
+        if _is_void(field.with_type(plain)):
             raise InvalidArgumentError(
-                f"column {field.name!r} is {field.type} and takes no nulls, and nothing else has "
-                "the type null, so that no row could be appended. Make it, or its field of that "
-                "type, nullable: field.with_nullable(True). Nothing was created"
+                f"column {field.name!r} is {field.type} and takes no nulls, and nothing else can "
+                "be in it, so that no row could be appended. Make what has the type null nullable "
+                "(field.with_nullable(True)), and give each union a member. Nothing was created"
             )
 
 
@@ -79,13 +79,14 @@ def _can_be_plain(kind: pa.DataType) -> bool:
     return True
 
 
-def _is_always_null(field: pa.Field) -> bool:
-    """Whether no value can be in a field that takes no nulls."""
-    kind = field.type
-    inner = list(kind) if pa.types.is_struct(kind) else []
-    if getattr(kind, "list_size", 0) > 0:
-        inner = [kind.value_field]
-    is_void = pa.types.is_null(kind) or any(map(_is_always_null, inner))
+def _is_void(field: pa.Field) -> bool:
+    """Whether nothing can be in a field, not even a null."""
+    kind = getattr(field.type, "storage_type", field.type)
+    inner = [_is_void(each) for each in fields_within(field)]
+    if pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind):
+        return all(inner)
+    has_all = pa.types.is_struct(kind) or getattr(kind, "list_size", 0) > 0
+    is_void = pa.types.is_null(kind) or (has_all and any(inner))
     return is_void and not field.nullable
 
 

@@ -94,10 +94,11 @@ def check_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema
 
 def _may_refuse(field: pa.Field) -> bool:
     """Whether the field, or one within it, takes no nulls."""
-    return not field.nullable or any(map(_may_refuse, _within(field)))
+    return not field.nullable or any(map(_may_refuse, fields_within(field)))
 
 
-def _within(field: pa.Field) -> list[pa.Field]:
+def fields_within(field: pa.Field) -> list[pa.Field]:
+    """The fields of its type; of unions and runs, which are as null as these, as nullable as it."""
     kind = getattr(field.type, "storage_type", field.type)
     if types.is_map(kind):
         return [kind.key_field, kind.item_field]
@@ -117,7 +118,7 @@ def _nulls(array: pa.Array, field: pa.Field, at: _Places, path: str) -> Iterator
         if not (field.nullable or there.all()):
             yield path, int(np.count_nonzero(~there))
         at = at[there]
-    for i, inner in enumerate(_within(field)):
+    for i, inner in enumerate(fields_within(field)):
         if _may_refuse(inner):
             child, places = _inside(array, i, at)
             yield from _nulls(child, inner, places, f"{path}.{inner.name}")

@@ -8,6 +8,7 @@ retries have their own settings.
 from __future__ import annotations
 
 import difflib
+import ssl
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
@@ -34,7 +35,18 @@ def _file(text: str) -> str:
     try:
         open(text, "rb").close()
     except OSError as error:
-        raise ValueError(f"{text} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{text} cannot be read ({error.strerror}): name one that can") from None
+    return text
+
+
+def _certificates(text: str) -> str:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(_file(text))
+    except ssl.SSLError:
+        raise ValueError(
+            f"{text} holds no certificate in PEM; `openssl x509 -in FILE` makes PEM of other "
+            "forms, `keytool -exportcert -rfc` of Java's"
+        ) from None
     return text
 
 
@@ -53,8 +65,8 @@ def _user(text: str) -> str:
 _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "acl": _access,
     "auth_data": _credentials,
-    "ca": _file,
-    "certfile": _file,
+    "ca": _certificates,
+    "certfile": _certificates,
     "check_hostname": _switch,
     "keyfile": _file,
     "keyfile_password": str,
@@ -66,6 +78,7 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "use_ssl": _switch,
     "verify_certs": _switch,
 }
+_OF_TLS: Final = ("ca", "certfile", "check_hostname", "keyfile", "keyfile_password", "verify_certs")
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, Any]:
@@ -74,7 +87,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
 
     Raises:
         InvalidArgumentError: a name is not known, a value cannot be meant, or a file cannot be
-            read. Names of files and mechanisms are shown; others may be secrets.
+            read or used. Names of files and mechanisms are shown; others may be secrets.
         MissingRequirementError: a package that SASL needs is not installed.
     """
     values: dict[str, Any] = {}
@@ -87,15 +100,41 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
             values[name] = _KNOWN[name](text)
         except ValueError as error:
             raise InvalidArgumentError(f"ZooKeeper option {name!r}: {error}") from None
+    if "use_ssl" not in values and (of_tls := [name for name in _OF_TLS if name in values]):
+        raise InvalidArgumentError(
+            f"ZooKeeper options {of_tls}: they are of TLS, and without use_ssl there is none; "
+            "give use_ssl=true and the port for TLS, or use_ssl=false to connect in clear"
+        )
     verify = values.get("verify_certs", True)
     if values.setdefault("check_hostname", verify) and not verify:
         raise InvalidArgumentError(
             "ZooKeeper option 'check_hostname': it is true where verify_certs is false, and a "
             "certificate that nobody verified says nothing of its host; leave one of them out"
         )
+    _check_key(values)
     if sasl := {name: values.pop(name) for name in options if name.startswith("sasl_")}:
         values["sasl_options"] = _proof(sasl)
     return values
+
+
+def _check_key(values: Mapping[str, Any]) -> None:
+    """Load it as each connection will, where its fault looks like one of the server."""
+    certificate, key = values.get("certfile"), values.get("keyfile")
+    if bool(certificate) != bool(key):
+        raise InvalidArgumentError(
+            "ZooKeeper options 'certfile' and 'keyfile': one without the other proves nothing; "
+            "give both (the same file if it holds both), or none"
+        )
+    try:
+        if certificate:  # and a password: without one OpenSSL would ask at the terminal
+            password = values.get("keyfile_password", "")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password)
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"ZooKeeper option 'keyfile': {key} cannot be used for {certificate} ({error}): it has "
+            "to be in PEM, the certificate's own, long enough for OpenSSL, and opened by "
+            "keyfile_password, which `openssl pkey -in FILE -noout` tries"
+        ) from None
 
 
 def _proof(sasl: dict[str, Any]) -> dict[str, Any]:

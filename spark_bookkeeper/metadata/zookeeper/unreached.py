@@ -66,6 +66,8 @@ def met(error: BaseException) -> _Met:
         return _Met("took the connection and ended it", _REFUSED)
     if isinstance(cause, AuthFailedError):
         return _Met("refused who this is", _WHO, is_for_good=True)
+    if isinstance(cause, FileNotFoundError):
+        return _Met("was not asked: a file of TLS is gone", _TLS)
     if isinstance(cause, OSError) and cause.strerror:
         return _Met(f"cannot be reached ({cause.strerror})", _ADDRESS)
     if isinstance(cause, (TimeoutError, KazooTimeoutError)):

@@ -49,6 +49,7 @@ REFUSALS = [
     (dropped(None), "took the connection and ended it", "maxClientCnxns"),
     (dropped(ConnectionResetError()), "took the connection and ended it", "use_ssl=true"),
     (dropped(not_verified()), "(Hostname mismatch, certificate is not", "check_hostname=false"),
+    (dropped(FileNotFoundError(2, "No such file")), "a file of TLS is gone", "ca, certfile"),
     (dropped(ssl.SSLError(1, "[SSL] unknown ca")), "failed in TLS", "ca, certfile and keyfile"),
     (AuthFailedError(), "refused who this is", "auth_data"),
     (RuntimeError("no SASL there"), "gave no session (RuntimeError: no", "klist"),
