@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, EntrySpan
 from spark_bookkeeper.protocol.arguments import check_flag
-from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.protocol.ids import EntryId, parse_bookie_id
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import (
     ids_of,
@@ -36,7 +36,7 @@ def recover_ledgers(
     self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
-    accept_loss: bool = False,
+    accept_loss: bool | RecoveryReport = False,
     gone: str | Sequence[str] = (),
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -47,33 +47,53 @@ def recover_ledgers(
         ledger_ids: which; ``None`` is every one that is not closed. One that does not exist is a
             row with the status ``gone``, and one that cannot be closed now ``left``.
         accept_loss: where too many bookies are gone for good to tell how a ledger ends, close it
-            at what is left. Rows that are ``given up`` name the entries that may be missing, and
-            so does ``LedgerReader.accepted_loss`` from then on. This cannot be taken back.
+            at what is left. With ``dry_run=True`` it is ``True``, and rows that are ``given up``
+            name the entries that may be missing. Then it is the report of that dry run: where no
+            more is missing by then, the ledger is closed, and ``LedgerReader.accepted_loss`` names
+            them from then on. This cannot be taken back.
         gone: bookies that are gone for good. One that was formatted again need not be named.
         dry_run: only say which would be closed; with ``accept_loss`` also at which entry.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
-        InvalidArgumentError: ``accept_loss`` without ledgers, or ``gone`` without ``accept_loss``.
+        InvalidArgumentError: ``accept_loss`` without ledgers, or ``True`` and no dry run, or
+            ``gone`` without ``accept_loss``.
     """
     from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
+    from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 
-    check_flag("accept_loss", accept_loss)
+    shown = accept_loss if isinstance(accept_loss, RecoveryReport) else None
+    if shown is None:
+        check_flag("accept_loss", accept_loss)
     wanted = ids_of(ledger_ids)
     named = tuple(map(parse_bookie_id, [gone] if isinstance(gone, str) else list_of("gone", gone)))
     if accept_loss and not wanted:
         raise InvalidArgumentError("accept_loss=True: name the ledgers; it is never meant for all")
     if named and not accept_loss:
         raise InvalidArgumentError(f"gone={gone!r} says what is lost; accept_loss=True accepts it")
+    if accept_loss is True and not dry_run:
+        raise InvalidArgumentError(
+            "accept_loss=True with dry_run=True shows what may be missing; to accept that, give "
+            "the report of it: accept_loss=report"
+        )
     who = str(self.context.writer or WriterInfo.of_this_process())
-    loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named) if accept_loss else None
+    loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named)
+    spans: dict[int, list[EntrySpan]] = {}
+    for row in shown.rows if shown is not None else ():
+        if row.status is Outcome.GIVEN_UP and row.first_entry_id is not None:
+            last = None if row.last_entry_id is None else EntryId(row.last_entry_id)
+            spans.setdefault(row.ledger_id, []).append((EntryId(row.first_entry_id), last))
+    accepting = {
+        each: replace(loss, missing=tuple(spans.get(each, ())))
+        for each in (wanted or () if accept_loss else ())
+    }
     return self.reported(
         "recover_ledgers",
         in_words("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: recover_ledgers_job(
-            self.context, runner, wanted, dry_run=dry_run, accepting=loss, progress=tell
+            self.context, runner, wanted, dry_run=dry_run, accepting=accepting, progress=tell
         ),
     )
 

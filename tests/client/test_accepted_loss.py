@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from spark_bookkeeper.errors import (
     RecoveryUndecidedError,
 )
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision
@@ -36,7 +37,7 @@ from tests.worlds import USUAL, first_of
 
 
 def accepting(*gone: str) -> AcceptedLoss:
-    return AcceptedLoss("ann@host", 7, tuple(map(BookieId, gone)))
+    return AcceptedLoss("ann@host", 7, tuple(map(BookieId, gone)), ((EntryId(0), None),))
 
 
 def recovered(ground: Ground, writer: LedgerWriter, *gone: str) -> LedgerMetadata:
@@ -62,6 +63,23 @@ def test_what_a_bookie_that_is_left_has_is_kept_and_the_rest_is_named(
     assert (loss.accepted_by, loss.accepted_at_ms) == ("ann@host", 7)
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
+
+
+def test_more_than_was_shown_is_not_given_up(ground: Ground) -> None:
+    writer = left(ground, 3)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.format(bookie)
+    shown = replace(accepting(), missing=((EntryId(4), None),))
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id, accepting=shown)
+
+    assert "entries 3.. may be missing now, and those that were accepted are entries 4.." in (
+        caught.value.message
+    )
+    assert ground.client().store.read_ledger(writer.ledger_id).value.state is (
+        LedgerState.IN_RECOVERY
+    )
 
 
 def test_without_that_the_error_names_the_way_out(ground: Ground) -> None:
