@@ -139,7 +139,15 @@ class Connection:
             self.metadata_uri,
             writer=WriterInfo.of_this_process(self.application),
             metrics=metrics,
+            on_deleted=_note_deletion,
         )
+
+
+def _note_deletion(*what: Any) -> None:
+    # Few programs delete anything, and tasks import this file.
+    from spark_bookkeeper.replication.recent_jobs import note_deletion
+
+    note_deletion(*what)
 
 
 def open_root(

@@ -16,9 +16,10 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.deletion import Deletion, noting, planned_deletions
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
+from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -37,7 +38,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 _log = logging.getLogger(__name__)
 
 
-def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
+def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[Deletion]:
     """Remove the ledgers below ``before``, the newest never; returns those that were deleted.
 
     A ledger that is not closed yet stays, with those behind it, until the next truncation: its
@@ -58,7 +59,7 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
     return finish(context, name, head)
 
 
-def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
+def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[Deletion]:
     """The ledgers that ``truncate`` would delete now, with those that an earlier one has left.
 
     One that cannot be decoded is not among them: it stays.
@@ -68,8 +69,8 @@ def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> 
     """
     head, listed = list_ledgers(context, name, nonce)
     left = _left(context, name, head)[1] if head.unfinished() else []
-    found = context.store.read_ledgers([*left, *_going(context, head, listed, before)])
-    return [ledger_id for ledger_id, metadata in found if isinstance(metadata, Versioned)]
+    found = planned_deletions(context, [*left, *_going(context, head, listed, before)])
+    return [each for each in found if each.state not in (None, UNREADABLE)]
 
 
 def _going(
@@ -176,7 +177,7 @@ def _ended_by(
     return None if appended_at_ms is None else appended_at_ms <= time_ms
 
 
-def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
+def finish(context: ClientContext, name: str, head: LogHead) -> list[Deletion]:
     """Delete what truncations of a log have taken off it and not deleted yet.
 
     One that cannot be decoded stays, and so does the mark before it; those behind it are deleted.
@@ -185,23 +186,24 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
         return []
     registers = context.store.registers
     head, doomed = _left(context, name, head)
-    deleted: list[LedgerId] = []
     through = head.begins_at
-    for ledger_id in doomed:
-        try:
-            if lifecycle.delete_ledger(context, ledger_id).state is not None:
-                deleted.append(ledger_id)
-        except (MetadataFormatError, InvalidArgumentError) as error:
-            through = min(through, ledger_id)
-            _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
+    with noting(context, "truncate_log", f"log {name}") as deleted:
+        for ledger_id in doomed:
+            try:
+                gone = lifecycle.delete_ledger(context, ledger_id)
+                if gone.state is not None:
+                    deleted.append(gone)
+            except (MetadataFormatError, InvalidArgumentError) as error:
+                through = min(through, ledger_id)
+                _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
     after = logs.change_log(registers, name, head.nonce, lambda old: old.deleted(through))
     for chunk in head.forgotten_chunks(after):
         logs.delete_chunk(registers, name, chunk)
     return deleted
 
 
-def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = None) -> None:
-    """Delete a log with all its ledgers; one that is not there counts as deleted.
+def delete(context: ClientContext, name: str) -> list[Deletion]:
+    """Delete a log with all its ledgers, which it returns; one that is not there counts as deleted.
 
     Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
     by a repeat, or by whoever makes a log of that name.
@@ -215,25 +217,22 @@ def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = N
     head = logs.find_log(context.store.registers, name)
     if head is not None:
         _mark_deleted(context, name, head)
-    finish_deletion(context, name, deleted)
+    return finish_deletion(context, name)
 
 
-def finish_deletion(
-    context: ClientContext, name: str, deleted: list[Deletion] | None = None
-) -> None:
-    """Delete the ledgers that a log has still, if it was deleted; nothing else. ``deleted`` takes
-    those that went, also where it fails.
+def finish_deletion(context: ClientContext, name: str) -> list[Deletion]:
+    """Delete the ledgers that a log has still, if it was deleted; nothing else.
 
     Raises what ``delete`` does, after all that can be deleted is.
     """
     registers = context.store.registers
     head = logs.find_life(registers, name)
     if head is None or not head.is_deleted:
-        return
+        return []
     logs.delete_staged(registers, name)
     consumers.forget_life(registers, name, head.nonce)
     if not (head.chunks or head.recent):
-        return
+        return []
     stays: BookKeeperError | None = None
 
     def delete_all(found: Iterable[LedgerId]) -> None:
@@ -241,22 +240,24 @@ def finish_deletion(
         for ledger_id in found:
             try:
                 gone = lifecycle.delete_ledger(context, ledger_id)
-                if deleted is not None and gone.state is not None:
+                if gone.state is not None:
                     deleted.append(gone)
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 
-    for chunk in head.chunks:
-        try:
-            delete_all(logs.read_chunk(registers, name, chunk) or ())
-        except MetadataFormatError as error:
-            stays = stays or error
-    delete_all(head.recent)
+    with noting(context, "delete_log", f"log {name}") as deleted:
+        for chunk in head.chunks:
+            try:
+                delete_all(logs.read_chunk(registers, name, chunk) or ())
+            except MetadataFormatError as error:
+                stays = stays or error
+        delete_all(head.recent)
     if stays is not None:
         raise stays
     for chunk in head.chunks:
         logs.delete_chunk(registers, name, chunk)
     logs.empty_deleted(registers, name, head.nonce)
+    return deleted
 
 
 def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:

@@ -208,7 +208,7 @@ def test_rows_are_read_and_ledgers_truncated_by_time(
         seen = call("log", "truncate", "timed", "--older-than", "7d", "--dry-run", "--json").json
     assert seen == {**nothing, "dry_run": True}, "this machine's clock is ahead"
     seen = call("log", "truncate", "timed", "--before-time", zulu, "--dry-run", "--json").json
-    assert seen == {**nothing, "dry_run": True, "planned": [first]}
+    assert [each["ledger_id"] for each in seen["planned"]] == [first]
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = call("log", "truncate", "timed", "--end-time", zulu)
     assert (refused.code, "Nothing was changed" in refused.err) == (1, True)
