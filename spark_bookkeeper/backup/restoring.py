@@ -39,6 +39,7 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
 from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
@@ -242,7 +243,8 @@ class _Restoring:
         if saved.last_entry_id == NO_ENTRY:
             return None
         source = self._folder.source(ledger, self._incarnation, saved.index)
-        lacking = source.holdings(0, saved.last_entry_id).lacking(range(saved.last_entry_id + 1))
+        ids = kept_entries(saved.metadata.custom_metadata, FIRST, saved.last_entry_id)
+        lacking = source.holdings(0, saved.last_entry_id).lacking(ids)
         if lacking:
             return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
         listing = self._folder.listing(ledger, saved.index)
@@ -368,7 +370,7 @@ def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
             "another version of Arrow makes them; every value is the same"
         )
     if saved.metadata.is_closed:
-        return None
+        return loss_text(saved.metadata.custom_metadata)
     return (
         f"it was {saved.metadata.state.name}, and is closed at entry {saved.last_entry_id}, the "
         "last add confirmed when it was backed up"

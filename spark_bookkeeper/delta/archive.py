@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.backup.saving_entries import runs_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.delta.batches import BATCH_LEDGERS, Batch, batches, is_small
@@ -29,7 +30,8 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
-from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
+from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.telling import telling
@@ -228,6 +230,7 @@ class Archive:
         last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
         assert last is not None, "the ledger is closed"
         place = (0, last, None, self._path, last + 1, size)
+        reason = reason or loss_text(ledger.metadata.custom_metadata)
         return Row(ledger.ledger_id, _ACTION, status, reason, *place)
 
     # One batch
@@ -337,6 +340,9 @@ class Archive:
         about.update({"ledger_id": ids[0]} if len(ids) == 1 else {"ledger_ids": ids})
         if log is not None:
             about["log"] = log
+        losses = [(x.ledger_id, loss_text(x.metadata.custom_metadata)) for x in batch]
+        if lost := {ledger_id: loss for ledger_id, loss in losses if loss is not None}:
+            about["lost"] = lost
         told = {
             "mergeSchema": "true",
             "userMetadata": json.dumps({"spark_bookkeeper": about}),
@@ -350,7 +356,8 @@ class Archive:
         for ledger in batch:
             last = ledger.metadata.last_entry_id
             assert last is not None, "the ledger is closed"
-            ranges.append(EntryRange(ledger, EntryId(0), last))
+            kept = kept_entries(ledger.metadata.custom_metadata, FIRST, last)
+            ranges += [EntryRange(ledger, first, end) for first, end in runs_of(kept)]
         return self._read(ranges, batch[0].schema)
 
     # The table

@@ -36,6 +36,7 @@ from spark_bookkeeper.delta.proof import BATCH_LEDGERS, Proof, Proven, Unproven,
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
 from spark_bookkeeper.protocol.archive import Archived, archived_of, leaving, released
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
@@ -211,6 +212,10 @@ def _plan(
     if metadata.last_entry_id == NO_ENTRY:
         reason = "it has no entries, and so no copies"
         return release_row(ledger, table, Outcome.RELEASED, reason)
+    custom, last = metadata.custom_metadata, metadata.last_entry_id
+    if len(kept_entries(custom, FIRST, last)) <= last:
+        reason = f"no table stands for a ledger with holes, so its copies stay: {loss_text(custom)}"
+        return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
     archived = archived_of(metadata)
     leave = leaving(metadata, keep)
     # A recovery may have put bookies where the table stood; then only the record is left of it.

@@ -18,6 +18,8 @@ from spark_bookkeeper.protocol.stored_json import decoded, number, text
 ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
 """The key of custom metadata that holds an ``AcceptedLoss``."""
 
+FIRST: Final = EntryId(0)
+
 SHOWN: Final = 10
 """Ranges that a text has; of a DataFrame that is striped, each fourth entry may be one."""
 
@@ -81,7 +83,23 @@ def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | Non
         return decoded(custom_metadata[ACCEPTED_LOSS], _accepted_loss)
     except ValueError:
         unknown = f"nobody knows whom: {ACCEPTED_LOSS} in its metadata cannot be decoded"
-        return AcceptedLoss(unknown, 0, (), ((EntryId(0), None),))
+        return AcceptedLoss(unknown, 0, (), ((FIRST, None),))
+
+
+def loss_text(custom_metadata: Mapping[str, bytes]) -> str | None:
+    """What was given up of a ledger, for people; ``None``: nothing."""
+    loss = accepted_loss_of(custom_metadata)
+    return None if loss is None else str(loss)
+
+
+def kept_entries(
+    custom_metadata: Mapping[str, bytes], first: EntryId, last: EntryId
+) -> Sequence[int]:
+    """The entries ``first .. last`` of a closed ledger but for its holes."""
+    loss, every = accepted_loss_of(custom_metadata), range(first, last + 1)
+    if loss is None or not any(end is not None for _, end in loss.missing[:1]):
+        return every
+    return [entry_id for entry_id in every if not loss.has_hole(EntryId(entry_id))]
 
 
 def _accepted_loss(values: Any) -> AcceptedLoss:
