@@ -144,8 +144,7 @@ class Connection:
 
 
 def _note_deletion(*what: Any) -> None:
-    # Few programs delete anything, and tasks import this file.
-    from spark_bookkeeper.replication.recent_jobs import note_deletion
+    from spark_bookkeeper.replication.recent_jobs import note_deletion  # few delete anything
 
     note_deletion(*what)
 

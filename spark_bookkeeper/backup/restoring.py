@@ -15,11 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, backup_at
-from spark_bookkeeper.backup.restoring_entries import (
-    RESTORING,
-    RESTORING_FROM_TABLE,
-    pieces_of,
-)
+from spark_bookkeeper.backup.restoring_entries import RESTORING, RESTORING_FROM_TABLE, pieces_of
 from spark_bookkeeper.backup.restoring_logs import (
     ledgers_of_log,
     planned_log,
@@ -39,7 +35,7 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import restores
-from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
@@ -243,7 +239,7 @@ class _Restoring:
         if saved.last_entry_id == NO_ENTRY:
             return None
         source = self._folder.source(ledger, self._incarnation, saved.index)
-        ids = kept_entries(saved.metadata.custom_metadata, FIRST, saved.last_entry_id)
+        ids = kept_entries(saved.metadata, EntryId(0), saved.last_entry_id)
         lacking = source.holdings(0, saved.last_entry_id).lacking(ids)
         if lacking:
             return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
@@ -370,7 +366,7 @@ def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
             "another version of Arrow makes them; every value is the same"
         )
     if saved.metadata.is_closed:
-        return loss_text(saved.metadata.custom_metadata)
+        return loss_text(saved.metadata)
     return (
         f"it was {saved.metadata.state.name}, and is closed at entry {saved.last_entry_id}, the "
         "last add confirmed when it was backed up"

@@ -29,7 +29,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
-from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
@@ -296,13 +296,13 @@ class _Saving:
 def _can_be_in_table(ledger: Ledger) -> bool:
     """Whether it has entries, all of them, and none can be added."""
     last = ledger.metadata.last_entry_id
-    kept = () if last is None else kept_entries(ledger.metadata.custom_metadata, FIRST, last)
+    kept = () if last is None else kept_entries(ledger.metadata, EntryId(0), last)
     return bool(kept) and last == len(kept) - 1
 
 
 def _how(ledger: Ledger) -> str | None:
     if ledger.metadata.is_closed:
-        return loss_text(ledger.metadata.custom_metadata)
+        return loss_text(ledger.metadata)
     return f"{ledger.metadata.state.name}: up to its last add confirmed"
 
 

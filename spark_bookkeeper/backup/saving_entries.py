@@ -90,8 +90,7 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
     ledger_id = work.ledger_id
     folder = BackupFolder(context, work.uri)
     target = folder.replica(work.ledger, work.incarnation)
-    custom = work.ledger.metadata.custom_metadata
-    ids = kept_entries(custom, work.first_entry_id, work.last_entry_id)
+    ids = kept_entries(work.ledger.metadata, work.first_entry_id, work.last_entry_id)
     held = target.holdings(work.first_entry_id, work.last_entry_id)
     lacking = held.lacking(ids)
     if work.verify:
@@ -113,16 +112,11 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
 
 def runs_of(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
     """Ascending ids as ranges."""
-    start = end = None
-    for entry_id in entry_ids:
-        if end is not None and entry_id == end + 1:
-            end = entry_id
-            continue
-        if start is not None and end is not None:
-            yield EntryId(start), EntryId(end)
-        start = end = entry_id
-    if start is not None and end is not None:
-        yield EntryId(start), EntryId(end)
+    start = 0
+    for end in range(1, len(entry_ids) + 1):
+        if end == len(entry_ids) or entry_ids[end] != entry_ids[end - 1] + 1:
+            yield EntryId(entry_ids[start]), EntryId(entry_ids[end - 1])
+            start = end
 
 
 def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:

@@ -54,11 +54,14 @@ class Deletion:
 
 @contextmanager
 def noting(context: ClientContext, job: str, about: str) -> Iterator[list[Deletion]]:
-    """A list for ledgers as they are deleted; ``bk.jobs()`` has them, also where one fails."""
+    """A list for ledgers as they are deleted; ``bk.jobs()`` has them, also where one fails. Those
+    that were not there go from the list.
+    """
     deleted: list[Deletion] = []
     try:
         yield deleted
     finally:
+        deleted[:] = [each for each in deleted if each.state is not None]
         if deleted:
             context.on_deleted(context, job, about, deleted)
 
@@ -81,32 +84,25 @@ def delete_ledger(
         MetadataFormatError: what is there cannot be decoded. Nothing was changed.
         MetadataUnavailableError: it may or may not have been deleted; repeat.
     """
-    wanted = parse_ledger_id(ledger_id)
+    store, wanted = context.store, parse_ledger_id(ledger_id)
     with nullcontext() if dry_run else context.metrics.deleting(context.runtime):
-        return _delete(context, wanted, even_if_alive, dry_run)
-
-
-def _delete(
-    context: ClientContext, wanted: LedgerId, even_if_alive: bool, dry_run: bool
-) -> Deletion:
-    store = context.store
-    try:
-        found = store.read_ledger(wanted)
-        if not even_if_alive:
-            check_nobody_writes(context, wanted, found.value)
-        if not (dry_run or found.value.is_closed):
-            return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
-        if not dry_run:
-            update.delete_ledger(store, wanted, known=found)
-        return Deletion(wanted, found.value.state.name, length_bytes=found.value.length_bytes)
-    except NoSuchLedgerError:
-        return Deletion(wanted, None)
-    except MetadataFormatError as error:
-        if not even_if_alive:
-            raise _unreadable(error) from error
-        if not dry_run:
-            store.delete_ledger(wanted, None)
-        return Deletion(wanted, "UNREADABLE")
+        try:
+            found = store.read_ledger(wanted)
+            if not even_if_alive:
+                check_nobody_writes(context, wanted, found.value)
+            if not (dry_run or found.value.is_closed):
+                return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
+            if not dry_run:
+                update.delete_ledger(store, wanted, known=found)
+            return Deletion(wanted, found.value.state.name, length_bytes=found.value.length_bytes)
+        except NoSuchLedgerError:
+            return Deletion(wanted, None)
+        except MetadataFormatError as error:
+            if not even_if_alive:
+                raise _unreadable(error) from error
+            if not dry_run:
+                store.delete_ledger(wanted, None)
+            return Deletion(wanted, "UNREADABLE")
 
 
 def planned_deletions(context: ClientContext, ledger_ids: Sequence[LedgerId]) -> list[Deletion]:

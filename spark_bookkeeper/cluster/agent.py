@@ -383,10 +383,10 @@ class BookieAgent:
         try:
             order = read_order(self._store, self.bookie_id)
             self._order = None if order is None else order.reason
-            ahead = self._ahead_s()
-            if abs(ahead - self._clock_ahead_s) > SAME_CLOCK_SECONDS:
-                self._clock.asked_ms(self._store, self._runtime)  # it was set, or the machine slept
-                ahead = self._ahead_s()
+            told_ms = self._clock.now_ms(self._store, self._runtime)
+            ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
+            if abs(ahead - self._clock_ahead_s) > SAME_CLOCK_SECONDS:  # it was set, or slept:
+                self._clock = ClusterClock(asked_seconds=3600)  # the next look asks again
             self._clock_ahead_s = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0
         except MetadataError as error:
             log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)
@@ -394,10 +394,6 @@ class BookieAgent:
                 self._silence = error.message
                 return
         self._answered, self._silence = self._runtime.now(), None
-
-    def _ahead_s(self) -> int:
-        told_ms = self._clock.now_ms(self._store, self._runtime)
-        return round((self._runtime.wall_ms() - told_ms) / 1000)
 
     def _with_orders(self, seen: Observation) -> Observation:
         """What was seen, and what the cluster said."""

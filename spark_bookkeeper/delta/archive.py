@@ -30,8 +30,8 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
-from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
-from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.telling import telling
@@ -230,7 +230,7 @@ class Archive:
         last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
         assert last is not None, "the ledger is closed"
         place = (0, last, None, self._path, last + 1, size)
-        reason = reason or loss_text(ledger.metadata.custom_metadata)
+        reason = reason or loss_text(ledger.metadata)
         return Row(ledger.ledger_id, _ACTION, status, reason, *place)
 
     # One batch
@@ -340,8 +340,7 @@ class Archive:
         about.update({"ledger_id": ids[0]} if len(ids) == 1 else {"ledger_ids": ids})
         if log is not None:
             about["log"] = log
-        losses = [(x.ledger_id, loss_text(x.metadata.custom_metadata)) for x in batch]
-        if lost := {ledger_id: loss for ledger_id, loss in losses if loss is not None}:
+        if lost := {x.ledger_id: text for x in batch if (text := loss_text(x.metadata))}:
             about["lost"] = lost
         told = {
             "mergeSchema": "true",
@@ -356,7 +355,7 @@ class Archive:
         for ledger in batch:
             last = ledger.metadata.last_entry_id
             assert last is not None, "the ledger is closed"
-            kept = kept_entries(ledger.metadata.custom_metadata, FIRST, last)
+            kept = kept_entries(ledger.metadata, EntryId(0), last)
             ranges += [EntryRange(ledger, first, end) for first, end in runs_of(kept)]
         return self._read(ranges, batch[0].schema)
 

@@ -36,21 +36,15 @@ from spark_bookkeeper.delta.proof import BATCH_LEDGERS, Proof, Proven, Unproven,
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.accepted_loss import FIRST, kept_entries, loss_text
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.archive import Archived, archived_of, leaving, released
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    Progress,
-    Runner,
-    Step,
-    no_progress,
-)
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.opening import table_of
 
@@ -212,9 +206,8 @@ def _plan(
     if metadata.last_entry_id == NO_ENTRY:
         reason = "it has no entries, and so no copies"
         return release_row(ledger, table, Outcome.RELEASED, reason)
-    custom, last = metadata.custom_metadata, metadata.last_entry_id
-    if len(kept_entries(custom, FIRST, last)) <= last:
-        reason = f"no table stands for a ledger with holes, so its copies stay: {loss_text(custom)}"
+    if len(kept_entries(metadata, EntryId(0), metadata.last_entry_id)) <= metadata.last_entry_id:
+        reason = f"no table stands for a ledger with holes: {loss_text(metadata)}. Its copies stay"
         return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
     archived = archived_of(metadata)
     leave = leaving(metadata, keep)

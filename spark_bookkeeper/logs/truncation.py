@@ -190,9 +190,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[Deletion]:
     with noting(context, "truncate_log", f"log {name}") as deleted:
         for ledger_id in doomed:
             try:
-                gone = lifecycle.delete_ledger(context, ledger_id)
-                if gone.state is not None:
-                    deleted.append(gone)
+                deleted.append(lifecycle.delete_ledger(context, ledger_id))
             except (MetadataFormatError, InvalidArgumentError) as error:
                 through = min(through, ledger_id)
                 _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
@@ -239,9 +237,7 @@ def finish_deletion(context: ClientContext, name: str) -> list[Deletion]:
         nonlocal stays
         for ledger_id in found:
             try:
-                gone = lifecycle.delete_ledger(context, ledger_id)
-                if gone.state is not None:
-                    deleted.append(gone)
+                deleted.append(lifecycle.delete_ledger(context, ledger_id))
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 

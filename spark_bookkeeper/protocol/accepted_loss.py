@@ -13,12 +13,11 @@ from operator import itemgetter
 from typing import Any, Final
 
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.stored_json import decoded, number, text
 
 ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
 """The key of custom metadata that holds an ``AcceptedLoss``."""
-
-FIRST: Final = EntryId(0)
 
 SHOWN: Final = 10
 """Ranges that a text has; of a DataFrame that is striped, each fourth entry may be one."""
@@ -49,13 +48,14 @@ class AcceptedLoss:
         last = self._end_from(entry_id)
         return last is not None and entry_id <= last
 
-    def allows(self, given_up: Iterable[EntrySpan]) -> bool:
-        """Whether that is no more than what was shown."""
+    def exceeded_by(self, given_up: Sequence[EntrySpan]) -> str | None:
+        """That more is given up than was shown, for people; ``None``: it is not."""
         for first, last in given_up:
             end = self._end_from(first)
             if end is not None and (last is None or last > end):
-                return False
-        return True
+                shown = f"those that were accepted are {spans_text(self.missing)}"
+                return f"{spans_text(given_up)} may be missing now, and {shown}"
+        return None
 
     def _end_from(self, entry_id: EntryId) -> EntryId | None:
         """Where the last range ends that begins at an entry or before it; ``None``: it does not."""
@@ -83,20 +83,18 @@ def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | Non
         return decoded(custom_metadata[ACCEPTED_LOSS], _accepted_loss)
     except ValueError:
         unknown = f"nobody knows whom: {ACCEPTED_LOSS} in its metadata cannot be decoded"
-        return AcceptedLoss(unknown, 0, (), ((FIRST, None),))
+        return AcceptedLoss(unknown, 0, (), ((EntryId(0), None),))
 
 
-def loss_text(custom_metadata: Mapping[str, bytes]) -> str | None:
+def loss_text(metadata: LedgerMetadata) -> str | None:
     """What was given up of a ledger, for people; ``None``: nothing."""
-    loss = accepted_loss_of(custom_metadata)
+    loss = accepted_loss_of(metadata.custom_metadata)
     return None if loss is None else str(loss)
 
 
-def kept_entries(
-    custom_metadata: Mapping[str, bytes], first: EntryId, last: EntryId
-) -> Sequence[int]:
+def kept_entries(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Sequence[int]:
     """The entries ``first .. last`` of a closed ledger but for its holes."""
-    loss, every = accepted_loss_of(custom_metadata), range(first, last + 1)
+    loss, every = accepted_loss_of(metadata.custom_metadata), range(first, last + 1)
     if loss is None or not any(end is not None for _, end in loss.missing[:1]):
         return every
     return [entry_id for entry_id in every if not loss.has_hole(EntryId(entry_id))]

@@ -87,8 +87,7 @@ def recover_ledgers(
     A ledger that must wait is ``left``, and its reason names the entry, what each bookie
     answered and the bookie that would unblock it. The others are not held up by it. A ledger
     that was closed without waiting for a silent bookie says in its reason which. Each range of
-    entries that was given up has its row. A dry run looks what a loss would be; a run accepts no
-    more than what is told.
+    entries that was given up has its row.
     """
     job = Job("recover_ledgers", context, runner, progress)
     plan = _plan(context, ledger_ids, accepting, progress)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss, EntrySpan
+from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.arguments import check_flag
-from spark_bookkeeper.protocol.ids import EntryId, parse_bookie_id
+from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import (
     ids_of,
@@ -47,10 +47,9 @@ def recover_ledgers(
         ledger_ids: which; ``None`` is every one that is not closed. One that does not exist is a
             row with the status ``gone``, and one that cannot be closed now ``left``.
         accept_loss: where too many bookies are gone for good to tell how a ledger ends, close it
-            at what is left. With ``dry_run=True`` it is ``True``, and rows that are ``given up``
-            name the entries that may be missing. Then it is the report of that dry run: where no
-            more is missing by then, the ledger is closed, and ``LedgerReader.accepted_loss`` names
-            them from then on. This cannot be taken back.
+            at what is left. ``True`` in a dry run, whose rows that are ``given up`` name what may
+            be missing; then the report of that, which accepts so much and no more.
+            ``LedgerReader.accepted_loss`` names it from then on. This cannot be taken back.
         gone: bookies that are gone for good. One that was formatted again need not be named.
         dry_run: only say which would be closed; with ``accept_loss`` also at which entry.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
@@ -60,10 +59,12 @@ def recover_ledgers(
             ``gone`` without ``accept_loss``.
     """
     from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
-    from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+    from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 
-    shown = accept_loss if isinstance(accept_loss, RecoveryReport) else None
-    if shown is None:
+    shown: Iterable[Row] = ()
+    if isinstance(accept_loss, RecoveryReport):
+        shown = accept_loss.rows
+    else:
         check_flag("accept_loss", accept_loss)
     wanted = ids_of(ledger_ids)
     named = tuple(map(parse_bookie_id, [gone] if isinstance(gone, str) else list_of("gone", gone)))
@@ -72,21 +73,14 @@ def recover_ledgers(
     if named and not accept_loss:
         raise InvalidArgumentError(f"gone={gone!r} says what is lost; accept_loss=True accepts it")
     if accept_loss is True and not dry_run:
-        raise InvalidArgumentError(
-            "accept_loss=True with dry_run=True shows what may be missing; to accept that, give "
-            "the report of it: accept_loss=report"
-        )
+        raise InvalidArgumentError("dry_run=True shows the loss; accept_loss=report accepts that")
     who = str(self.context.writer or WriterInfo.of_this_process())
     loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named)
-    spans: dict[int, list[EntrySpan]] = {}
-    for row in shown.rows if shown is not None else ():
-        if row.status is Outcome.GIVEN_UP and row.first_entry_id is not None:
-            last = None if row.last_entry_id is None else EntryId(row.last_entry_id)
-            spans.setdefault(row.ledger_id, []).append((EntryId(row.first_entry_id), last))
-    accepting = {
-        each: replace(loss, missing=tuple(spans.get(each, ())))
-        for each in (wanted or () if accept_loss else ())
-    }
+    spans: dict[Any, Any] = {each: () for each in wanted or () if accept_loss}
+    for row in shown:
+        if row.status is Outcome.GIVEN_UP and row.ledger_id in spans:
+            spans[row.ledger_id] += ((row.first_entry_id, row.last_entry_id),)
+    accepting = {each: replace(loss, missing=missing) for each, missing in spans.items()}
     return self.reported(
         "recover_ledgers",
         in_words("ledger", wanted),

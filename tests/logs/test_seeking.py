@@ -12,10 +12,7 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.bulk import write_local
-from spark_bookkeeper.errors import (
-    EntryUnreadableError,
-    InvalidArgumentError,
-)
+from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.log import Log

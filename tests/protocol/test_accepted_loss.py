@@ -55,7 +55,7 @@ def test_what_is_given_up_is_within_what_was_shown() -> None:
 
     within = [(0, 3), (3, 3), (3, 4), (5, 6), (6, 8), (8, None), (9, 10), (10, None), (3, None)]
     spans = [(EntryId(a), None if b is None else EntryId(b)) for a, b in within]
-    assert [within[n] for n, span in enumerate(spans) if found.allows([span])] == [
+    assert [within[n] for n, span in enumerate(spans) if not found.exceeded_by([span])] == [
         *[(3, 3), (5, 6), (9, 10), (10, None)]
     ]
 

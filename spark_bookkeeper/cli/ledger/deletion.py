@@ -54,13 +54,11 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
             settings.output.note(_to_be_deleted(bk, ledger_id, found[ledger_id]))
         left: dict[int, str] = {}
         planned: list[Deletion] = []
-        for ledger_id in there:
+        for i in there:
             try:
-                planned.append(
-                    bk.delete_ledger(ledger_id, even_if_alive=even_if_alive, dry_run=True)
-                )
+                planned.append(bk.delete_ledger(i, even_if_alive=even_if_alive, dry_run=True))
             except (InvalidArgumentError, MetadataFormatError) as error:
-                left[ledger_id] = error.message
+                left[i] = error.message
         todo = [] if dry_run else [each.ledger_id for each in planned]
         if todo and not work.yes:
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")

@@ -182,10 +182,7 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
         place = position or time
         assert place is not None
         doomed = opened.truncate(place, dry_run=True)
-        if time is None:
-            where = f"before {before}"
-        else:
-            where = f"that had ended by {shown_time(time)}"
+        where = f"before {before}" if time is None else f"that had ended by {shown_time(time)}"
         work.settings.output.note(f"ledgers of log {name} {where}: {len(doomed):,}")
         _show_going(work.settings.output, doomed)
         deleted: list[LedgerId] = []

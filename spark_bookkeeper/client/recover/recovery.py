@@ -40,12 +40,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
-from spark_bookkeeper.protocol.accepted_loss import (
-    ACCEPTED_LOSS,
-    AcceptedLoss,
-    not_gone,
-    spans_text,
-)
+from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS, AcceptedLoss, not_gone
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import replace_bookies
@@ -162,8 +157,17 @@ class LedgerRecovery:
     def run(self) -> Versioned[LedgerMetadata]:
         self._fence()
         decision = self._decide()
-        if self._accepting is not None and not self._accepting.allows(decision.given_up):
-            raise self._more_is_missing(decision, self._accepting)
+        if self._accepting and (more := self._accepting.exceeded_by(decision.given_up)):
+            ledger_id = self._ledger.ledger_id
+            raise RecoveryUndecidedError(
+                f"of ledger {ledger_id} {more}. Nothing was given up, and it stays IN_RECOVERY. To "
+                "see what is left now, and to be asked again: `spark-bookkeeper ledger recover "
+                f"{ledger_id} --accept-loss`",
+                ledger_id=ledger_id,
+                entry_id=decision.given_up[0][0],
+                answers={},
+                blockers=(),
+            )
         ensemble = self.write_back(decision)
         if decision.given_up and self._give_up():
             self._decide()  # a bookie came back while entries were copied
@@ -574,19 +578,6 @@ class LedgerRecovery:
             entry_id=found.entry_id,
             answers=dict(found.answers),
             blockers=tuple(found.blockers),
-        )
-
-    def _more_is_missing(self, found: Decision, accepted: AcceptedLoss) -> RecoveryUndecidedError:
-        ledger_id = self._ledger.ledger_id
-        return RecoveryUndecidedError(
-            f"of ledger {ledger_id} {spans_text(found.given_up)} may be missing now, and those "
-            f"that were accepted are {spans_text(accepted.missing)}. Nothing was given up, and it "
-            "stays IN_RECOVERY. To see what is left now, and to be asked again: "
-            f"`spark-bookkeeper ledger recover {ledger_id} --accept-loss`",
-            ledger_id=ledger_id,
-            entry_id=found.given_up[0][0],
-            answers={},
-            blockers=(),
         )
 
     def _unfenced(self, found: Undecided) -> tuple[str, str]:

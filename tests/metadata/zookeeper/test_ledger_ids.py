@@ -14,10 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
-from spark_bookkeeper.errors import (
-    LedgerExistsError,
-    MetadataUnavailableError,
-)
+from spark_bookkeeper.errors import LedgerExistsError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import paths
@@ -26,14 +23,8 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Nodes, _node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.testing.conformance.metadata import (
-    eventually,
-    open_ledger,
-)
-from tests.metadata.zookeeper.proxy import (
-    ZooKeeperStores,
-    token,
-)
+from spark_bookkeeper.testing.conformance.metadata import eventually, open_ledger
+from tests.metadata.zookeeper.proxy import ZooKeeperStores, token
 
 pytestmark = pytest.mark.integration
 
