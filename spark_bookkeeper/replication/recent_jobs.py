@@ -33,7 +33,7 @@ from spark_bookkeeper.secrecy import without_passwords
 _NAME: Final = "jobs/recent"
 
 MOST_NOTES: Final = 40
-"""The newest are kept; what is older is in nobody's way."""
+"""The newest are kept; of one kind no more than half of these, where others would go for them."""
 
 FIRST_SECONDS: Final = 1.0
 """A job that has run for so long is told of before it ends."""
@@ -319,7 +319,10 @@ def _change(
 ) -> None:
     def newest(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
         by_start = sorted(step(notes), key=lambda note: note.started_ms, reverse=True)
-        return tuple(by_start[:MOST_NOTES])
+        jobs = [note.job for note in by_start]
+        is_many = [jobs[:n].count(job) >= MOST_NOTES // 2 for n, job in enumerate(jobs)]
+        kept = sorted(range(len(jobs)), key=is_many.__getitem__)[:MOST_NOTES]
+        return tuple(by_start[n] for n in sorted(kept))
 
     change_register(registers, _NAME, _decode, _encode, newest)
 

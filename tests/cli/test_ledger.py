@@ -552,5 +552,4 @@ def test_of_very_many_losses_a_person_is_shown_some(capsys: pytest.CaptureFixtur
     rows = (Row(7, "recover", Outcome.PLANNED, "would be kept", 0, n) for n in range(1000))
 
     work._ask_about_losses(settings, RecoveryReport("recover", tuple(rows), True, 1))
-
     assert capsys.readouterr().err.count("would be kept") == 40

@@ -208,6 +208,9 @@ def test_deletions_are_noted_together_with_what_was_deleted(ground: Ground) -> N
     (row,) = jobs_table(ground.context).to_pylist()
     assert row["about"].endswith("ledger 98, ledger 99")
     assert len(row["about"]) <= 400
+    for number in range(2 * MOST_NOTES):  # by the retention of so many writers of logs
+        add_note(ground.context, "truncate_log", f"writer {number}", 0.0, Tally())
+    assert [note.job for note in notes(ground)].count("delete_ledger") == 1
 
 
 def test_what_many_threads_deleted_at_once_is_told_in_a_few_words(ground: Ground) -> None:
