@@ -417,9 +417,9 @@ class Log(PublicNames):
 
     def forget_consumer(self, consumer: str) -> None:
         """A named follower is no more, and nobody waits for it; idempotent."""
-        registers.forget(self._context.store.registers, self.name, consumer)
-        what = f"consumer {consumer} of log {self.name}"
-        self._context.on_deleted(self._context, "forget_consumer", what, ())
+        if registers.forget(self._context.store.registers, self.name, consumer):
+            what = f"consumer {consumer} of log {self.name}"
+            self._context.on_deleted(self._context, "forget_consumer", what, ())
 
     # Inside
 
