@@ -229,7 +229,8 @@ class Archive:
     def _row(self, ledger: Ledger, status: Outcome, reason: str | None = None) -> Row:
         last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
         assert last is not None, "the ledger is closed"
-        place = (0, last, None, self._path, last + 1, size)
+        count = len(kept_entries(ledger.metadata, EntryId(0), last))
+        place = (0, last, None, self._path, count, size)
         reason = reason or loss_text(ledger.metadata)
         return Row(ledger.ledger_id, _ACTION, status, reason, *place)
 

@@ -457,7 +457,7 @@ def test_holes_that_were_accepted_are_left_out_and_the_commit_says_so(
 
     for told in (str(loss), "it was in the table, and is the same"):
         (row,) = bk.archive_to_delta(str(tmp_path / "table"), [writer.ledger_id]).rows
-        assert (row.status, row.reason) == ("archived", told)
+        assert (row.status, row.reason, row.entries) == ("archived", told, 2)
 
     table = DeltaTable(str(tmp_path / "table"))
     assert sorted(table.to_pyarrow_table()["_entry_id"].to_pylist()) == [0, 2]
