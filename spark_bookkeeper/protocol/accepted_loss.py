@@ -53,7 +53,7 @@ class AcceptedLoss:
         for first, last in given_up:
             end = self._end_from(first)
             if end is not None and (last is None or last > end):
-                shown = f"those that were accepted are {spans_text(self.missing)}"
+                shown = f"the loss that was accepted is of {spans_text(self.missing)}"
                 return f"{spans_text(given_up)} may be missing now, and {shown}"
         return None
 
@@ -69,10 +69,10 @@ class AcceptedLoss:
 
 def spans_text(spans: Sequence[EntrySpan]) -> str:
     """Ranges of entries, for people."""
-    shown = [f"{first}..{'' if last is None else last}" for first, last in spans] or ["none"]
+    shown = [f"{first}..{'' if last is None else last}" for first, last in spans]
     if len(shown) > SHOWN:
         shown[SHOWN - 2 : -1] = [f"{len(shown) - SHOWN + 1:,} ranges more"]
-    return f"entries {', '.join(shown)}"
+    return f"entries {', '.join(shown)}" if shown else "no entry"
 
 
 def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
@@ -95,7 +95,7 @@ def loss_text(metadata: LedgerMetadata) -> str | None:
 def kept_entries(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Sequence[int]:
     """The entries ``first .. last`` of a closed ledger but for its holes."""
     loss, every = accepted_loss_of(metadata.custom_metadata), range(first, last + 1)
-    if loss is None or not any(end is not None for _, end in loss.missing[:1]):
+    if loss is None or not loss.missing or loss.missing[0][1] is None:  # only the end is open
         return every
     return [entry_id for entry_id in every if not loss.has_hole(EntryId(entry_id))]
 

@@ -69,18 +69,18 @@ def recover_ledgers(
     wanted = ids_of(ledger_ids)
     named = tuple(map(parse_bookie_id, [gone] if isinstance(gone, str) else list_of("gone", gone)))
     if accept_loss and not wanted:
-        raise InvalidArgumentError("accept_loss=True: name the ledgers; it is never meant for all")
+        raise InvalidArgumentError("accept_loss: name the ledgers; it is never meant for all")
     if named and not accept_loss:
         raise InvalidArgumentError(f"gone={gone!r} says what is lost; accept_loss=True accepts it")
     if accept_loss is True and not dry_run:
         raise InvalidArgumentError("dry_run=True shows the loss; accept_loss=report accepts that")
     who = str(self.context.writer or WriterInfo.of_this_process())
     loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named)
-    spans: dict[Any, Any] = {each: () for each in wanted or () if accept_loss}
+    spans: dict[Any, list[Any]] = {each: [] for each in wanted or () if accept_loss}
     for row in shown:
         if row.status is Outcome.GIVEN_UP and row.ledger_id in spans:
-            spans[row.ledger_id] += ((row.first_entry_id, row.last_entry_id),)
-    accepting = {each: replace(loss, missing=missing) for each, missing in spans.items()}
+            spans[row.ledger_id].append((row.first_entry_id, row.last_entry_id))
+    accepting = {each: replace(loss, missing=tuple(found)) for each, found in spans.items()}
     return self.reported(
         "recover_ledgers",
         in_words("ledger", wanted),

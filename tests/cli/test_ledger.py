@@ -544,7 +544,7 @@ def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
 
     (row,) = done.json["rows"]
     assert (done.code, row["status"]) == (1, "left")
-    assert "may be missing now, and those that were accepted are entries none" in row["reason"]
+    assert "may be missing now, and the loss that was accepted is of no entry" in row["reason"]
 
 
 def test_of_very_many_losses_a_person_is_shown_some(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -50,12 +51,11 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
         _ask_about_losses(work.settings, plan)
 
     def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> RecoveryReport:
+        run = partial(bk.recover_ledgers, wanted, gone=gone, progress=progress)
         loss = shown or accept_loss
         if loss is True and not dry_run:  # nobody is asked
-            loss = bk.recover_ledgers(wanted, accept_loss=True, gone=gone, dry_run=True)
-        return bk.recover_ledgers(
-            wanted, accept_loss=loss, gone=gone, dry_run=dry_run, progress=progress
-        )
+            loss = run(accept_loss=True, dry_run=True)
+        return run(accept_loss=loss, dry_run=dry_run)
 
     def before(bk: BookKeeper) -> None:
         refuse_unknown(bk, wanted)
