@@ -49,7 +49,8 @@ class Deletion:
     def _repr_html_(self) -> str:
         told = ", ".join(f"{b}: {why}" for b, why in self.not_fenced.items()) or "none"
         found = self.state or "not there"
-        return fields_table({"deleted": self.ledger_id, "it was": found, "not fenced": told})
+        shown = {"ledger": self.ledger_id, "state": found, "bytes": self.length_bytes}
+        return fields_table({**shown, "not fenced": told})
 
 
 @contextmanager
