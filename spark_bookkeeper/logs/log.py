@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.evolution import widen, widen_all
@@ -363,8 +362,8 @@ class Log(PublicNames):
                 return
             runtime.sleep(TAIL_POLL_SECONDS)
 
-    def truncate(self, before: Place | int | datetime, *, dry_run: bool = False) -> list[Deletion]:
-        """Remove whole ledgers from the beginning; returns those that were deleted.
+    def truncate(self, before: Place | int | datetime, *, dry_run: bool = False) -> list[LedgerId]:
+        """Remove whole ledgers from the beginning; returns the ids of those that were deleted.
 
         ``jobs()`` keeps by whom, when, and how much, also of what retention removes.
 
@@ -372,7 +371,7 @@ class Log(PublicNames):
             before: a position, or a ledger id: every ledger below its ledger goes. Or a time, by
                 the clocks of the writers: every ledger goes that had ended by then; without a
                 time zone it is local time. The newest ledger always stays.
-            dry_run: change nothing, and return those that would be deleted now, with their sizes.
+            dry_run: change nothing, and return the ids of those that would be deleted now.
 
         Raises:
             NoSuchLogError: it was deleted.

@@ -16,10 +16,9 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import Deletion, noting, planned_deletions
+from spark_bookkeeper.client.deletion import Deletion, noting
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
-from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -38,7 +37,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 _log = logging.getLogger(__name__)
 
 
-def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[Deletion]:
+def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
     """Remove the ledgers below ``before``, the newest never; returns those that were deleted.
 
     A ledger that is not closed yet stays, with those behind it, until the next truncation: its
@@ -59,7 +58,7 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
     return finish(context, name, head)
 
 
-def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[Deletion]:
+def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
     """The ledgers that ``truncate`` would delete now, with those that an earlier one has left.
 
     One that cannot be decoded is not among them: it stays.
@@ -69,8 +68,8 @@ def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> 
     """
     head, listed = list_ledgers(context, name, nonce)
     left = _left(context, name, head)[1] if head.unfinished() else []
-    found = planned_deletions(context, [*left, *_going(context, head, listed, before)])
-    return [each for each in found if each.state not in (None, UNREADABLE)]
+    found = context.store.read_ledgers([*left, *_going(context, head, listed, before)])
+    return [ledger_id for ledger_id, metadata in found if isinstance(metadata, Versioned)]
 
 
 def _going(
@@ -177,7 +176,7 @@ def _ended_by(
     return None if appended_at_ms is None else appended_at_ms <= time_ms
 
 
-def finish(context: ClientContext, name: str, head: LogHead) -> list[Deletion]:
+def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     """Delete what truncations of a log have taken off it and not deleted yet.
 
     One that cannot be decoded stays, and so does the mark before it; those behind it are deleted.
@@ -197,7 +196,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[Deletion]:
     after = logs.change_log(registers, name, head.nonce, lambda old: old.deleted(through))
     for chunk in head.forgotten_chunks(after):
         logs.delete_chunk(registers, name, chunk)
-    return deleted
+    return [each.ledger_id for each in deleted]
 
 
 def delete(context: ClientContext, name: str) -> list[Deletion]:

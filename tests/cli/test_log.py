@@ -260,5 +260,8 @@ def test_named_followers_are_shown_and_forgotten(
     lines = len(numbers.read_text().splitlines())
     assert (row["consumer"], row["entries_behind"]) == ("etl", lines - 1)
     assert f"{written['ledger_id']}:1" in call("log", "consumers", "followed").out
-    assert "forgotten" in call("log", "consumers", "followed", "--forget", "etl").out
+    forget = ("log", "consumers", "followed", "--forget", "etl")
+    assert "would be forgotten" in call(*forget, "--dry-run").out
+    assert len(call(*forget, "--dry-run", "--json").json["consumers"]) == 1
+    assert "is forgotten" in call(*forget).out
     assert call("log", "consumers", "followed", "--json").json["consumers"] == []

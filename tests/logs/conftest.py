@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
@@ -26,10 +25,6 @@ def log(ground: Ground) -> Log:
 
 def payloads(log: Log, start: str | None = None, end: str | None = None) -> list[bytes]:
     return [entry.payload for entry in log.entries(start, end)]
-
-
-def ids(gone: Iterable[Deletion]) -> list[LedgerId]:
-    return [each.ledger_id for each in gone]
 
 
 def states(ground: Ground, log: Log) -> list[str]:

@@ -16,7 +16,7 @@ from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.source.places import parse_place
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.hooks import At
-from tests.logs.conftest import USUAL, ids, remove_files
+from tests.logs.conftest import USUAL, remove_files
 
 READS: tuple[Callable[[Log, Any], Any], ...] = (
     lambda log, place: list(log.entries(place)),
@@ -142,7 +142,7 @@ def test_who_reads_what_is_truncated_meanwhile_is_told_of_the_truncation(
     def truncate(place: str, operation: str, path: str) -> None:
         if place != METADATA:
             ground.before.remove(truncate)
-            (gone,) = ids(other.truncate(newest))
+            (gone,) = other.truncate(newest)
             remove_files(ground, gone)  # as garbage is collected
 
     ground.before.append(truncate)

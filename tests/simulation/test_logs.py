@@ -14,7 +14,6 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.logs import opening, truncation
 from spark_bookkeeper.logs import writer as log_writer
 from spark_bookkeeper.logs.listing import list_ledgers
@@ -105,7 +104,7 @@ def mark_before_deleting(patch: Patch) -> None:
     """A truncation deletes ledgers first, and takes them off the list afterwards."""
     truncate = truncation.truncate
 
-    def deleting(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[Deletion]:
+    def deleting(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
         head, listed = list_ledgers(context, name, nonce)
         for ledger_id in listed:
             if ledger_id < before and ledger_id not in head.to_fence:
