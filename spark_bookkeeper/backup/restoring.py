@@ -383,6 +383,6 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
         reason,
         None if last == NO_ENTRY else 0,
         None if last == NO_ENTRY else last,
-        entries=last + 1 if is_done else 0,
+        entries=len(kept_entries(saved.metadata, EntryId(0), last)) if is_done else 0,
         bytes=saved.length_bytes if is_done else 0,
     )

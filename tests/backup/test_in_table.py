@@ -467,6 +467,7 @@ def test_a_ledger_with_an_accepted_hole_comes_back_with_its_mark(
     rows = [of(report, writer.ledger_id) for report in reports]
     assert [str(row.status) for row in rows] == ["saved", "saved", "planned", "restored"]
     assert {row.reason for row in rows} == {str(loss)}
+    assert [row.entries for row in rows] == [2, 0, 2, 2]
     assert (str(loss) in str(kept.reason), "1..1 may be missing" in str(loss)) == (True, True)
     assert accepted_loss_of(metadata_of(empty, writer.ledger_id).custom_metadata) == loss
     client = empty.client()
