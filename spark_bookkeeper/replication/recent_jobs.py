@@ -199,10 +199,10 @@ def _joining(new: JobNote) -> Callable[[tuple[JobNote, ...]], tuple[JobNote, ...
             is_same = (note.job, note.by) == (new.job, new.by)
             if is_same and new.started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
                 both = Counter(note.outcomes) + Counter(new.outcomes)
-                told = filter(None, dict.fromkeys((*(note.about or "").split(", "), new.about)))
+                told = [x for x in (note.about or "").split(", ") if x != new.about] + [new.about]
                 joined = replace(
                     new,
-                    about=", ".join(told)[-_ABOUT_MOST:] or None,
+                    about=", ".join(filter(None, told))[-_ABOUT_MOST:] or None,
                     started_ms=note.started_ms,
                     ledgers=note.ledgers + new.ledgers,
                     entries=note.entries + new.entries,
