@@ -112,8 +112,10 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
 
 def runs_of(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
     """Ascending ids as ranges."""
-    start = 0
-    for end in range(1, len(entry_ids) + 1):
+    start, ends = 0, range(1, len(entry_ids) + 1)
+    if entry_ids and entry_ids[-1] - entry_ids[0] == len(entry_ids) - 1:
+        ends = ends[-1:]  # one range, as they mostly are, and there may be millions
+    for end in ends:
         if end == len(entry_ids) or entry_ids[end] != entry_ids[end - 1] + 1:
             yield EntryId(entry_ids[start]), EntryId(entry_ids[end - 1])
             start = end
