@@ -71,7 +71,7 @@ def recover_ledgers(
     if accept_loss and not wanted:
         raise InvalidArgumentError("accept_loss: name the ledgers; it is never meant for all")
     if named and not accept_loss:
-        raise InvalidArgumentError(f"gone={gone!r} says what is lost; accept_loss=True accepts it")
+        raise InvalidArgumentError(f"gone={gone!r} goes with accept_loss: it says what is lost")
     if accept_loss is True and not dry_run:
         raise InvalidArgumentError("dry_run=True shows the loss; accept_loss=report accepts that")
     who = str(self.context.writer or WriterInfo.of_this_process())

@@ -512,7 +512,7 @@ def test_a_loss_is_shown_and_asked_for_before_it_is_accepted(
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "accept_loss=True")],
+    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "goes with accept_loss")],
 )
 def test_a_loss_is_accepted_of_ledgers_that_are_named(
     call_own: Call, numbers: Path, options: list[str], said: str
@@ -545,6 +545,7 @@ def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
     (row,) = done.json["rows"]
     assert (done.code, row["status"]) == (1, "left")
     assert "may be missing now, and the loss that was accepted is of no entry" in row["reason"]
+    assert row["reason"].endswith(f"--accept-loss {' '.join(named)}`"), "as it was called"
 
 
 def test_of_very_many_losses_a_person_is_shown_some(capsys: pytest.CaptureFixture[str]) -> None:
