@@ -139,7 +139,14 @@ class Connection:
             self.metadata_uri,
             writer=WriterInfo.of_this_process(self.application),
             metrics=metrics,
+            on_deleted=_note_deletion,
         )
+
+
+def _note_deletion(*what: Any) -> None:
+    from spark_bookkeeper.replication.recent_jobs import note_deletion  # few delete anything
+
+    note_deletion(*what)
 
 
 def open_root(

@@ -24,7 +24,7 @@ from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
@@ -102,7 +102,7 @@ def bereft_log(ground: Ground) -> LedgerId:
     ensemble = ground.context.store.read_ledger(ledger_id).value.last_fragment.ensemble
     for bookie in ensemble[:2]:
         ground.format(bookie)
-    accepting = AcceptedLoss("ann@host", 7, ())
+    accepting = AcceptedLoss("ann@host", 7, (), ((EntryId(0), None),))
     recover_ledger(ground.client(InlineRuntime()), ledger_id, accepting=accepting)
     return ledger_id
 

@@ -35,6 +35,7 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
@@ -226,7 +227,8 @@ class _Restoring:
         if saved.last_entry_id == NO_ENTRY:
             return None
         source = self._folder.source(ledger, self._incarnation, saved.index)
-        lacking = source.holdings(0, saved.last_entry_id).lacking(range(saved.last_entry_id + 1))
+        ids = kept_entries(saved.metadata, EntryId(0), saved.last_entry_id)
+        lacking = source.holdings(0, saved.last_entry_id).lacking(ids)
         if lacking:
             return self._folder.unreadable(ledger, lacking[0], "no file has it", saved.index)
         listing = self._folder.listing(ledger, saved.index)
@@ -352,7 +354,7 @@ def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
             "another version of Arrow makes them; every value is the same"
         )
     if saved.metadata.is_closed:
-        return None
+        return loss_text(saved.metadata)
     return (
         f"it was {saved.metadata.state.name}, and is closed at entry {saved.last_entry_id}, the "
         "last add confirmed when it was backed up"
@@ -369,6 +371,6 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
         reason,
         None if last == NO_ENTRY else 0,
         None if last == NO_ENTRY else last,
-        entries=last + 1 if is_done else 0,
+        entries=len(kept_entries(saved.metadata, EntryId(0), last)) if is_done else 0,
         bytes=saved.length_bytes if is_done else 0,
     )

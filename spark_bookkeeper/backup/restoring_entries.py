@@ -15,8 +15,8 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.runner import Bounds, Failure, Step
+from spark_bookkeeper.replication.shares import share_of
 from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
@@ -174,12 +174,10 @@ def _lacking(
     context: ClientContext, ledger: Ledger, first: int, last: int
 ) -> Mapping[BookieId, Set[int]]:
     """Which entries of a range each bookie is to have, and has not."""
-    metadata = ledger.metadata
-    (fragment,) = metadata.fragments
+    (fragment,) = ledger.metadata.fragments
     lacking: dict[BookieId, Set[int]] = {}
     for position, bookie in enumerate(fragment.ensemble):
-        runs = entries_at(metadata.quorum, position, EntryId(first), EntryId(last))
-        share = [entry_id for run in runs for entry_id in run]
+        share = share_of(ledger, position, EntryId(first), EntryId(last))
         if share:
             good = context.bookies.replica(bookie, ledger).verify(share).good
             lacking[bookie] = set(share).difference(good)  # what is found is durable, too

@@ -32,6 +32,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
@@ -282,13 +283,15 @@ class _Saving:
 
 
 def _can_be_in_table(ledger: Ledger) -> bool:
-    """Whether it has entries, and none can be added."""
-    return ledger.metadata.is_closed and ledger.metadata.last_entry_id != NO_ENTRY
+    """Whether it has entries, all of them, and none can be added."""
+    last = ledger.metadata.last_entry_id
+    kept = () if last is None else kept_entries(ledger.metadata, EntryId(0), last)
+    return bool(kept) and last == len(kept) - 1
 
 
 def _how(ledger: Ledger) -> str | None:
     if ledger.metadata.is_closed:
-        return None
+        return loss_text(ledger.metadata)
     return f"{ledger.metadata.state.name}: up to its last add confirmed"
 
 

@@ -12,6 +12,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.errors import BookieFullError
+from spark_bookkeeper.protocol.accepted_loss import kept_entries
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
 from spark_bookkeeper.replication.under_way import name_of
@@ -89,14 +90,14 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
     ledger_id = work.ledger_id
     folder = BackupFolder(context, work.uri)
     target = folder.replica(work.ledger, work.incarnation)
-    ids = range(work.first_entry_id, work.last_entry_id + 1)
+    ids = kept_entries(work.ledger.metadata, work.first_entry_id, work.last_entry_id)
     held = target.holdings(work.first_entry_id, work.last_entry_id)
     lacking = held.lacking(ids)
     if work.verify:
         there = sorted(set(ids).difference(lacking))
         lacking = sorted({*lacking, *(target.verify(there).refused if there else ())})
     size = 0
-    for first, last in _runs(lacking):
+    for first, last in runs_of(lacking):
         for entries in _groups(Fetcher(context, work.ledger).fetch(first, last)):
             try:
                 target.write_copies(entries)
@@ -109,18 +110,15 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
     return [Saved(ledger_id, len(lacking), size, now.length_after(work.last_entry_id) or 0)]
 
 
-def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
+def runs_of(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
     """Ascending ids as ranges."""
-    start = end = None
-    for entry_id in entry_ids:
-        if end is not None and entry_id == end + 1:
-            end = entry_id
-            continue
-        if start is not None and end is not None:
-            yield EntryId(start), EntryId(end)
-        start = end = entry_id
-    if start is not None and end is not None:
-        yield EntryId(start), EntryId(end)
+    start, ends = 0, range(1, len(entry_ids) + 1)
+    if entry_ids and entry_ids[-1] - entry_ids[0] == len(entry_ids) - 1:
+        ends = ends[-1:]  # one range, as they mostly are, and there may be millions
+    for end in ends:
+        if end == len(entry_ids) or entry_ids[end] != entry_ids[end - 1] + 1:
+            yield EntryId(entry_ids[start]), EntryId(entry_ids[end - 1])
+            start = end
 
 
 def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:

@@ -37,7 +37,8 @@ class _Told(NamedTuple):
 class ClusterClock:
     """Remembers how far that clock is from ``Runtime.now``, which never jumps. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked_seconds: float = ASKED_SECONDS) -> None:
+        self._asked_seconds = asked_seconds  # once it was told
         self._told: _Told | None = None
         """What it said last."""
         self._asked: float | None = None
@@ -53,7 +54,8 @@ class ClusterClock:
         Raises:
             MetadataUnavailableError: the store does not answer.
         """
-        if self._asked is None or runtime.now() - self._asked >= ASKED_SECONDS:
+        patience = ASKED_SECONDS if self._told is None else self._asked_seconds
+        if self._asked is None or runtime.now() - self._asked >= patience:
             self.asked_ms(store, runtime)
         if self._told is None:
             return runtime.wall_ms()

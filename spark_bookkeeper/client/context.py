@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -41,6 +42,9 @@ class ClientContext:
 
     clock: ClusterClock = field(default_factory=ClusterClock, repr=False, compare=False)
     """See ``cluster_ms``."""
+
+    on_deleted: Callable[..., None] = field(default=lambda *_: None, repr=False, compare=False)
+    """``recent_jobs.note_deletion``, which keeps for ``bk.jobs()`` what was deleted for ever."""
 
     def __post_init__(self) -> None:
         silent = self.bookies.silent

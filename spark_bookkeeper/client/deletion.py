@@ -11,7 +11,8 @@ after; at the latest where it changes its ensemble or closes (``LedgerStore.watc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
@@ -34,7 +35,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What became of one ledger that was to be deleted. It is gone."""
+    """What became of one ledger that was deleted, or of a dry run what would go."""
 
     ledger_id: LedgerId
     state: str | None
@@ -48,15 +49,31 @@ class Deletion:
     def _repr_html_(self) -> str:
         told = ", ".join(f"{b}: {why}" for b, why in self.not_fenced.items()) or "none"
         found = self.state or "not there"
-        return fields_table({"deleted": self.ledger_id, "it was": found, "not fenced": told})
+        shown = {"ledger": self.ledger_id, "state": found, "bytes": self.length_bytes}
+        return fields_table({**shown, "not fenced": told})
+
+
+@contextmanager
+def noting(context: ClientContext, job: str, about: str) -> Iterator[list[Deletion]]:
+    """A list for ledgers as they are deleted; ``bk.jobs()`` has them, also where one fails. Those
+    that were not there go from the list.
+    """
+    deleted: list[Deletion] = []
+    try:
+        yield deleted
+    finally:
+        deleted[:] = [each for each in deleted if each.state is not None]
+        if deleted:
+            context.on_deleted(context, job, about, deleted)
 
 
 def delete_ledger(
-    context: ClientContext, ledger_id: int, *, even_if_alive: bool = False
+    context: ClientContext, ledger_id: int, *, even_if_alive: bool = False, dry_run: bool = False
 ) -> Deletion:
     """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent.
 
     Args:
+        dry_run: only say what would go, or raise; nothing is changed.
         even_if_alive: also when its writer lives, may live, or could not be stopped. What such a
             writer appends next fails, as soon as it meets a fence or hears of the deletion.
 
@@ -68,27 +85,25 @@ def delete_ledger(
         MetadataFormatError: what is there cannot be decoded. Nothing was changed.
         MetadataUnavailableError: it may or may not have been deleted; repeat.
     """
-    with context.metrics.deleting(context.runtime):
-        return _delete(context, parse_ledger_id(ledger_id), even_if_alive=even_if_alive)
-
-
-def _delete(context: ClientContext, wanted: LedgerId, *, even_if_alive: bool) -> Deletion:
-    store = context.store
-    try:
-        found = store.read_ledger(wanted)
-        if found.value.is_closed:
-            update.delete_ledger(store, wanted, known=found)
+    store, wanted = context.store, parse_ledger_id(ledger_id)
+    with nullcontext() if dry_run else context.metrics.deleting(context.runtime):
+        try:
+            found = store.read_ledger(wanted)
+            if not even_if_alive:
+                check_nobody_writes(context, wanted, found.value)
+            if not (dry_run or found.value.is_closed):
+                return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
+            if not dry_run:
+                update.delete_ledger(store, wanted, known=found)
             return Deletion(wanted, found.value.state.name, length_bytes=found.value.length_bytes)
-        if not even_if_alive:
-            check_nobody_writes(context, wanted, found.value)
-        return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
-    except NoSuchLedgerError:
-        return Deletion(wanted, None)
-    except MetadataFormatError as error:
-        if not even_if_alive:
-            raise unreadable(error) from error
-        store.delete_ledger(wanted, None)
-        return Deletion(wanted, "UNREADABLE")
+        except NoSuchLedgerError:
+            return Deletion(wanted, None)
+        except MetadataFormatError as error:
+            if not even_if_alive:
+                raise _unreadable(error) from error
+            if not dry_run:
+                store.delete_ledger(wanted, None)
+            return Deletion(wanted, "UNREADABLE")
 
 
 def planned_deletions(context: ClientContext, ledger_ids: Sequence[LedgerId]) -> list[Deletion]:
@@ -144,7 +159,7 @@ def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: Ledg
     )
 
 
-def unreadable(error: MetadataFormatError) -> MetadataFormatError:
+def _unreadable(error: MetadataFormatError) -> MetadataFormatError:
     """What is said of a ledger that cannot be decoded, so that nobody knows who writes it."""
     return MetadataFormatError(
         f"{error.message}. It was not deleted. even_if_alive=True (on the command line "

@@ -145,7 +145,7 @@ class BookieAgent:
         self._is_well = False
         self._answered: float | None = None
         self._silence: str | None = None
-        self._clock = ClusterClock()
+        self._clock = ClusterClock(asked_seconds=3600)
         self._clock_ahead_s = 0
         self._files: int | None = None
         """On the file system, when room was made for so many, or when they were fewest since."""
@@ -385,6 +385,9 @@ class BookieAgent:
             self._order = None if order is None else order.reason
             told_ms = self._clock.now_ms(self._store, self._runtime)
             ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
+            if abs(ahead - self._clock_ahead_s) > SAME_CLOCK_SECONDS:  # it was set, or slept
+                told_ms = self._clock.asked_ms(self._store, self._runtime) or told_ms
+                ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
             self._clock_ahead_s = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0
         except MetadataError as error:
             log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.backup.saving_entries import runs_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.delta.pieces import BATCH_LEDGERS, Batch, batches, is_small
@@ -29,6 +30,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
 )
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -223,7 +225,9 @@ class Archive:
     def _row(self, ledger: Ledger, status: Outcome, reason: str | None = None) -> Row:
         last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
         assert last is not None, "the ledger is closed"
-        place = (0, last, None, self._path, last + 1, size)
+        count = len(kept_entries(ledger.metadata, EntryId(0), last))
+        place = (0, last, None, self._path, count, size)
+        reason = reason or loss_text(ledger.metadata)
         return Row(ledger.ledger_id, _ACTION, status, reason, *place)
 
     # One batch
@@ -333,6 +337,8 @@ class Archive:
         about.update({"ledger_id": ids[0]} if len(ids) == 1 else {"ledger_ids": ids})
         if log is not None:
             about["log"] = log
+        if lost := {x.ledger_id: text for x in batch if (text := loss_text(x.metadata))}:
+            about["lost"] = lost
         told = {
             "mergeSchema": "true",
             "userMetadata": json.dumps({"spark_bookkeeper": about}),
@@ -346,7 +352,8 @@ class Archive:
         for ledger in batch:
             last = ledger.metadata.last_entry_id
             assert last is not None, "the ledger is closed"
-            ranges.append(EntryRange(ledger, EntryId(0), last))
+            kept = kept_entries(ledger.metadata, EntryId(0), last)
+            ranges += [EntryRange(ledger, first, end) for first, end in runs_of(kept)]
         return self._read(ranges, batch[0].schema)
 
     # The table

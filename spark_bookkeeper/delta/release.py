@@ -36,9 +36,10 @@ from spark_bookkeeper.delta.proof import BATCH_LEDGERS, Proof, Proven, Unproven,
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.archive import Archived, archived_of, leaving, released
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
 from spark_bookkeeper.replication.job import Job
@@ -205,6 +206,9 @@ def _plan(
     if metadata.last_entry_id == NO_ENTRY:
         reason = "it has no entries, and so no copies"
         return release_row(ledger, table, Outcome.RELEASED, reason)
+    if len(kept_entries(metadata, EntryId(0), metadata.last_entry_id)) <= metadata.last_entry_id:
+        reason = f"no table stands for a ledger with holes: {loss_text(metadata)}. Its copies stay"
+        return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
     archived = archived_of(metadata)
     leave = leaving(metadata, keep)
     # A recovery may have put bookies where the table stood; then only the record is left of it.

@@ -365,6 +365,8 @@ class Log(PublicNames):
     def truncate(self, before: Place | int | datetime, *, dry_run: bool = False) -> list[LedgerId]:
         """Remove whole ledgers from the beginning; returns the ids of those that were deleted.
 
+        ``jobs()`` keeps by whom, when, and how much, also of what retention removes.
+
         Args:
             before: a position, or a ledger id: every ledger below its ledger goes. Or a time, by
                 the clocks of the writers: every ledger goes that had ended by then; without a
@@ -414,7 +416,9 @@ class Log(PublicNames):
 
     def forget_consumer(self, consumer: str) -> None:
         """A named follower is no more, and nobody waits for it; idempotent."""
-        registers.forget(self._context.store.registers, self.name, consumer)
+        if registers.forget(self._context.store.registers, self.name, consumer):
+            what = f"consumer {consumer} of log {self.name}"
+            self._context.on_deleted(self._context, "forget_consumer", what, ())
 
     # Inside
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.deletion import Deletion, noting
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.errors import (
@@ -190,23 +190,22 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
         return []
     registers = context.store.registers
     head, doomed = _left(context, name, head)
-    deleted: list[LedgerId] = []
     through = head.begins_at
-    for ledger_id in doomed:
-        try:
-            if lifecycle.delete_ledger(context, ledger_id).state is not None:
-                deleted.append(ledger_id)
-        except (MetadataFormatError, InvalidArgumentError) as error:
-            through = min(through, ledger_id)
-            _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
+    with noting(context, "truncate_log", f"log {name}") as deleted:
+        for ledger_id in doomed:
+            try:
+                deleted.append(lifecycle.delete_ledger(context, ledger_id))
+            except (MetadataFormatError, InvalidArgumentError) as error:
+                through = min(through, ledger_id)
+                _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
     after = logs.change_log(registers, name, head.nonce, lambda old: old.deleted(through))
     for chunk in head.forgotten_chunks(after):
         logs.delete_chunk(registers, name, chunk)
-    return deleted
+    return [each.ledger_id for each in deleted]
 
 
-def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = None) -> None:
-    """Delete a log with all its ledgers; one that is not there counts as deleted.
+def delete(context: ClientContext, name: str) -> list[Deletion]:
+    """Delete a log with all its ledgers, which it returns; one that is not there counts as deleted.
 
     Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
     by a repeat, or by whoever makes a log of that name.
@@ -220,48 +219,45 @@ def delete(context: ClientContext, name: str, deleted: list[Deletion] | None = N
     head = logs.find_log(context.store.registers, name)
     if head is not None:
         _mark_deleted(context, name, head)
-    finish_deletion(context, name, deleted)
+    return finish_deletion(context, name)
 
 
-def finish_deletion(
-    context: ClientContext, name: str, deleted: list[Deletion] | None = None
-) -> None:
-    """Delete the ledgers that a log has still, if it was deleted; nothing else. ``deleted`` takes
-    those that went, also where it fails.
+def finish_deletion(context: ClientContext, name: str) -> list[Deletion]:
+    """Delete the ledgers that a log has still, if it was deleted; nothing else.
 
     Raises what ``delete`` does, after all that can be deleted is.
     """
     registers = context.store.registers
     head = logs.find_life(registers, name)
     if head is None or not head.is_deleted:
-        return
+        return []
     logs.delete_staged(registers, name)
     consumers.forget_life(registers, name, head.nonce)
     if not (head.chunks or head.recent):
-        return
+        return []
     stays: BookKeeperError | None = None
 
     def delete_all(found: Iterable[LedgerId]) -> None:
         nonlocal stays
         for ledger_id in found:
             try:
-                gone = lifecycle.delete_ledger(context, ledger_id)
-                if deleted is not None and gone.state is not None:
-                    deleted.append(gone)
+                deleted.append(lifecycle.delete_ledger(context, ledger_id))
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 
-    for chunk in head.chunks:
-        try:
-            delete_all(logs.read_chunk(registers, name, chunk) or ())
-        except MetadataFormatError as error:
-            stays = stays or error
-    delete_all(head.recent)
+    with noting(context, "delete_log", f"log {name}") as deleted:
+        for chunk in head.chunks:
+            try:
+                delete_all(logs.read_chunk(registers, name, chunk) or ())
+            except MetadataFormatError as error:
+                stays = stays or error
+        delete_all(head.recent)
     if stays is not None:
         raise stays
     for chunk in head.chunks:
         logs.delete_chunk(registers, name, chunk)
     logs.empty_deleted(registers, name, head.nonce)
+    return deleted
 
 
 def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:

@@ -69,9 +69,11 @@ def unreadable_consumers(registers: Registers) -> list[str]:
     return [name for name, found in told if found and _decoded(name, found) is None]
 
 
-def forget(registers: Registers, log: str, name: str) -> None:
-    """A follower is no more; nobody waits for it. Idempotent."""
+def forget(registers: Registers, log: str, name: str) -> bool:
+    """A follower is no more; nobody waits for it. Whether there was one. Idempotent."""
+    found = registers.read(_register(log, name))
     registers.delete(_register(log, name))
+    return found is not None
 
 
 def forget_life(registers: Registers, log: str, nonce: str) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any, Final
 
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.stored_json import decoded, number, text
 
 ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
@@ -35,24 +36,43 @@ class AcceptedLoss:
     """Before a ledger is closed, bookies that the person names as gone for good; afterwards those
     that something was lost with."""
     missing: tuple[EntrySpan, ...] = ()
-    """Entries that they alone can have had, ascending. Only the last range may have no end."""
+    """Before, entries that may be given up, as the person was shown; afterwards those that the
+    bookies that are gone alone can have had. Ascending; only the last range may have no end."""
 
     def __str__(self) -> str:
-        spans = [f"{first}..{'' if last is None else last}" for first, last in self.missing]
-        if len(spans) > SHOWN:
-            spans[SHOWN - 2 : -1] = [f"{len(spans) - SHOWN + 1:,} ranges more"]
-        lost = f"entries {', '.join(spans)} may be missing, lost with {', '.join(self.gone)}"
+        lost = f"{spans_text(self.missing)} may be missing, lost with {', '.join(self.gone)}"
         return f"{lost}; accepted by {self.accepted_by}"
 
     def has_hole(self, entry_id: EntryId) -> bool:
         """Whether nobody is to look for an entry before the ledger's end any more."""
-        at = bisect_right(self.missing, entry_id, key=itemgetter(0))  # there may be thousands
-        last = self.missing[at - 1][1] if at else None
+        last = self._end_from(entry_id)
         return last is not None and entry_id <= last
+
+    def exceeded_by(self, given_up: Sequence[EntrySpan]) -> str | None:
+        """That more is given up than was shown, for people; ``None``: it is not."""
+        for first, last in given_up:
+            end = self._end_from(first)
+            if end is not None and (last is None or last > end):
+                shown = f"the loss that was accepted is of {spans_text(self.missing)}"
+                return f"{spans_text(given_up)} may be missing now, and {shown}"
+        return None
+
+    def _end_from(self, entry_id: EntryId) -> EntryId | None:
+        """Where the last range ends that begins at an entry or before it; ``None``: it does not."""
+        at = bisect_right(self.missing, entry_id, key=itemgetter(0))  # there may be thousands
+        return self.missing[at - 1][1] if at else NO_ENTRY
 
     def encode(self) -> bytes:
         """One JSON object, for people too."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+
+def spans_text(spans: Sequence[EntrySpan]) -> str:
+    """Ranges of entries, for people."""
+    shown = [f"{first}..{'' if last is None else last}" for first, last in spans]
+    if len(shown) > SHOWN:
+        shown[SHOWN - 2 : -1] = [f"{len(shown) - SHOWN + 1:,} ranges more"]
+    return f"entries {', '.join(shown)}" if shown else "no entry"
 
 
 def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
@@ -64,6 +84,20 @@ def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | Non
     except ValueError:
         unknown = f"nobody knows whom: {ACCEPTED_LOSS} in its metadata cannot be decoded"
         return AcceptedLoss(unknown, 0, (), ((EntryId(0), None),))
+
+
+def loss_text(metadata: LedgerMetadata) -> str | None:
+    """What was given up of a ledger, for people; ``None``: nothing."""
+    loss = accepted_loss_of(metadata.custom_metadata)
+    return None if loss is None else str(loss)
+
+
+def kept_entries(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Sequence[int]:
+    """The entries ``first .. last`` of a closed ledger but for its holes."""
+    loss, every = accepted_loss_of(metadata.custom_metadata), range(first, last + 1)
+    if loss is None or not loss.missing or loss.missing[0][1] is None:  # only the end is open
+        return every
+    return [entry_id for entry_id in every if not loss.has_hole(EntryId(entry_id))]
 
 
 def _accepted_loss(values: Any) -> AcceptedLoss:

@@ -33,7 +33,7 @@ from spark_bookkeeper.secrecy import without_passwords
 _NAME: Final = "jobs/recent"
 
 MOST_NOTES: Final = 40
-"""The newest are kept; what is older is in nobody's way."""
+"""The newest are kept; of one kind no more than half of these, where others would go for them."""
 
 FIRST_SECONDS: Final = 1.0
 """A job that has run for so long is told of before it ends."""
@@ -199,9 +199,10 @@ def _joining(new: JobNote) -> Callable[[tuple[JobNote, ...]], tuple[JobNote, ...
             is_same = (note.job, note.by) == (new.job, new.by)
             if is_same and new.started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
                 both = Counter(note.outcomes) + Counter(new.outcomes)
+                told = [x for x in (note.about or "").split(", ") if x != new.about] + [new.about]
                 joined = replace(
                     new,
-                    about=", ".join(filter(None, (note.about, new.about)))[-_ABOUT_MOST:] or None,
+                    about=", ".join(filter(None, told))[-_ABOUT_MOST:] or None,
                     started_ms=note.started_ms,
                     ledgers=note.ledgers + new.ledgers,
                     entries=note.entries + new.entries,
@@ -318,7 +319,10 @@ def _change(
 ) -> None:
     def newest(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
         by_start = sorted(step(notes), key=lambda note: note.started_ms, reverse=True)
-        return tuple(by_start[:MOST_NOTES])
+        jobs = [note.job for note in by_start]
+        is_many = [jobs[:n].count(job) >= MOST_NOTES // 2 for n, job in enumerate(jobs)]
+        kept = sorted(range(len(jobs)), key=is_many.__getitem__)[:MOST_NOTES]
+        return tuple(by_start[n] for n in sorted(kept))
 
     change_register(registers, _NAME, _decode, _encode, newest)
 

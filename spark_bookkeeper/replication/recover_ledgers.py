@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from spark_bookkeeper.replication.runner import Bounds, Failure, Progress, Runne
 from spark_bookkeeper.replication.under_way import name_of
 
 FIRST: Final = EntryId(0)
+NO_LOSS: Final[Mapping[LedgerId, AcceptedLoss]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class RecoverWork:
     known: Versioned[LedgerMetadata]
     """As it was when the work was planned; the compare-and-swap notices what changed since."""
     accepting: AcceptedLoss | None = None
-    """Who accepts that entries are lost with bookies that are gone for good."""
+    """Who accepts that entries are lost with bookies that are gone for good, and which."""
 
     def name(self) -> str:
         """For people."""
@@ -78,7 +79,7 @@ def recover_ledgers(
     ledger_ids: Sequence[LedgerId] | None,
     *,
     dry_run: bool = False,
-    accepting: AcceptedLoss | None = None,
+    accepting: Mapping[LedgerId, AcceptedLoss] = NO_LOSS,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
     """Recover the given ledgers, or every ledger that is not closed; one row for each.
@@ -108,7 +109,7 @@ def recovering(what: str) -> Step[RecoverWork, Recovered]:
 def _plan(
     context: ClientContext,
     ledger_ids: Sequence[LedgerId] | None,
-    accepting: AcceptedLoss | None,
+    accepting: Mapping[LedgerId, AcceptedLoss],
     progress: Progress,
 ) -> Iterator[RecoverWork | Known[Recovered]]:
     wanted = wanted_ids(context, ledger_ids)
@@ -118,7 +119,7 @@ def _plan(
         elif isinstance(found, MetadataFormatError):
             yield Known(Recovered(ledger_id, Outcome.LEFT, found.message))
         elif not found.value.is_closed:
-            yield RecoverWork(ledger_id, found, accepting)
+            yield RecoverWork(ledger_id, found, accepting.get(ledger_id))
         elif ledger_ids is not None:
             last = found.value.last_entry_id
             yield Known(

@@ -142,12 +142,15 @@ def delete_ledger_async(
     )
 
 
-def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+def delete_ledger(
+    self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False, dry_run: bool = False
+) -> Deletion:
     """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
 
     Args:
         even_if_alive: also when its writer lives, or when that is not known, or when too few
             of its bookies could be fenced to be certain that it is stopped.
+        dry_run: only say what would go, with its size, or raise as a run would now.
 
     Returns:
         the state it was found in, its size, and which bookies could not be fenced. ``jobs()`` keeps
@@ -158,8 +161,8 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
         RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
     """
     context = self.context  # its note is no error where another thread closes this
-    gone = lifecycle.delete_ledger(context, ledger_id, even_if_alive=even_if_alive)
-    if gone.state is not None:
+    gone = lifecycle.delete_ledger(context, ledger_id, even_if_alive=even_if_alive, dry_run=dry_run)
+    if gone.state is not None and not dry_run:
         self.note_deleted(context, gone)
     return gone
 

@@ -16,7 +16,6 @@ from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.session.arguments import digest_type_of, list_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
@@ -92,16 +91,9 @@ def delete_log(self: ClusterHandle, name: str, *, dry_run: bool = False) -> list
             as before.
         MetadataFormatError, MetadataUnavailableError: some of its ledgers stay; repeat it.
     """
-    context = self.context  # as of delete_ledger
     if dry_run:
-        return planned_deletions(context, self.calls.open_log(name).ledgers())
-    deleted: list[Deletion] = []
-    try:
-        truncation.delete(context, name, deleted)
-    finally:
-        if deleted:
-            note_deletion(context, "delete_log", f"log {name}", deleted)
-    return deleted
+        return planned_deletions(self.context, self.calls.open_log(name).ledgers())
+    return truncation.delete(self.context, name)
 
 
 def logs(self: ClusterHandle) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -36,7 +36,7 @@ def recover_ledgers(
     self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
-    accept_loss: bool = False,
+    accept_loss: bool | RecoveryReport = False,
     gone: str | Sequence[str] = (),
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -47,33 +47,47 @@ def recover_ledgers(
         ledger_ids: which; ``None`` is every one that is not closed. One that does not exist is a
             row with the status ``gone``, and one that cannot be closed now ``left``.
         accept_loss: where too many bookies are gone for good to tell how a ledger ends, close it
-            at what is left. Rows that are ``given up`` name the entries that may be missing, and
-            so does ``LedgerReader.accepted_loss`` from then on. This cannot be taken back.
+            at what is left. ``True`` in a dry run, whose rows that are ``given up`` name what may
+            be missing; then the report of that, which accepts so much and no more.
+            ``LedgerReader.accepted_loss`` names it from then on. This cannot be taken back.
         gone: bookies that are gone for good. One that was formatted again need not be named.
         dry_run: only say which would be closed; with ``accept_loss`` also at which entry.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
-        InvalidArgumentError: ``accept_loss`` without ledgers, or ``gone`` without ``accept_loss``.
+        InvalidArgumentError: ``accept_loss`` without ledgers, or ``True`` and no dry run, or
+            ``gone`` without ``accept_loss``.
     """
     from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
+    from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 
-    check_flag("accept_loss", accept_loss)
+    shown: Iterable[Row] = ()
+    if isinstance(accept_loss, RecoveryReport):
+        shown = accept_loss.rows
+    else:
+        check_flag("accept_loss", accept_loss)
     wanted = ids_of(ledger_ids)
     named = tuple(map(parse_bookie_id, [gone] if isinstance(gone, str) else list_of("gone", gone)))
     if accept_loss and not wanted:
-        raise InvalidArgumentError("accept_loss=True: name the ledgers; it is never meant for all")
+        raise InvalidArgumentError("accept_loss: name the ledgers; it is never meant for all")
     if named and not accept_loss:
-        raise InvalidArgumentError(f"gone={gone!r} says what is lost; accept_loss=True accepts it")
+        raise InvalidArgumentError(f"gone={gone!r} goes with accept_loss: it says what is lost")
+    if accept_loss is True and not dry_run:
+        raise InvalidArgumentError("dry_run=True shows the loss; accept_loss=report accepts that")
     who = str(self.context.writer or WriterInfo.of_this_process())
-    loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named) if accept_loss else None
+    loss = AcceptedLoss(who, self.context.runtime.wall_ms(), named)
+    spans: dict[Any, list[Any]] = {each: [] for each in wanted or () if accept_loss}
+    for row in shown:
+        if row.status is Outcome.GIVEN_UP and row.ledger_id in spans:
+            spans[row.ledger_id].append((row.first_entry_id, row.last_entry_id))
+    accepting = {each: replace(loss, missing=tuple(found)) for each, found in spans.items()}
     return self.reported(
         "recover_ledgers",
         in_words("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: recover_ledgers_job(
-            self.context, runner, wanted, dry_run=dry_run, accepting=loss, progress=tell
+            self.context, runner, wanted, dry_run=dry_run, accepting=accepting, progress=tell
         ),
     )
 

@@ -13,6 +13,7 @@ import pytest
 from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
+from spark_bookkeeper.backup.saving_entries import runs_of
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
@@ -515,3 +516,9 @@ def test_killed_at_some_step_and_repeated_it_is_whole(ground: Ground, which: str
 @pytest.mark.parametrize("which", ["backup", "restore"])
 def test_killed_at_any_step_and_repeated_it_is_whole(ground: Ground, which: str) -> None:
     assert killed(ground, count(), which) > 30
+
+
+def test_ids_are_told_as_ranges_however_many_there_are() -> None:
+    found = [list(runs_of(ids)) for ids in ([], [3], [1, 2, 5, 7, 8], range(10**12))]
+
+    assert found == [[], [(3, 3)], [(1, 2), (5, 5), (7, 8)], [(0, 10**12 - 1)]]

@@ -29,9 +29,11 @@ from spark_bookkeeper.delta.archive import ArchiveReport
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.rows import TableRows
@@ -59,6 +61,8 @@ from tests.backup.clusters import (
     reads_of_bookies,
     refused,
 )
+from tests.client.test_accepted_loss import recovered
+from tests.client.test_recovery import half_written
 from tests.worlds import Losing, failing
 
 NULLS = [None, 1, None]
@@ -424,6 +428,35 @@ def test_a_released_cluster_is_saved_from_its_table(
     assert put_back(empty, tmp_path / where).is_complete
     assert contents(empty, ledgers) == before
     assert not any(archived_of(metadata_of(empty, ledger_id)) for ledger_id in ledgers)
+
+
+def test_a_ledger_with_an_accepted_hole_comes_back_with_its_mark(
+    tmp_path: Path, empty: Ground, lake: Path
+) -> None:
+    """A table lists every entry, so it is in the directory beside it."""
+    ground = Ground(tmp_path / "seven", bookies=7, runtime=InlineRuntime())
+    writer = half_written(ground, Quorum(5, 3, 2), 1, [2, 3])
+    for bookie in writer.metadata.last_fragment.ensemble[1:3]:
+        ground.format(bookie)  # all that had entry 1
+    loss = accepted_loss_of(recovered(ground, writer).custom_metadata)
+    bytes_ledger(ground)  # the table has one
+
+    reports = [
+        save_in_table(ground.client(), lake),
+        save_in_table(ground.client(), lake, verify=True),
+        put_back(empty, lake, dry_run=True),
+        put_back(empty, lake),
+    ]
+    (kept,) = release(ground.client(), lake, [writer.ledger_id])
+
+    rows = [of(report, writer.ledger_id) for report in reports]
+    assert [str(row.status) for row in rows] == ["saved", "saved", "planned", "restored"]
+    assert {row.reason for row in rows} == {str(loss)}
+    assert [row.entries for row in rows] == [2, 0, 2, 2]
+    assert (str(loss) in str(kept.reason), "1..1 may be missing" in str(loss)) == (True, True)
+    assert accepted_loss_of(metadata_of(empty, writer.ledger_id).custom_metadata) == loss
+    client = empty.client()
+    assert check_ledgers(client, LocalRunner(client), None, 100).is_complete
 
 
 def test_a_ledger_of_which_bookies_lost_all_copies_stays_in_the_backup(

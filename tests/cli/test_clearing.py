@@ -27,6 +27,9 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     made = call_own("ledger", "append", numbers, "--json").json["ledger_id"]
     call_own("log", "create", "orders")
     listed = call_own("log", "append", "orders", numbers, "--json").json["ledger_id"]
+    call_own("log", "append", "orders", numbers)
+    before = ("log", "truncate", "orders", f"{listed + 1}:0")
+    cut = call_own(*before, "--dry-run", "--json").json
     size = call_own("ledger", "show", made, "--json").json["length_bytes"]
     name = call_own("cluster", "info", "--json").json["instance_id"]
     bookie = own_cluster.add_bookie()
@@ -38,24 +41,37 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     log = call_own("log", "delete", "orders", "--dry-run", "--json").json
     of_bookie = call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--dry-run")
     whole = call_own("cluster", "nuke", "--instance-id", name, "--force", "--dry-run", "--json")
+    own_cluster.stop_bookie(forgotten := own_cluster.add_bookie())
+    forget = ("bookie", "cookie", "delete", forgotten)
+    assert "nothing was changed" in call_own(*forget, "--dry-run").out
 
     assert [(each["ledger_id"], each["length_bytes"]) for each in one["planned"]] == [(made, size)]
-    assert [each["ledger_id"] for each in log["planned"]] == [listed]
+    assert [each["ledger_id"] for each in log["planned"]] == [listed, listed + 1]
+    assert [each["length_bytes"] for each in cut["planned"]] == [size]
     assert "0 ledger directories of 0 bytes" in of_bookie.err
-    assert (whole.json["ledgers"], whole.json["length_bytes"]) == (2, 2 * size)
+    assert (whole.json["ledgers"], whole.json["length_bytes"]) == (3, 3 * size)
     assert (one["deleted"], log["deleted"], whole.json["instance_id"]) == ([], [], None)
     assert call_own("log", "delete", "nothing", "--dry-run").code == 2
     assert call_own("ledger", "show", made).code == call_own("log", "show", "orders").code == 0
     assert jobs(own_cluster) == {}
 
     call_own("ledger", "delete", made, "--yes")
+    call_own(*before, "--yes")
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        bk.open_log("orders").publish("etl", f"{listed + 1}:0")
+        for each in ("etl", "nobody"):
+            bk.open_log("orders").forget_consumer(each)
     call_own("log", "delete", "orders", "--yes")
+    call_own(*forget, "--yes")
     call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--yes")
     noted = jobs(own_cluster)
 
     assert noted["delete_ledger"]["about"] == f"ledger {made}"
-    assert noted["delete_log"]["about"] == "log orders"
-    assert [noted[job]["bytes"] for job in ("delete_ledger", "delete_log")] == [size, size]
+    assert noted["delete_log"]["about"] == noted["truncate_log"]["about"] == "log orders"
+    with_ledgers = ("delete_ledger", "delete_log", "truncate_log")
+    assert [noted[job]["bytes"] for job in with_ledgers] == [size] * 3
+    assert noted["delete_cookie"]["about"] == f"bookie {forgotten}"
+    assert noted["forget_consumer"]["about"] == "consumer etl of log orders"
     assert f"bookie {bookie}: " in noted["format_bookie"]["about"]
     call_own("cluster", "format", "--instance-id", name, "--force", "--yes")
     assert jobs(own_cluster)["format_cluster"]["about"] == f"cluster {name}: 0 ledgers"

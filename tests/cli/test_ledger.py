@@ -26,6 +26,7 @@ from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
+from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
 
 REPORT_KEYS = [
@@ -493,6 +494,11 @@ def test_a_loss_is_shown_and_asked_for_before_it_is_accepted(
     asked = call_own(*accept, *named)
     done = call_own(*accept, *named, "--yes", "--json")
     shown = call_own("ledger", "show", ledger_id).out
+    with (
+        connect_without_spark(own_cluster.metadata_uri) as bk,
+        pytest.raises(InvalidArgumentError, match="accept_loss=report"),
+    ):
+        bk.recover_ledgers([ledger_id], accept_loss=True)
     found = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
 
     assert (refused.code, refused.json["rows"][0]["status"]) == (1, "left")
@@ -506,7 +512,7 @@ def test_a_loss_is_shown_and_asked_for_before_it_is_accepted(
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "accept_loss=True")],
+    [(["--accept-loss"], "name the ledgers"), (["0", "--gone", "host:1"], "goes with accept_loss")],
 )
 def test_a_loss_is_accepted_of_ledgers_that_are_named(
     call_own: Call, numbers: Path, options: list[str], said: str
@@ -527,22 +533,24 @@ def test_a_loss_that_was_shown_to_nobody_is_not_accepted(
     lost = call_own("ledger", "show", ledger_id, "--json").json["fragments"][0]["ensemble"][:2]
     look = work._ask_about_losses
 
-    def looked_at(settings: Settings, plan: RecoveryReport) -> bool:
-        is_missing = look(settings, plan)
+    def looked_at(settings: Settings, plan: RecoveryReport) -> None:
+        look(settings, plan)
         for bookie in lost:
             own_cluster.stop_bookie(bookie, destroy=True)
-        return is_missing
 
     monkeypatch.setattr(work, "_ask_about_losses", looked_at)
     named = [word for bookie in lost for word in ("--gone", bookie)]
     done = call_own("ledger", "recover", ledger_id, "--no-spark", "--accept-loss", *named, "--json")
 
-    assert (done.code, [row["status"] for row in done.json["rows"]]) == (1, ["left"])
+    (row,) = done.json["rows"]
+    assert (done.code, row["status"]) == (1, "left")
+    assert "may be missing now, and the loss that was accepted is of no entry" in row["reason"]
+    assert row["reason"].endswith(f"--accept-loss {' '.join(named)}`"), "as it was called"
 
 
 def test_of_very_many_losses_a_person_is_shown_some(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(None, Output())
     rows = (Row(7, "recover", Outcome.PLANNED, "would be kept", 0, n) for n in range(1000))
 
-    assert not work._ask_about_losses(settings, RecoveryReport("recover", tuple(rows), True, 1))
+    work._ask_about_losses(settings, RecoveryReport("recover", tuple(rows), True, 1))
     assert capsys.readouterr().err.count("would be kept") == 40

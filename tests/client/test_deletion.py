@@ -60,9 +60,11 @@ def test_a_closed_ledger_is_deleted_and_deleting_it_again_is_no_error(ground: Gr
         pass
     ground.forget()
 
-    assert delete_ledger(ground.context, writer.ledger_id) == Deletion(
-        writer.ledger_id, "CLOSED", length_bytes=1
-    )
+    for dry_run in (True, False):
+        assert is_there(ground, writer)
+        assert delete_ledger(ground.context, writer.ledger_id, dry_run=dry_run) == Deletion(
+            writer.ledger_id, "CLOSED", length_bytes=1
+        )
     assert {step.place for step in ground.steps} == {grounds.METADATA}
     assert delete_ledger(ground.context, writer.ledger_id) == Deletion(writer.ledger_id, None)
     assert delete_ledger(ground.context, 424242) == Deletion(424242, None)  # type: ignore[arg-type]

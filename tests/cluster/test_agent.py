@@ -436,22 +436,35 @@ def test_it_is_known_that_zookeeper_does_not_answer_and_the_disk_is_not_blamed(
 def test_the_clock_of_a_machine_is_told_when_it_is_not_zookeepers(
     world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [world.agent._runtime.now()]
+    now, wrong_ms, asked, slept_s = [world.agent._runtime.now()], [0], [0], [0]
     monkeypatch.setattr(NoLoop, "now", staticmethod(lambda: now[0]))
+    monkeypatch.setattr(
+        NoLoop, "wall_ms", lambda _: round((now[0] + slept_s[0]) * 1000) + wrong_ms[0]
+    )
+
+    def clock_ms() -> int:
+        asked[0] += 1
+        return round((now[0] + slept_s[0]) * 1000)
+
+    world.metadata.clock_ms = clock_ms
 
     def told(ahead_ms: int) -> int | None:
-        world.metadata.clock_ms = lambda: world.agent._runtime.wall_ms() - ahead_ms
+        wrong_ms[0] = ahead_ms
         now[0] += 601
         world.agent.step()
         return there(world.registration).told(CLOCK_AHEAD)
 
-    assert told(30_000) is None
+    assert [told(30_000) for _ in range(12)] == [None] * 12
+    assert asked == [2], "once in an hour: that costs ZooKeeper two writes"
     behind, ahead = told(-172_800_000), told(172_800_000)
     assert behind is not None
     assert ahead is not None
     assert (-172_801 <= behind <= -172_799, 172_799 <= ahead <= 172_801) == (True, True)
     assert world.agent.status.clock_ahead_s == ahead
-    assert told(0) is None, "it was set right"
+    assert [told(0), told(0)] == [None, None], "it was set right"
+    slept_s[0] = 7200
+    assert told(0) is None, "while it sleeps, `now` stands still and clocks do not"
+    assert asked == [7], "and where the clock was set, or the machine slept"
 
 
 def test_a_lost_session_is_followed_by_a_new_registration(world: AgentWorld) -> None:

@@ -21,7 +21,8 @@ from spark_bookkeeper.delta import archive as archive_module
 from spark_bookkeeper.delta.archive import Archive
 from spark_bookkeeper.delta.pieces import SMALL_BYTES
 from spark_bookkeeper.delta.sums import PLACE_COLUMNS
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.accepted_loss import ACCEPTED_LOSS, AcceptedLoss
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.testing.ground import Killed
 
@@ -441,6 +442,26 @@ def test_ledgers_that_are_not_closed_empty_or_gone(bk: sbk.BookKeeper, tmp_path:
     assert statuses(report) == ["archived", "pending", "gone"]
     assert not report.is_complete
     open_one.close()
+
+
+def test_holes_that_were_accepted_are_left_out_and_the_commit_says_so(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    with bk.create_ledger() as writer:
+        for number in range(3):
+            writer.append(b"%d" % number)
+    loss = AcceptedLoss("ann@host", 7, (BookieId("a:1"),), ((EntryId(1), EntryId(1)),))
+    store, found = bk.context.store, bk.context.store.read_ledger(writer.ledger_id)
+    marked = found.value.with_custom(**{ACCEPTED_LOSS: loss.encode()})
+    store.write_ledger(writer.ledger_id, marked, found)
+
+    for told in (str(loss), "it was in the table, and is the same"):
+        (row,) = bk.archive_to_delta(str(tmp_path / "table"), [writer.ledger_id]).rows
+        assert (row.status, row.reason, row.entries) == ("archived", told, 2)
+
+    table = DeltaTable(str(tmp_path / "table"))
+    assert sorted(table.to_pyarrow_table()["_entry_id"].to_pylist()) == [0, 2]
+    assert str(loss) in table.history()[-1]["userMetadata"]
 
 
 def test_a_log_is_archived_up_to_its_open_ledger(bk: sbk.BookKeeper, tmp_path: Path) -> None:

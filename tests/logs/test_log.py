@@ -517,7 +517,9 @@ def test_a_log_rolls_by_itself_when_a_ledger_is_old_and_keeps_what_it_is_to_keep
 
 def test_retention_needs_no_rolling_to_be_asked_for(ground: Ground) -> None:
     clock = StandingStill()
-    log = create_log(ground.client(clock), "kept", replace(USUAL, retain_seconds=100))
+    noted: list[Any] = []
+    client = replace(ground.client(clock), on_deleted=lambda _, *told: noted.append(told))
+    log = create_log(client, "kept", replace(USUAL, retain_seconds=100))
 
     def append(payload: bytes) -> None:
         """By a writer that is there for a moment, as `log append` is."""
@@ -528,8 +530,11 @@ def test_retention_needs_no_rolling_to_be_asked_for(ground: Ground) -> None:
     append(b"0")
     append(b"60")
     assert payloads(log) == [b"0", b"60"]
+    oldest = log.ledgers()[0]
     append(b"120")
     assert payloads(log) == [b"60", b"120"]
+    ((job, what, (gone,)),) = noted
+    assert (job, what, gone.ledger_id) == ("truncate_log", "log kept", oldest)
 
     with log.become_writer() as writer:  # one that stays goes on in other ledgers
         first = writer.ledger_id

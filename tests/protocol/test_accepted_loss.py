@@ -50,6 +50,16 @@ def test_a_hole_lies_before_the_end() -> None:
     assert holes == [3, 5, 6, 7]
 
 
+def test_what_is_given_up_is_within_what_was_shown() -> None:
+    found = loss((3, 3), (5, 7), (9, None))
+
+    within = [(0, 3), (3, 3), (3, 4), (5, 6), (6, 8), (8, None), (9, 10), (10, None), (3, None)]
+    spans = [(EntryId(a), None if b is None else EntryId(b)) for a, b in within]
+    assert [within[n] for n, span in enumerate(spans) if not found.exceeded_by([span])] == [
+        *[(3, 3), (5, 6), (9, 10), (10, None)]
+    ]
+
+
 @pytest.mark.parametrize("junk", [b"", b"{}", b"[1]", b'{"missing": []}', b"\xff", b"[" * 9999])
 def test_a_mark_that_was_damaged_is_no_clean_bill_of_health(junk: bytes) -> None:
     found = accepted_loss_of({ACCEPTED_LOSS: junk})

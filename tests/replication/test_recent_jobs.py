@@ -203,11 +203,14 @@ def test_deletions_are_noted_together_with_what_was_deleted(ground: Ground) -> N
     )
     assert (row["ledgers"], row["bytes"], dict(row["outcomes"])) == (2, 20, {"deleted": 2})
     assert row["by"] == str(WriterInfo.of_this_process())
-    for number in range(100):
+    for number in (*range(100), 98):
         note_deletion(ground.context, "delete_ledger", f"ledger {number}")
     (row,) = jobs_table(ground.context).to_pylist()
-    assert row["about"].endswith("ledger 98, ledger 99")
+    assert row["about"].endswith("ledger 97, ledger 99, ledger 98")
     assert len(row["about"]) <= 400
+    for number in range(2 * MOST_NOTES):  # by the retention of so many writers of logs
+        add_note(ground.context, "truncate_log", f"writer {number}", 0.0, Tally())
+    assert [note.job for note in notes(ground)].count("delete_ledger") == 1
 
 
 def test_what_many_threads_deleted_at_once_is_told_in_a_few_words(ground: Ground) -> None:

@@ -10,7 +10,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -127,7 +127,7 @@ def accepted(ground: Ground, writer: LedgerWriter, *, dry_run: bool = False) -> 
         LocalRunner(client),
         [writer.ledger_id],
         dry_run=dry_run,
-        accepting=AcceptedLoss("ann@host", 7, ()),
+        accepting={writer.ledger_id: AcceptedLoss("ann@host", 7, (), ((EntryId(0), None),))},
     )
 
 

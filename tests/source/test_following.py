@@ -789,4 +789,4 @@ def test_it_is_told_what_may_be_missing_of_what_is_followed(
     caplog.clear()
 
     assert [each.last for each in log.ranges(begin, front)] == [0]
-    assert f"ledger {ledger_id}: entries 1.. may be missing" in caplog.text
+    assert f"ledger {ledger_id} of log 'orders': entries 1.. may be missing" in caplog.text

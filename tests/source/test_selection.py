@@ -229,7 +229,7 @@ def test_it_is_told_what_may_be_missing_of_what_is_read(
     name = "orders" if option == "log" else str(ledger_id)
 
     assert chosen(inline_ground.context, **{option: name}) == [(ledger_id, 0, 0)]
-    assert f"ledger {ledger_id}: entries 1.. may be missing" in caplog.text
+    assert f"ledger {ledger_id} of log 'orders': entries 1.. may be missing" in caplog.text
 
 
 @pytest.mark.parametrize("look", range(4))

@@ -12,19 +12,11 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.bookie.partition import (
-    id_option,
-    known_partition,
-    root_option,
-)
+from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import (
-    Access,
-    access_options,
-    connected,
-    looking,
-)
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.cookies import (
     check_forgotten_by_all,
     forget_bookie,
@@ -35,6 +27,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+from spark_bookkeeper.replication.recent_jobs import note_deletion
 
 
 @click.group(name="cookie", epilog="Example: spark-bookkeeper bookie cookie get 10.0.0.3:3181")
@@ -156,26 +149,27 @@ def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: b
     is_flag=True,
     help="Also while ledgers are UNREADABLE, any of which may count on it.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def delete(
-    settings: Settings, access: Access, bookie_id: str, even_if_unreadable: bool, yes: bool
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, reports=False)
+def delete(work: Work, bookie_id: str, even_if_unreadable: bool) -> int:
     """Make the cluster forget BOOKIE, which is down and which no ledger counts on."""
-    name = parse_bookie_id(bookie_id)
-    with connected(settings, access) as bk:
+    settings, name = work.settings, parse_bookie_id(bookie_id)
+    with connected(settings, work.access) as bk:
         store = bk.context.store
-        if not yes:  # nobody is asked about what is refused
+        if work.dry_run or not work.yes:  # nobody is asked about what is refused
             with settings.output.progress():
                 check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
-            confirm(f"Delete the cookie of bookie {name}?")
-        with settings.output.progress():
-            forget_bookie(store, name, even_if_unreadable=even_if_unreadable)
+        if not work.dry_run:
+            if not work.yes:
+                confirm(f"Delete the cookie of bookie {name}?")
+            with settings.output.progress():
+                forget_bookie(store, name, even_if_unreadable=even_if_unreadable)
+            note_deletion(bk.context, "delete_cookie", f"bookie {name}")
     settings.output.result(
-        {"bookie_id": name, "deleted": True},
+        {"bookie_id": name, "deleted": not work.dry_run},
         lambda: settings.output.say(
-            f"the cookie of {name} is deleted; the cluster forgot that bookie"
+            "no ledger counts on that bookie; nothing was changed"
+            if work.dry_run
+            else f"the cookie of {name} is deleted; the cluster forgot that bookie"
         ),
     )
     return EXIT_DONE

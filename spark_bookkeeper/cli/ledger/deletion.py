@@ -14,7 +14,7 @@ from spark_bookkeeper.cli.shell.parameters import LedgerType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
-from spark_bookkeeper.client.deletion import check_nobody_writes, planned_deletions, unreadable
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.errors import (
@@ -53,11 +53,13 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
         for ledger_id in wanted:
             settings.output.note(_to_be_deleted(bk, ledger_id, found[ledger_id]))
         left: dict[int, str] = {}
-        if not even_if_alive:
-            left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
-        todo = [ledger_id for ledger_id in there if ledger_id not in left]
-        planned = planned_deletions(bk.context, todo) if dry_run else []
-        todo = [] if dry_run else todo
+        planned: list[Deletion] = []
+        for i in there:
+            try:
+                planned.append(bk.delete_ledger(i, even_if_alive=even_if_alive, dry_run=True))
+            except (InvalidArgumentError, MetadataFormatError) as error:
+                left[i] = error.message
+        todo = [] if dry_run else [each.ledger_id for each in planned]
         if todo and not work.yes:
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
         deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
@@ -110,20 +112,6 @@ def _delete(
             settings.output.note(f"deleted before: {ids}; ledger {ledger_id} may be as well")
             raise
     return deleted, left
-
-
-def _refusal(
-    bk: BookKeeper,
-    ledger_id: LedgerId,
-    found: Versioned[LedgerMetadata] | MetadataFormatError | None,
-) -> str | None:
-    """Why a ledger is not deleted unless that is insisted on."""
-    try:
-        if isinstance(found, Versioned):
-            check_nobody_writes(bk.context, ledger_id, found.value)
-    except InvalidArgumentError as error:
-        return error.message
-    return unreadable(found).message if isinstance(found, MetadataFormatError) else None
 
 
 def _to_be_deleted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, wor
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.views import ledger_rows
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, counted
+from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -41,11 +43,19 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
     is not asked, unless entries may be lost.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    accepted: dict[str, Any] = {"accept_loss": accept_loss, "gone": gone}
+    shown: RecoveryReport | None = None
 
     def ask(plan: RecoveryReport) -> None:
-        if not _ask_about_losses(work.settings, plan):
-            accepted.clear()  # if something is lost meanwhile, it was shown to nobody
+        nonlocal shown
+        shown = plan
+        _ask_about_losses(work.settings, plan)
+
+    def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> RecoveryReport:
+        run = partial(bk.recover_ledgers, wanted, gone=gone, progress=progress)
+        loss = shown or accept_loss
+        if loss is True and not dry_run:  # nobody is asked
+            loss = run(accept_loss=True, dry_run=True)
+        return run(accept_loss=loss, dry_run=dry_run)
 
     def before(bk: BookKeeper) -> None:
         refuse_unknown(bk, wanted)
@@ -54,9 +64,7 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
 
     report = work.run(
         "reading ledger metadata",
-        lambda bk, dry_run, progress: bk.recover_ledgers(
-            wanted, **accepted, dry_run=dry_run, progress=progress
-        ),
+        job,
         ask=ask if accept_loss else None,
         before=before,
         sizes=lambda bk: sizes_of(bk, wanted, only_open=True),
@@ -64,8 +72,8 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
     return work.show(report)
 
 
-def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> bool:
-    """Whether something may be missing for good; where nothing is, nobody is asked."""
+def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
+    """Show what may be missing for good; where nothing is, nobody is asked."""
     for row in islice(plan.rows, MOST_ROWS):
         last = "" if row.last_entry_id is None else row.last_entry_id
         said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
@@ -73,10 +81,8 @@ def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> bool:
     if len(plan.rows) > MOST_ROWS:
         more = f"{len(plan.rows) - MOST_ROWS:,} more"
         settings.output.note(f"... {more}; --dry-run with --report-file or --json has all")
-    is_missing = any(row.status is Outcome.GIVEN_UP for row in plan.rows)
-    if is_missing:
+    if any(row.status is Outcome.GIVEN_UP for row in plan.rows):
         confirm("Give these entries up? It cannot be taken back, also where a bookie comes back.")
-    return is_missing
 
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:

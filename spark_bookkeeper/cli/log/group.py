@@ -12,9 +12,11 @@ from spark_bookkeeper.cli.ledger.data import schema_of_file
 from spark_bookkeeper.cli.log.data import append, read
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.parameters import Time, TimeType, WholeNumber, shown_time, time_of
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
+from spark_bookkeeper.client.deletion import Deletion, planned_deletions
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.logs import log_table
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -179,23 +181,21 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
         time = time_of(times[0] if times else None, bk.context.earlier_ms())
         place = position or time
         assert place is not None
-        doomed = opened.truncate(place, dry_run=True)
-        if time is None:
-            where = f"before {before}"
-        else:
-            where = f"that had ended by {shown_time(time)}"
-        work.settings.output.note(f"ledgers of log {name} {where}: {_listed(doomed)}")
+        doomed = planned_deletions(bk.context, opened.truncate(place, dry_run=True))
+        where = f"before {before}" if time is None else f"that had ended by {shown_time(time)}"
+        work.settings.output.note(f"ledgers of log {name} {where}: {len(doomed):,}")
+        _show_going(work.settings.output, doomed)
         deleted: list[LedgerId] = []
         if doomed and not work.dry_run:
             if not work.yes:
                 confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
-            deleted = opened.truncate(doomed[-1] + 1)  # what was shown, and no more
+            deleted = opened.truncate(doomed[-1].ledger_id + 1)  # what was shown, and no more
     work.settings.output.result(
         {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
         lambda: work.settings.output.say(
-            f"to be deleted: {_listed(doomed)}; nothing was changed"
+            f"log {name}: {would_go(doomed)}"
             if work.dry_run
-            else f"deleted: {_listed(deleted)}"
+            else f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"
         ),
     )
     return EXIT_DONE
@@ -204,21 +204,22 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
 @log.command(epilog="Example: spark-bookkeeper log consumers orders")
 @click.argument("name")
 @click.option("--forget", metavar="CONSUMER", help="This one is no more: nobody waits for it.")
-@access_options
-@click.pass_obj
-def consumers(settings: Settings, access: Access, name: str, forget: str | None) -> int:
+@work_options(dry_run="With --forget: only show them.", reports=False)
+def consumers(work: Work, name: str, forget: str | None) -> int:
     """Show who follows a log under a name, and how far behind its end each is."""
-    with connected(settings, access) as bk:
+    settings = work.settings
+    with connected(settings, work.access) as bk:
         rows = bk.consumers_arrow(name).to_pylist()
         is_known = forget in {row["consumer"] for row in rows}
-        if forget is not None:
+        if forget is not None and not work.dry_run:
             bk.open_log(name).forget_consumer(forget)
             rows = [row for row in rows if row["consumer"] != forget]
 
     def present() -> None:
         if forget is not None:
+            done = "would be forgotten; nothing was changed" if work.dry_run else "is forgotten"
             settings.output.say(
-                f"consumer {forget} of log {name} is forgotten"
+                f"consumer {forget} of log {name} {done}"
                 if is_known
                 else f"log {name} has no consumer {forget}; nothing was changed"
             )
@@ -250,9 +251,7 @@ def delete(work: Work, name: str) -> int:
             if not work.dry_run:
                 bk.delete_log(name)  # what is left of it; whoever deleted it was asked
             raise
-        for each in planned:
-            size = "unknown" if each.length_bytes is None else f"{each.length_bytes:,}"
-            output.note(f"ledger {each.ledger_id}: {each.state}, {size} bytes")
+        _show_going(output, planned)
         if not work.dry_run and not work.yes:
             confirm(f"Delete log {name} and {counted(len(planned), 'ledger')} for ever?")
         deleted = [] if work.dry_run else [each.ledger_id for each in bk.delete_log(name)]
@@ -279,5 +278,7 @@ def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _listed(ledgers: Sequence[int]) -> str:
-    return ", ".join(map(str, ledgers)) or "none"
+def _show_going(output: Output, planned: Sequence[Deletion]) -> None:
+    for each in planned:
+        size = "unknown" if each.length_bytes is None else f"{each.length_bytes:,}"
+        output.note(f"ledger {each.ledger_id}: {each.state}, {size} bytes")

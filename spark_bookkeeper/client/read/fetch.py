@@ -27,6 +27,7 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     remedy,
 )
+from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
@@ -312,11 +313,13 @@ class Fetcher:
         of_log = "" if log is None else f" of log {log!r}"
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
         act = remedy(found.causes.values(), "bring one of them back with its storage")
+        act += ", then read again; do not delete the ledger"
+        if not kept_entries(self._ledger.metadata, found.entry_id, found.entry_id):
+            act = f"Nobody looks for it any more: {loss_text(self._ledger.metadata)}"
         return EntryUnreadableError(
             f"entry {found.entry_id} of ledger {ledger_id}{of_log} cannot be read from any bookie "
-            f"of its write set:\n{causes}\n{act}, then read again; do not delete the ledger. "
-            f"Entries {found.entry_id} to {last} were still to be "
-            f"read: bk.lost_entries([{ledger_id}]) tells which of them no bookie can deliver, and "
+            f"of its write set:\n{causes}\n{act}. Entries {found.entry_id} to {last} were still to "
+            f"be read: bk.lost_entries([{ledger_id}]) tells which of them no bookie can deliver; "
             "skip_lost=True (failOnDataLoss=false of Spark's data source) passes those over",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,

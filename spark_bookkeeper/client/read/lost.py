@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import EntryRange, Ledger
+from spark_bookkeeper.client.ledger import EntryRange, Ledger, log_of
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -61,8 +61,12 @@ class LostRun:
 def tell_of_accepted_loss(ledger: Ledger) -> None:
     """Warn whoever reads a ledger of which something may be missing, as somebody accepted."""
     if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
-        facts = about(ledger_id=ledger.ledger_id)
-        _log.warning("ledger %d: %s", ledger.ledger_id, loss, extra=facts)
+        log = log_of(ledger.metadata)
+        _log.warning(
+            "ledger %d%s: %s. skip_lost=True (failOnDataLoss=false) passes holes over",
+            *(ledger.ledger_id, "" if log is None else f" of log {log!r}", loss),
+            extra=about(ledger_id=ledger.ledger_id),
+        )
 
 
 def lost_runs(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> list[LostRun]:

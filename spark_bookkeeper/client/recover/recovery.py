@@ -76,7 +76,7 @@ def recover_ledger(
 
     Args:
         known: its metadata as it was read before.
-        accepting: who accepts that entries are lost with bookies that are gone for good.
+        accepting: who accepts that entries are lost with bookies that are gone for good, and which.
         on_silent: called with each silent bookie that the ledger was closed without, and with
             what it was asked for, and for how long.
 
@@ -157,6 +157,18 @@ class LedgerRecovery:
     def run(self) -> Versioned[LedgerMetadata]:
         self._fence()
         decision = self._decide()
+        if self._accepting and (more := self._accepting.exceeded_by(decision.given_up)):
+            ledger_id = self._ledger.ledger_id
+            named = "".join(f" --gone {bookie}" for bookie in self._accepting.gone)
+            raise RecoveryUndecidedError(
+                f"of ledger {ledger_id} {more}. Nothing was given up, and it stays IN_RECOVERY. To "
+                "see what is left now, and to be asked again: `spark-bookkeeper ledger recover "
+                f"{ledger_id} --accept-loss{named}`",
+                ledger_id=ledger_id,
+                entry_id=decision.given_up[0][0],
+                answers={},
+                blockers=(),
+            )
         ensemble = self.write_back(decision)
         if decision.given_up and self._give_up():
             self._decide()  # a bookie came back while entries were copied

@@ -10,27 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.errors import (
-    MetadataUnavailableError,
-    VersionConflictError,
-)
+from spark_bookkeeper.errors import MetadataUnavailableError, VersionConflictError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import client, paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.testing.conformance.metadata import (
-    A,
-    eventually,
-    open_ledger,
-    registration,
-)
-from tests.metadata.zookeeper.proxy import (
-    LONG_SESSION_MS,
-    Proxy,
-    ZooKeeperStores,
-    token,
-)
+from spark_bookkeeper.testing.conformance.metadata import A, eventually, open_ledger, registration
+from tests.metadata.zookeeper.proxy import LONG_SESSION_MS, Proxy, ZooKeeperStores, token
 
 pytestmark = pytest.mark.integration
 

@@ -27,11 +27,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     registration,
 )
 from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
-from tests.metadata.zookeeper.proxy import (
-    Proxy,
-    ZooKeeperStores,
-    token,
-)
+from tests.metadata.zookeeper.proxy import Proxy, ZooKeeperStores, token
 
 pytestmark = pytest.mark.integration
 
