@@ -178,7 +178,7 @@ def only_payload(message: pa.Buffer, size: int) -> pa.Buffer | None:
     Arrow; else ``None``.
     """
     begin = _PAYLOADS_HEAD.size + 8
-    if size > _SMALL_BYTES or message.size != begin + size + -size % 8:
+    if not 0 <= size <= _SMALL_BYTES or message.size != begin + size + -size % 8:
         return None
     head = pa.py_buffer(_before_payloads(1, size, struct.pack("<2i", 0, size)))
     return message.slice(begin, size) if message.slice(0, begin).equals(head) else None
