@@ -28,6 +28,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.schema import slot_number
 
 FILE_BYTES: Final = 64 << 20
 """About how large a new file is; a part of a quarter of that stays as it is."""
@@ -110,12 +111,15 @@ class Compactor:
 
     def run(self) -> Compacted:
         """See ``Bookie.compact``."""
-        if self._count() < self._wanted.files_least:
+        directories = (self._paths.slots, self._paths.copies, self._paths.parts)
+        # One look. An add that lands after it may hold an entry, and is left alone.
+        names = [self._log.storage.list(directory) for directory in directories]
+        if sum(map(len, names)) < self._wanted.files_least:
             return Compacted()
         self._log.check()
         self._log.look_again()
         self._log.keep_whole(FILE_BYTES)  # so that each small file is read once
-        survey = self._survey()
+        survey = self._survey(names[0])
         read = self._log.take_whole()
         if isinstance(survey, str):
             return Compacted(reason=survey)
@@ -136,18 +140,13 @@ class Compactor:
                 self._log.fence()
             return self._move(survey, read)
 
-    def _count(self) -> int:
-        directories = (self._paths.slots, self._paths.copies, self._paths.parts)
-        return sum(len(self._log.storage.list(directory)) for directory in directories)
-
     def _is_worth_it(self, survey: _Survey) -> bool:
         removed = survey.files_removed
         return removed >= self._wanted.files_least and 2 * survey.files_written <= removed
 
-    def _survey(self) -> _Survey | str:
-        """What to do, or why nothing."""
-        # One look. An add that lands after it may hold an entry, and is left alone.
-        numbers = sorted(self._log.slot_numbers())
+    def _survey(self, names: Sequence[str]) -> _Survey | str:
+        """What to do, or why nothing. Args: ``names`` in the directory of the slots."""
+        numbers = sorted(number for name in names if (number := slot_number(name)) is not None)
         some = numbers[:SLOTS]
         index = self._log.locate_in(set(some), self._wanted.last)
         # A slot that is lost has nothing to be removed: what counts is where its entries are now,
@@ -246,14 +245,16 @@ class Compactor:
         """
         last = self._wanted.last
         small = {p.ref.name: p for p in _parts(survey.leaving) if not is_large(p.ref)}
-        wanted = {int(e) for h in survey.leaving for e in h.record.ids[: h.record.inline_count]}
-        wanted |= {e for part in small.values() for e in part.entry_ids}
+        wanted = {e for part in small.values() for e in part.entry_ids}
+        for holding in survey.leaving:
+            wanted.update(holding.record.ids[: holding.record.inline_count].tolist())
         there = set(kept)
         good = self._verified(survey.index, kept, sorted(wanted & there))
         listed = {e for part in _parts(kept.holdings) for e in part.entry_ids} & there
+        safe = good | (listed - wanted)
 
         def can_go(ids: Sequence[int]) -> bool:
-            return all(e > last or e in good or (e not in wanted and e in listed) for e in ids)
+            return all(e in safe or e > last for e in ids)
 
         leaving = [h for h in survey.leaving if can_go(h.record.ids.tolist())]
         going = dict.fromkeys(holding.path for holding in leaving)

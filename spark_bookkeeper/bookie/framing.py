@@ -146,13 +146,12 @@ def header_end(head: Buffer) -> int:
     return len(MAGIC) + metadata_length(view[len(MAGIC) :])
 
 
-def read_schema(head: Buffer) -> pa.Schema:
-    """The schema, from at least the first ``header_end`` bytes of a file.
+def read_schema(head: Buffer, end: int) -> pa.Schema:
+    """The schema, from at least the first ``end`` bytes of a file, which is its ``header_end``.
 
     With ``MARK_BYTES`` more it is also checked that the next message, or the end of the stream,
     begins there: Arrow takes a schema whose length is a little wrong.
     """
-    end = header_end(head)
     view = memoryview(head)
     if len(view) < end:
         raise FrameError(f"the file ends within its header ({len(view)} of {end} bytes)")

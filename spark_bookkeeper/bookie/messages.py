@@ -170,19 +170,35 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buff
         batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
         message: Buffer = encode_batches(encoding, [batch])[0]
         return message
-    begin, gap = len(packed) + -len(packed) % 8, -size % 8
+    return b"".join([_before_payloads(rows, size, packed), *payloads, bytes(-size % 8)])
+
+
+def only_payload(message: pa.Buffer, size: int) -> pa.Buffer | None:
+    """The payload of a message that has no other, where ``payload_message`` laid it out without
+    Arrow; else ``None``.
+    """
+    begin = _PAYLOADS_HEAD.size + 8
+    if not 0 <= size <= _SMALL_BYTES or message.size != begin + size + -size % 8:
+        return None
+    head = pa.py_buffer(_before_payloads(1, size, struct.pack("<2i", 0, size)))
+    return message.slice(begin, size) if message.slice(0, begin).equals(head) else None
+
+
+def _before_payloads(rows: int, size: int, ends: bytes) -> bytes:
+    """What a message begins with. Args: ``size`` of all payloads, ``ends`` of each, behind a 0."""
+    begin = len(ends) + -len(ends) % 8
     head = _PAYLOADS_HEAD.pack(
         *(0xFFFFFFFF, _PAYLOADS_HEAD.size - 8),
         20,
         *(12, 22, 6, 5, 8, 12),
         *(12, 3, 4),
-        *(24, begin + size + gap),
+        *(24, begin + size + -size % 8),
         *(10, 24, 12, 4, 8),
         *(10, 76, 16, rows),
-        *(3, 0, 0, 0, len(packed), begin, size),
+        *(3, 0, 0, 0, len(ends), begin, size),
         *(1, rows, 0),
     )
-    return b"".join([head, packed, bytes(begin - len(packed)), *payloads, bytes(gap)])
+    return head + ends + bytes(begin - len(ends))
 
 
 def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:

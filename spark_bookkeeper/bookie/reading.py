@@ -26,7 +26,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.location import NO_ROW, Location
-from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.bookie.messages import Int64Array, only_payload
 from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -308,10 +308,15 @@ class EntryReader:
                 raise self._corrupt(group[0], "the message does not match its checksum")
             if wanted is Wanted.NOTHING and self._has_digests and not self._is_keyed:
                 return Message(tuple(group), (), data)
-            batch = self._decoded(group[0], data, columns)
             if not self._encoding.has_payload:
                 reason = "its record says that it is bytes, and the ledger has rows"
                 raise self._corrupt(group[0], reason)
+            if wanted is Wanted.ENTRIES and len(group) == 1 and group[0].row == 0:
+                payload = only_payload(data, group[0].size)  # all that most small files hold
+                if payload is not None:
+                    self._verify(group[0], payload)
+                    return Message(tuple(group), (), data, None, (payload,))
+            batch = self._decoded(group[0], data, columns)
         except BookieError as error:
             return Message((), tuple((place, error) for place in group))
         return self._checked(group, data, batch, each=self._is_keyed or wanted is Wanted.ENTRIES)

@@ -419,11 +419,14 @@ def decode(
     """
     try:
         # The bookies of a write set have the same bytes, and whoever recovers reads all of them.
-        source = _source_of(data, key, encoding)
-        known = None if source is None else _decoded.get(source)
-        if known is not None:
-            return known[1]
-        record = _decode(data, key, encoding)
+        end = framing.header_end(data)
+        source = None
+        if end <= _HEADER_KEPT_BYTES:
+            of_it = bytes(memoryview(data)[: end + framing.MARK_BYTES])
+            source = id(encoding), key.ledger_id, key.nonce, of_it
+            if (known := _decoded.get(source)) is not None:
+                return known[1]
+        record = _decode(data, end, key, encoding)
     except framing.UNDECODABLE as error:
         raise CorruptEntryError(
             f"{bookie_id} {path}: not a valid record of ledger {key.ledger_id} ({error}); "
@@ -444,21 +447,17 @@ _HEADER_KEPT_BYTES: Final = 4096
 _DECODED_KEPT: Final = 1024
 """Headers that are remembered; when there are so many, all are forgotten."""
 
-_Source: TypeAlias = tuple[int, LedgerKey, bytes]
-"""The encoding's identity, which is quicker than its hash, the ledger, and all that is decoded."""
+_Source: TypeAlias = tuple[int, int, str, bytes]
+"""The encoding's identity, which is quicker than its hash, the ledger's key, which is quicker in
+pieces, and all that is decoded.
+"""
 
 _decoded: dict[_Source, tuple[LedgerEncoding, Record]] = {}
 """Short headers that were decoded last; the encoding is kept, since its identity is a key."""
 
 
-def _source_of(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> _Source | None:
-    """What the record in some bytes follows from; ``None`` where that is long."""
-    end = framing.header_end(data) + framing.MARK_BYTES
-    return (id(encoding), key, bytes(memoryview(data)[:end])) if end <= _HEADER_KEPT_BYTES else None
-
-
-def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
-    metadata = framing.read_schema(data).metadata or {}
+def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEncoding) -> Record:
+    metadata = framing.read_schema(data, header_bytes).metadata or {}
     if missing := [key for key in _HEADER_KEYS if key not in metadata]:
         raise ValueError(f"its header lacks {missing[0].decode()}")
     values = (metadata[RECORD_KEY], metadata[ENTRIES_KEY], metadata[DIGESTS_KEY])
@@ -505,7 +504,7 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
         last_add_confirmed=header.get("last_add_confirmed", NO_ENTRY),
         parts=tuple(parts),
         spans=tuple((first, last) for first, last in header.get("spans", ())),
-        header_bytes=framing.header_end(data),
+        header_bytes=header_bytes,
         row_count=header["rows"][0],
         row_extent=header["rows"][1],
         row_crc32c=header["rows"][2],

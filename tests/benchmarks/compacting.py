@@ -14,7 +14,7 @@ from tests.benchmarks.appending import MB, SMALL
 from tests.benchmarks.frames import consume
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.measure import RAW, Against, Line, at_least
-from tests.benchmarks.raw import noise
+from tests.benchmarks.raw import join_files, noise
 
 BEFORE = "the same, not compacted"
 WRITER = "the writer of it, who waits for each append"
@@ -73,6 +73,11 @@ def reading(lab: Lab) -> Iterator[Line]:
 
         return compact
 
+    def joining() -> float:
+        pattern = f"bookies/*/ledgers/{_written(lab, appends)}-*/slots"
+        slots = next(lab.cluster_directory.glob(pattern))
+        return appends / join_files(slots, lab.scratch("raw-joined") / "joined")
+
     def writing() -> float:
         started = time.perf_counter()
         _written(lab, appends)
@@ -104,9 +109,10 @@ def reading(lab: Lab) -> Iterator[Line]:
         rounds=lab.sizes.rounds,
         warm_up=2,  # Spark's first jobs are several times slower
     )
-    for whose, bookies, target in (
-        ("of one bookie, as its agent does it", 1, 10),
-        ("of all bookies by one process", 3, 3),
+    system = "the same files read, written as one file, and removed; nothing is verified"
+    for whose, bookies, target, raw in (
+        ("of one bookie, as its agent does it", 1, 10, [Against(f"{RAW}: {system}", joining)]),
+        ("of all bookies by one process", 3, 3, []),
     ):
         yield Line(
             "C1",
@@ -114,7 +120,7 @@ def reading(lab: Lab) -> Iterator[Line]:
             "entries/s",
             sizes,
             compaction(bookies),
-            [Against(WRITER, writing, at_least(target))],
+            [Against(WRITER, writing, at_least(target)), *raw],
             rounds=lab.sizes.rounds,
         )
 

@@ -289,6 +289,7 @@ def test_every_small_file_is_read_once() -> None:
     slots = [path for operation, path in counted.calls if operation == "read_range"]
     slots = [path for path in slots if path.startswith(f"{bookie.paths.slots}/")]
     assert len(slots) <= 400 + 2  # of the end, what the fence stands on
+    assert counted.count()["list"] <= 8
     assert len(counted.calls) <= 400 + 400 + 40
 
 

@@ -17,7 +17,12 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding, pla
 from spark_bookkeeper.bookie.entry import NewEntry, PartRef, PlacedPart
 from spark_bookkeeper.bookie.framing import header_message
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
+from spark_bookkeeper.bookie.messages import (
+    encode_batches,
+    encode_entries,
+    only_payload,
+    payload_message,
+)
 from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
@@ -69,7 +74,25 @@ def test_messages_are_those_that_arrow_writes_itself(compression: str | None) ->
 def test_the_message_of_payloads_is_the_one_arrow_makes(payloads: list[bytes]) -> None:
     batch = pa.record_batch([pa.array(payloads, pa.binary())], schema=PAYLOAD_SCHEMA)
 
-    assert bytes(payload_message(PLAIN, payloads)) == batch.serialize().to_pybytes()
+    message = pa.py_buffer(payload_message(PLAIN, payloads))
+    assert message == batch.serialize()
+    found = only_payload(message, len(payloads[0]))
+    if len(payloads) > 1 or message.size > 1 << 16:
+        assert found is None
+    else:
+        assert found == pa.py_buffer(payloads[0])
+
+
+def test_a_payload_is_taken_from_no_other_message_than_ours() -> None:
+    data = bytes(payload_message(PLAIN, [b"payload"]))
+    before = data.index(b"payload")
+
+    for size in (*range(-before, 7), 8, 1 << 40):  # as a crafted header may say
+        for end in (len(data), before + size + -size % 8):
+            assert only_payload(pa.py_buffer(data[:end]), size) is None
+    for at in range(before):
+        spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert only_payload(pa.py_buffer(spoilt), 7) is None
 
 
 @pytest.mark.parametrize(
