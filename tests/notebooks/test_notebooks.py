@@ -1,9 +1,10 @@
-"""Every notebook runs from a clean state, is stored without output, and leaves nothing behind."""
+"""Every notebook runs from a clean state, is stored with its pictures, and leaves nothing else."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,8 +16,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SVG = "image/svg+xml"
 WITH_DELTA = [path for path in NOTEBOOKS if "delta=True" in path.read_text(encoding="utf-8")]
 PLAIN = [path for path in NOTEBOOKS if path not in WITH_DELTA]
+
+
+def images(cell: dict[str, Any]) -> list[str]:
+    """What of its output every viewer shows."""
+    outputs = [output.get("data", {}) for output in cell.get("outputs", ())]
+    return ["".join(data[SVG]) for data in outputs if SVG in data]
 
 
 def test_there_are_notebooks() -> None:
@@ -43,13 +51,17 @@ def test_it_begins_with_a_cluster_and_tells_a_story_with_pictures(path: Path) ->
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_stored_without_output(path: Path) -> None:
+def test_it_is_stored_with_the_images_of_its_pictures_and_nothing_else(path: Path) -> None:
     notebook = json.loads(path.read_text(encoding="utf-8"))
 
     assert notebook["nbformat"] == 4
     for cell in notebook["cells"]:
-        assert not cell.get("outputs"), cell["source"]
-        assert cell.get("execution_count") is None, cell["source"]
+        last = "".join(cell["source"]).rpartition("\n\n")[2]
+        draws = re.search(r"^sbk\.pictures\.(?!keep)|\.plot\.", last, re.MULTILINE)
+        draws = draws if cell["cell_type"] == "code" else None
+        assert len(images(cell)) == bool(draws), f"{last}\npython -m tests.notebooks.stored"
+        assert all([*output["data"]] == [SVG] for output in cell.get("outputs", ())), last
+        assert cell.get("execution_count") is None, last
 
 
 @pytest.mark.slow
@@ -81,7 +93,9 @@ def run(
     nbformat.validate(notebook)
     for cell in notebook.cells:
         cell.source = cell.source.replace(*instead) if instead[0] else cell.source
+    shown = [len(images(cell)) for cell in notebook.cells]
     execute(notebook, tmp_path, monkeypatch)
+    assert [len(images(cell)) for cell in notebook.cells] == shown
 
 
 def execute(
