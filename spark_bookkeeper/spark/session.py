@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import traceback
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,7 +97,7 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and "delta" not in settings.get("spark.jars", "").lower():
-        builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
+        builder = _with_delta_jars(builder, settings)
     try:
         with _no_stacks_of_interrupts(), _with_an_address(settings.get("spark.master", "")):
             return builder.getOrCreate()
@@ -236,14 +237,26 @@ _DELTA_HELP: Final = (
 )
 
 
-def _with_delta_jars(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
+def _with_delta_jars(
+    builder: SparkSession.Builder, settings: Mapping[str, str]
+) -> SparkSession.Builder:
+    """Those that Ivy fetched before are named: it asks the network, and says a hundred lines."""
     try:
         from delta.pip_utils import configure_spark_with_delta_pip
     except ImportError as error:
         raise MissingRequirementError(
             "delta=True needs the package delta-spark: pip install delta-spark"
         ) from error
+    packages = settings.get("spark.jars.packages", "")
     extra = [package.strip() for package in packages.split(",") if package.strip()]
+    spark, delta = map(importlib.metadata.version, ("pyspark", "delta-spark"))
+    names = (f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", "delta-storage")
+    home = Path(settings.get("spark.jars.ivy", "~/.ivy2.5.2")).expanduser() / "jars"
+    jars = [str(home / f"io.delta_{name}-{delta}.jar") for name in names]
+    if not extra and all(map(zipfile.is_zipfile, jars)):  # whole ones
+        return builder.config(
+            "spark.jars", ",".join(filter(None, [settings.get("spark.jars"), *jars]))
+        )
     with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
     return with_jars
 

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
+from zipfile import ZipFile
 
 import psutil
 import pytest
 from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark import session
@@ -52,6 +55,21 @@ def test_a_defaults_file_decides_where_spark_runs() -> None:
 def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidArgumentError, match="'executor_memory' is not a Spark setting"):
         spark_session(executor_memory="1g")
+
+
+def test_jars_of_delta_that_were_fetched_are_named_so_that_ivy_says_nothing(tmp_path: Path) -> None:
+    settings = {"spark.jars.ivy": str(tmp_path), "spark.jars": "mine.jar"}
+    asked = session._with_delta_jars(SparkSession.Builder(), settings)._options
+    minor = ".".join(version("pyspark").split(".")[:2])
+    (tmp_path / "jars").mkdir()
+    for name in (f"delta-spark_{minor}_2.13", "delta-storage"):
+        with ZipFile(tmp_path / "jars" / f"io.delta_{name}-{version('delta-spark')}.jar", "w"):
+            pass
+    named = session._with_delta_jars(SparkSession.Builder(), settings)._options
+
+    assert [*asked] == ["spark.jars.packages"]
+    assert [*named] == ["spark.jars"]
+    assert [Path(jar).is_file() for jar in named["spark.jars"].split(",")] == [False, True, True]
 
 
 @pytest.mark.spark
