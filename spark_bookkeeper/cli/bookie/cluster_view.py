@@ -84,10 +84,12 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 
     def present() -> None:
         none = {"scrubbed_at": "never"}
-        facts = {k: none.get(k, "none") if v is None else v for k, v in value.items()}
+        gib = {k: _gib(v) for k, v in value.items() if k.endswith("_bytes")}
+        facts = {k: none.get(k, "none") if v is None else v for k, v in {**value, **gib}.items()}
         del facts["ledgers"]
-        facts["ledger ids"] = ", ".join(map(str, value["ledgers"])) or "none"
-        settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()])
+        facts["ledger_ids"] = ", ".join(map(str, value["ledgers"])) or "none"
+        names = {k: k.replace("_bytes", " GiB").replace("_", " ") for k in facts}
+        settings.output.table(["what", "value"], [[names[k], str(v)] for k, v in facts.items()])
         _note_limbo(settings, value)
 
     settings.output.result(value, present)
