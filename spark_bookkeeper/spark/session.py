@@ -247,16 +247,14 @@ def _with_delta_jars(
         raise MissingRequirementError(
             "delta=True needs the package delta-spark: pip install delta-spark"
         ) from error
-    packages = settings.get("spark.jars.packages", "")
-    extra = [package.strip() for package in packages.split(",") if package.strip()]
+    packages, mine = (settings.get(f"spark.jars{x}", "").split(",") for x in (".packages", ""))
+    extra = [package.strip() for package in packages if package.strip()]
     spark, delta = map(importlib.metadata.version, ("pyspark", "delta-spark"))
-    names = (f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", "delta-storage")
     home = Path(settings.get("spark.jars.ivy", "~/.ivy2.5.2")).expanduser() / "jars"
-    jars = [str(home / f"io.delta_{name}-{delta}.jar") for name in names]
+    names = (f"delta-spark_{spark[:3]}_2.13-{delta}", f"delta-storage-{delta}")
+    jars = [str(home / f"io.delta_{name}.jar") for name in names]
     if not extra and all(map(zipfile.is_zipfile, jars)):  # whole ones
-        return builder.config(
-            "spark.jars", ",".join(filter(None, [settings.get("spark.jars"), *jars]))
-        )
+        return builder.config("spark.jars", ",".join(filter(None, [*mine, *jars])))
     with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
     return with_jars
 

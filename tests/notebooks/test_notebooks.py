@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SVG = "image/svg+xml"
+STORE = "SPARK_BOOKKEEPER_STORE"
 WITH_DELTA = [path for path in NOTEBOOKS if "delta=True" in path.read_text(encoding="utf-8")]
 PLAIN = [path for path in NOTEBOOKS if path not in WITH_DELTA]
 
@@ -59,7 +60,7 @@ def test_it_is_stored_with_the_images_of_its_pictures_and_nothing_else(path: Pat
         last = "".join(cell["source"]).rpartition("\n\n")[2]
         draws = re.search(r"^sbk\.pictures\.(?!keep)|\.plot\.", last, re.MULTILINE)
         draws = draws if cell["cell_type"] == "code" else None
-        assert len(images(cell)) == bool(draws), f"{last}\npython -m tests.notebooks.stored"
+        assert len(images(cell)) == bool(draws), f"{last}\nrun the notebook with {STORE}=1"
         assert all([*output["data"]] == [SVG] for output in cell.get("outputs", ())), last
         assert cell.get("execution_count") is None, last
 
@@ -89,13 +90,21 @@ def run(
     """Args: ``instead`` is a text in its cells, and what stands in its place."""
     import nbformat
 
+    stored = json.loads(path.read_text(encoding="utf-8"))
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
         cell.source = cell.source.replace(*instead) if instead[0] else cell.source
-    shown = [len(images(cell)) for cell in notebook.cells]
     execute(notebook, tmp_path, monkeypatch)
-    assert [len(images(cell)) for cell in notebook.cells] == shown
+    for cell, ran in zip(stored["cells"], notebook.cells, strict=True):
+        if STORE in os.environ and ran.cell_type == "code":
+            data = [{SVG: image} for image in images(ran)]
+            kind = {"metadata": {}, "output_type": "display_data"}
+            cell["outputs"] = [{"data": each, **kind} for each in data]
+        assert len(images(cell)) == len(images(ran))
+    if STORE in os.environ:
+        text = json.dumps(stored, indent=1, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def execute(

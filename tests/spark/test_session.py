@@ -60,11 +60,9 @@ def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() 
 def test_jars_of_delta_that_were_fetched_are_named_so_that_ivy_says_nothing(tmp_path: Path) -> None:
     settings = {"spark.jars.ivy": str(tmp_path), "spark.jars": "mine.jar"}
     asked = session._with_delta_jars(SparkSession.Builder(), settings)._options
-    minor = ".".join(version("pyspark").split(".")[:2])
     (tmp_path / "jars").mkdir()
-    for name in (f"delta-spark_{minor}_2.13", "delta-storage"):
-        with ZipFile(tmp_path / "jars" / f"io.delta_{name}-{version('delta-spark')}.jar", "w"):
-            pass
+    for name in (f"delta-spark_{version('pyspark')[:3]}_2.13", "delta-storage"):
+        ZipFile(tmp_path / "jars" / f"io.delta_{name}-{version('delta-spark')}.jar", "w").close()
     named = session._with_delta_jars(SparkSession.Builder(), settings)._options
 
     assert [*asked] == ["spark.jars.packages"]
