@@ -250,7 +250,10 @@ def _plotly() -> Any:
 
     class Images(MimetypeRenderer):  # type: ignore[misc]  # plotly has no types
         def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-            image = svg(fig_dict)
+            try:
+                image = svg(fig_dict)
+            except (LookupError, TypeError, ValueError):  # the figure is shown all the same
+                image = None
             return {"image/svg+xml": image} if image else {}
 
     shown = [io.renderers[name] for name in io.renderers.default.split("+") if name]

@@ -19,10 +19,9 @@ COLOURS: Final = ("#636efa", "#ef553b", "#00cc96", "#ab63fa", "#ffa15a", "#19d3f
 
 
 def svg(figure: Mapping[str, Any]) -> str | None:
-    """Draw points and lines, or upright bars that stand on each other; ``None`` of all else.
+    """Draw the ``to_dict()`` of points and lines, or of upright bars that stand on each other.
 
-    Args:
-        figure: as its ``to_dict()`` gives it.
+    ``None`` of all else.
     """
     traces, layout = figure["data"], figure["layout"]
     axes = [layout.get("xaxis", {}), layout.get("yaxis", {})]
@@ -42,8 +41,7 @@ def svg(figure: Mapping[str, Any]) -> str | None:
     xs, ys = ([pair[n] for those in points for pair in those] for n in (0, 1))
     across, columns = _axis(xs, axes[0], LEFT, RIGHT)
     up, rows = _axis([*ys, *[0] * is_bars], axes[1], BOTTOM, TOP)
-    places = sorted(set(across.values()))
-    gap = min((b - a for a, b in pairwise(places)), default=80.0)
+    gap = min((b - a for a, b in pairwise(sorted({*across.values()}))), default=80.0)
     drawn = [_path("".join(f"M{LEFT} {y:.0f}H{RIGHT}" for y, _ in rows), "#ddd", 1, "butt")]
     # The last first: the bars of the others stand before it.
     for n, (trace, those) in reversed([*enumerate(zip(traces, points, strict=True))]):

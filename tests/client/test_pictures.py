@@ -81,7 +81,10 @@ def test_a_notebook_keeps_an_image_beside_each_figure_and_a_browser_is_sent_none
             io.renderers.default = asked
             pictures.keep_images()
             assert io.renderers.default == (kept if asked == "plotly_mimetype" else asked)
-        figures = (graph_objects.Figure(graph_objects.Bar(x=[1], y=[1])), graph_objects.Figure())
+        figures = (
+            graph_objects.Figure(graph_objects.Bar(x=[1], y=[1])),
+            graph_objects.Figure(graph_objects.Bar(x=[1], y=["p"])),
+        )
         shown = [list(figure._repr_mimebundle_()) for figure in figures]
     finally:
         io.renderers.default = before

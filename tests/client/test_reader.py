@@ -97,7 +97,7 @@ def test_a_range_that_is_no_numbers_is_refused(ground: Ground, first: Any, last:
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
     with pytest.raises(InvalidArgumentError, match="is not a whole number"):
-        reader.entries(first, last)
+        list(reader.entries(first, last))
 
 
 def test_a_waiting_time_that_is_no_number_is_refused(ground: Ground) -> None:

@@ -227,6 +227,10 @@ def _blocks(
                 yield f"{column:<{names}}  {cell}"
 
 
+def gib(count: object) -> str | None:
+    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None
+
+
 def _is_number(cell: object) -> bool:
     return cell is None or (isinstance(cell, (int, float)) and not isinstance(cell, bool))
 

@@ -268,14 +268,9 @@ class LedgerReader(PublicNames):
                 or the reader was closed.
         """
         start, end = self._range(first, last, start_time, end_time)
-
-        def delivered() -> Iterator[Entry]:
+        for stored in Fetcher(self._context, self._ledger).fetch(start, end):
+            yield self._entry(stored)
             self._check_here()
-            for stored in Fetcher(self._context, self._ledger).fetch(start, end):
-                yield self._entry(stored)
-                self._check_here()
-
-        return delivered()
 
     def read_unconfirmed(self) -> Iterator[Entry]:
         """The entries behind the last add confirmed that bookies can deliver, in order; none of a
