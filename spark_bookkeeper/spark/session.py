@@ -250,9 +250,9 @@ def _with_delta_jars(
     packages, mine = (settings.get(f"spark.jars{x}", "").split(",") for x in (".packages", ""))
     extra = [package.strip() for package in packages if package.strip()]
     spark, delta = map(importlib.metadata.version, ("pyspark", "delta-spark"))
-    home = Path(settings.get("spark.jars.ivy", "~/.ivy2.5.2")).expanduser() / "jars"
+    home = os.path.expanduser(settings.get("spark.jars.ivy", "~/.ivy2.5.2"))
     names = (f"delta-spark_{spark[:3]}_2.13-{delta}", f"delta-storage-{delta}")
-    jars = [str(home / f"io.delta_{name}.jar") for name in names]
+    jars = [f"{home}/jars/io.delta_{name}.jar" for name in names]
     if not extra and all(map(zipfile.is_zipfile, jars)):  # whole ones
         return builder.config("spark.jars", ",".join(filter(None, [*mine, *jars])))
     with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)

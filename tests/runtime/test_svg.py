@@ -7,6 +7,7 @@ import math
 import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,12 +28,11 @@ def drawn(traces: list[dict[str, Any]], **layout: Any) -> tuple[list[str], list[
     return [p["d"] for p in paths], [e.text or "" for e in root.iter() if e.tag.endswith("tspan")]
 
 
-def points(x: Any, y: Any, mode: str = "markers", **more: Any) -> dict[str, Any]:
-    return {"type": "scatter", "x": x, "y": y, "mode": mode, **more}
+def points(x: Any, y: Any, mode: str = "markers", kind: str = "scatter", **more: Any) -> Any:
+    return {"type": kind, "x": x, "y": y, "mode": mode, **more}
 
 
-def bars(x: Any, y: Any, **more: Any) -> dict[str, Any]:
-    return {"type": "bar", "x": x, "y": y, **more}
+bars = partial(points, mode="", kind="bar")
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,15 @@ def test_bars_stand_on_each_other_and_lines_of_a_label_below_each_other() -> Non
     assert {"low", "high", "x", "job"} <= set(texts)
 
 
+ODD = (
+    bars([1], [1], orientation="h"),
+    points([1], [1], xaxis="x2"),
+    points([1], [1], stackgroup=""),
+)
+
+
 @pytest.mark.parametrize(
-    "traces",
-    [
-        [{"type": "bar", "y": [1]}],
-        [bars([1], [1], orientation="h")],
-        [bars([1], [1]), bars([1], [2])],
-        [points([1], [1], xaxis="x2")],
-        [points([1], [1], stackgroup="1")],
-        [],
-    ],
+    "traces", [[], [{"type": "bar", "y": [1]}], 2 * [bars([1], [1])], *([odd] for odd in ODD)]
 )
 def test_of_what_it_cannot_draw_there_is_no_image(traces: list[dict[str, Any]]) -> None:
     assert svg({"data": traces, "layout": {}}) is None
