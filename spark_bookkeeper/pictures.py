@@ -234,13 +234,13 @@ def keep_images() -> None:
 
     The first picture of this module does so, too. Points, lines and upright bars are drawn.
     """
-    _plotly()
+    _plotly(is_asked=True)
 
 
-def _plotly() -> Any:
+def _plotly(is_asked: bool = False) -> Any:
     try:
         from plotly import graph_objects, io
-        from plotly.io.base_renderers import MimetypeRenderer
+        from plotly.io.base_renderers import HtmlRenderer, MimetypeRenderer, PlotlyRenderer
     except ImportError as error:
         raise MissingRequirementError(
             f"pictures are drawn with plotly, which is not here ({error}); "
@@ -250,14 +250,13 @@ def _plotly() -> Any:
 
     class Images(MimetypeRenderer):  # type: ignore[misc]  # plotly has no types
         def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-            try:
-                image = svg(fig_dict)
-            except (LookupError, TypeError, ValueError):  # the figure is shown all the same
-                image = None
+            image = svg(fig_dict)
             return {"image/svg+xml": image} if image else {}
 
+    # Once, unless asked: somebody may have set another since. What draws images itself is left.
     shown = [io.renderers[name] for name in io.renderers.default.split("+") if name]
-    if IMAGES not in io.renderers and shown and all(isinstance(s, MimetypeRenderer) for s in shown):
+    fits = shown and all(isinstance(each, HtmlRenderer | PlotlyRenderer) for each in shown)
+    if fits and (is_asked or IMAGES not in io.renderers):
         io.renderers[IMAGES] = Images()
         io.renderers.default += f"+{IMAGES}"
     return graph_objects

@@ -72,18 +72,25 @@ def test_stripes_show_every_copy_of_every_entry(ground: Ground) -> None:
     }
 
 
-def test_a_notebook_keeps_an_image_beside_each_figure_and_a_browser_is_sent_none() -> None:
+def test_a_notebook_keeps_an_image_beside_each_figure_and_a_browser_is_sent_none(
+    ground: Ground,
+) -> None:
     from plotly import graph_objects, io
 
     before, kept = io.renderers.default, f"plotly_mimetype+{pictures.IMAGES}"
     try:
-        for asked in ("", "browser", "browser+plotly_mimetype", "plotly_mimetype", kept):
+        left = ("", "browser", "browser+plotly_mimetype", "svg", "plotly_mimetype+svg")
+        for asked in (*left, "plotly_mimetype", kept, "plotly_mimetype"):
             io.renderers.default = asked
             pictures.keep_images()
-            assert io.renderers.default == (kept if asked == "plotly_mimetype" else asked)
+            assert io.renderers.default == (asked if asked in left else kept)
+        io.renderers.default = "plotly_mimetype"
+        pictures.fragments(info(ground, written(ground, 1, Quorum(4, 3, 2))))
+        assert io.renderers.default == "plotly_mimetype", "somebody asked for this one"
+        pictures.keep_images()
         figures = (
             graph_objects.Figure(graph_objects.Bar(x=[1], y=[1])),
-            graph_objects.Figure(graph_objects.Bar(x=[1], y=["p"])),
+            graph_objects.Figure(graph_objects.Bar(x=[1], y=[10**400])),
         )
         shown = [list(figure._repr_mimebundle_()) for figure in figures]
     finally:
