@@ -105,11 +105,11 @@ class Output:
         from rich.markup import escape
         from rich.table import Table
 
-        rows = [list(row) for row in rows]
+        rows, columns = [list(row) for row in rows], [plain(column) for column in columns]
         console = _stdout()
         texts = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
         cells = [[column, *(row[n] for row in texts)] for n, column in enumerate(columns)]
-        widths = [_least_width(each, n) for n, each in enumerate(cells)]
+        widths = [_least_width(each, n, cell_len) for n, each in enumerate(cells)]
         room = console.width - sum(widths) - 3 * len(widths) - 1
         if texts and room < 0:
             for line in _blocks(columns, texts, title):
@@ -123,7 +123,7 @@ class Output:
         for n, column in enumerate(columns):
             is_number = bool(rows) and all(_is_number(row[n]) for row in rows)
             justify: Literal["left", "right"] = "right" if is_number else "left"
-            table.add_column(column, justify=justify, overflow="fold", width=widths[n])
+            table.add_column(escape(column), justify=justify, overflow="fold", width=widths[n])
         for row in texts:
             table.add_row(*map(escape, row))
         console.print(table)
@@ -205,11 +205,11 @@ _WHOLE_CHARACTERS: Final = 24
 """Up to so many, no word is folded, nor what says which row it is and its state."""
 
 
-def _least_width(cells: Sequence[str], index: int) -> int:
+def _least_width(cells: Sequence[str], index: int, cell_len: Callable[[str], int]) -> int:
     """Of a column that can still be read; its name is the first cell."""
     is_key = index == 0 or cells[0] == "state"
     words = cells if is_key else [word for cell in cells for word in cell.split()]
-    return min(max(map(len, words)), _WHOLE_CHARACTERS)
+    return min(max((1, *map(cell_len, words))), _WHOLE_CHARACTERS)
 
 
 def _blocks(
