@@ -2,7 +2,9 @@
 
 Each is drawn from a table that anybody can have without it, and that is named with it: nothing is
 in a picture that is not in a DataFrame. They are figures of plotly, which PySpark plots with; the
-extra ``notebook`` brings it, and nothing else of this library needs it.
+extra ``notebook`` brings it, and nothing else of this library needs it. A notebook keeps an SVG
+beside each, which exports and code hosts show. Each raises ``MissingRequirementError`` where plotly
+is not installed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.replication.track import Track
+from spark_bookkeeper.runtime.svg import svg
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -36,6 +39,9 @@ HEALTH: Final = pa.schema(
     ]
 )
 
+IMAGES: Final = "svg_of_spark_bookkeeper"
+"""What plotly calls these."""
+
 MOST_ACKS: Final = 2_000
 """Entries whose acknowledgements are drawn unless more are asked for: the last ones."""
 
@@ -46,9 +52,6 @@ def fragments(ledger: LedgerInfo, title: str | None = None) -> Figure:
     Args:
         ledger: as ``bk.ledger(7)`` gives it; metadata and registrations are read now.
         title: over the picture.
-
-    Raises:
-        MissingRequirementError: plotly is not installed.
     """
     go = _plotly()
     rows = ledger.placement_arrow().to_pylist()
@@ -81,9 +84,6 @@ def stripes(
         ledger: as ``bk.ledger(7)`` gives it; metadata and registrations are read now.
         first, last: of the entries, both included; ``last=None`` is 64 of them.
         title: over the picture.
-
-    Raises:
-        MissingRequirementError: plotly is not installed.
     """
     go = _plotly()
     rows = ledger.stripes_arrow(first, last).to_pylist()
@@ -113,9 +113,6 @@ def acks(writer: LedgerWriter, most: int = MOST_ACKS, title: str | None = None) 
         writer: what it remembers is drawn, also after it was closed.
         most: entries, the last ones.
         title: over the picture.
-
-    Raises:
-        MissingRequirementError: plotly is not installed.
     """
     go = _plotly()
     rows = writer.acks_arrow().to_pylist()
@@ -143,9 +140,6 @@ def progress(track: Track, title: str | None = None) -> Figure:
     Args:
         track: what the job was given as ``progress``: ``track = bk.track()``.
         title: over the picture.
-
-    Raises:
-        MissingRequirementError: plotly is not installed.
     """
     go = _plotly()
     rows = track.to_arrow().to_pylist()
@@ -173,9 +167,6 @@ def health(reports: Any, title: str | None = None) -> Figure:
     Args:
         reports: see ``health_table``.
         title: over the picture.
-
-    Raises:
-        MissingRequirementError: plotly is not installed.
     """
     go = _plotly()
     rows = health_table(reports).to_pylist()
@@ -238,15 +229,36 @@ def _rows(data: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
     return list(data.toArrow().to_pylist())
 
 
-def _plotly() -> Any:
+def keep_images() -> None:
+    """Have this notebook keep an SVG beside every figure of plotly, as PySpark's plots are.
+
+    The first picture of this module does so, too. Points, lines and upright bars are drawn.
+    """
+    _plotly(is_asked=True)
+
+
+def _plotly(is_asked: bool = False) -> Any:
     try:
-        from plotly import graph_objects
+        from plotly import graph_objects, io
+        from plotly.io.base_renderers import HtmlRenderer, MimetypeRenderer, PlotlyRenderer
     except ImportError as error:
         raise MissingRequirementError(
             f"pictures are drawn with plotly, which is not here ({error}); "
             "pip install 'spark-bookkeeper[notebook]' brings it. The tables they are drawn from "
             "need nothing: placement_df(), stripes_df(), acks(), bk.jobs()"
         ) from error
+
+    class Images(MimetypeRenderer):  # type: ignore[misc]  # plotly has no types
+        def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
+            image = svg(fig_dict)
+            return {"image/svg+xml": image} if image else {}
+
+    # Once, unless asked: somebody may have set another since. What draws images itself is left.
+    shown = [io.renderers[name] for name in io.renderers.default.split("+") if name]
+    fits = shown and all(isinstance(each, HtmlRenderer | PlotlyRenderer) for each in shown)
+    if fits and (is_asked or IMAGES not in io.renderers):
+        io.renderers[IMAGES] = Images()
+        io.renderers.default += f"+{IMAGES}"
     return graph_objects
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from spark_bookkeeper.cli.shell.output import gib
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
 from spark_bookkeeper.cluster.background import LocalStatus, start_detached, status, stop_detached
@@ -132,7 +133,7 @@ def _show(settings: Settings, found: LocalStatus) -> None:
     settings.output.table(
         ["bookie", "state", "root", "free GiB", "total GiB"],
         [
-            [row["bookie_id"], row["state"], row["root_uri"], *map(_gib, (free, total))]
+            [row["bookie_id"], row["state"], row["root_uri"], *map(gib, (free, total))]
             for row in _bookies(found)
             for free, total in [(row["free_bytes"], row["total_bytes"])]
         ],
@@ -174,7 +175,3 @@ def _bookies(found: LocalStatus) -> list[dict[str, object]]:
 def _quoted(directory: Path) -> str:
     """As a shell takes it."""
     return shlex.quote(str(directory))
-
-
-def _gib(count: object) -> str | None:
-    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None

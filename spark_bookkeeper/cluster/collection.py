@@ -13,12 +13,12 @@ over-replicated ledgers are those of closed ledgers, under the lock of replicati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final, TypeVar
 
+from spark_bookkeeper.autorecovery.publishing import chunks
 from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef, RangeRef, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
@@ -178,7 +178,7 @@ class Collector:
         keys = sorted(self._face.ledgers(), key=lambda key: (key.ledger_id, key.nonce))
         phase, done = f"collecting garbage of {self._bookie}", 0
         self._progress(phase, done, len(keys), 0)
-        for chunk in _chunks(keys, LEDGERS_AT_ONCE):
+        for chunk in chunks(keys, LEDGERS_AT_ONCE):
             ids = sorted({LedgerId(key.ledger_id) for key in chunk})
             found = dict(self._context.store.read_ledgers(ids))
             for key in chunk:
@@ -355,9 +355,3 @@ class Collector:
 
     def _row(self, key: LedgerKey, status: Outcome, reason: str | None, size_bytes: int = 0) -> Row:
         return Row(key.ledger_id, "collect", status, reason, source=self._bookie, bytes=size_bytes)
-
-
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    following = iter(items)
-    while chunk := list(islice(following, size)):
-        yield chunk

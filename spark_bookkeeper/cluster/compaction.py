@@ -102,10 +102,10 @@ class _OneBookie:
                 if self._wish.is_stopping():
                     return
                 if isinstance(found, Versioned) and found.value.is_closed:
-                    at_work = f"compacting, ledger {ledger_id} on {self._bookie}"
-                    self._progress(at_work, at + number, len(ids), self._moved_bytes)
                     try:
-                        row = self._compact(Ledger.of(ledger_id, found.value))
+                        row = self._compact(
+                            Ledger.of(ledger_id, found.value), at + number, len(ids)
+                        )
                     except (MetadataError, NoSuchLedgerError):
                         continue  # it was deleted here, or is no ledger of ours
                     except BookKeeperError as error:
@@ -115,7 +115,7 @@ class _OneBookie:
                 done = at + number + 1
                 self._progress("compacting", done, len(ids), self._moved_bytes)
 
-    def _compact(self, ledger: Ledger) -> Row | None:
+    def _compact(self, ledger: Ledger, done_ledgers: int, ledgers: int) -> Row | None:
         incarnation = ledger.incarnations.get(self._bookie)
         last = ledger.metadata.last_entry_id
         if incarnation is None or last is None or last < 0:
@@ -124,6 +124,9 @@ class _OneBookie:
         removed = written = entries = size_bytes = 0
         at_least = ""
         while not self._wish.is_stopping():
+            at_work = f"compacting, ledger {ledger.ledger_id} on {self._bookie}"
+            at_work += f", {removed:,} files so far" if removed else ""
+            self._progress(at_work, done_ledgers, ledgers, self._moved_bytes)
             wanted = Compaction(
                 ref,
                 last,

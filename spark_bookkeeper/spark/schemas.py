@@ -47,8 +47,8 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
     if not isinstance(schema, StructType):
         raise InvalidArgumentError(
-            f"schema is a {type(schema).__module__}.{type(schema).__qualname__}; give a Spark "
-            "StructType (df.schema), a pyarrow.Schema, or None for one column 'payload binary'"
+            f"schema is of type {type(schema).__qualname__}; give a Spark StructType (df.schema, "
+            "StructType.fromDDL(text)), a pyarrow.Schema, or None for one column 'payload binary'"
         )
     try:
         schema = _with_nullable_voids(schema)

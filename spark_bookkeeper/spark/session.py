@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import traceback
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,7 +97,7 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and "delta" not in settings.get("spark.jars", "").lower():
-        builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
+        builder = _with_delta_jars(builder, settings)
     try:
         with _no_stacks_of_interrupts(), _with_an_address(settings.get("spark.master", "")):
             return builder.getOrCreate()
@@ -231,19 +232,34 @@ _DELTA_HELP: Final = (
     "Spark did not start. With delta=True the usual cause is that the jars of Delta Lake could not "
     "be fetched from the Maven repository; the lines above say so. Check the network. If that is "
     "well, an earlier run may have left a .pom without its .jar below ~/.m2/repository/io/delta or "
-    "~/.ivy2.5.2/cache/io.delta: delete that folder and try again, or name the two jars "
-    "(delta-spark and delta-storage) in spark.jars"
+    "~/.ivy2.5.2/cache/io.delta: delete that folder and try again, or name the jars "
+    "(delta-spark, delta-storage and three of delta-kernel) in spark.jars"
 )
 
 
-def _with_delta_jars(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
+def _with_delta_jars(
+    builder: SparkSession.Builder, settings: Mapping[str, str]
+) -> SparkSession.Builder:
+    """Whole ones that Ivy fetched before are named: it asks the network, and says 70 lines."""
+    import pyspark
+
     try:
         from delta.pip_utils import configure_spark_with_delta_pip
     except ImportError as error:
         raise MissingRequirementError(
             "delta=True needs the package delta-spark: pip install delta-spark"
         ) from error
-    extra = [package.strip() for package in packages.split(",") if package.strip()]
+    packages, mine = (settings.get(f"spark.jars{x}", "").split(",") for x in (".packages", ""))
+    extra = [package.strip() for package in packages if package.strip()]
+    home = os.path.expanduser(settings.get("spark.jars.ivy", "~/.ivy2.5.2"))
+    spark, delta = pyspark.__version__.split("."), importlib.metadata.version("delta-spark")
+    kernel = [f"kernel-{part}" for part in ("api", "defaults", "unitycatalog")]
+    names = (f"spark_{spark[0]}.{spark[1]}_2.13", "storage", *kernel)
+    jars = [f"{home}/jars/io.delta_delta-{name}-{delta}.jar" for name in names]
+    # What is named here takes the place of jars that spark-submit or a file of defaults names.
+    others = "PYSPARK_SUBMIT_ARGS" in os.environ or _has_defaults_file(os.environ)
+    if not (extra or others or _is_placed(os.environ)) and all(map(zipfile.is_zipfile, jars)):
+        return builder.config("spark.jars", ",".join(filter(None, [*mine, *jars])))
     with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
     return with_jars
 

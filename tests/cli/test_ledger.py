@@ -407,7 +407,9 @@ def test_files_of_other_columns_are_refused_before_anything_is_written(
     done = call("ledger", "append", one, two)
 
     assert done.code == 2
-    assert ("a: int64" in done.err, "a: string" in done.err) == (True, True)
+    assert all(said in done.err for said in ("a: int64", "a: string", f"{two} after {one}: "))
+    two.write_bytes(b"PAR1")
+    assert "after" not in call("ledger", "append", one, two).err, "it is not the columns"
     assert call("ledger", "list", "--json").json == before
 
 

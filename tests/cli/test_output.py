@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from spark_bookkeeper.cli.shell import output
@@ -135,21 +136,33 @@ LEDGERS = (
 )
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 200])
-def test_in_a_narrow_terminal_ids_and_states_stay_whole(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 90, 100, 200])
+def test_in_a_narrow_terminal_words_stay_whole(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(output, "_stdout", lambda: Console(file=terminal, width=width))
 
     Output().table(*LEDGERS, title="Ledgers")
 
     lines = terminal.getvalue().splitlines()
-    for whole in ("1234567", "1234568", "IN_RECOVERY", "OPEN"):
+    for whole in ("1234567", "IN_RECOVERY", "OPEN", "fragments", "2026-11-21", "3/3/2"):
         assert any(re.search(rf"\b{whole}\b", line) for line in lines), terminal.getvalue()
     is_table = "╇" in terminal.getvalue()
-    assert is_table == (width > 80), terminal.getvalue()
+    assert is_table == (width > 90), terminal.getvalue()
     assert not is_table or max(map(len, lines)) <= width
+
+
+def test_words_of_wide_signs_stay_whole_and_names_of_columns_are_no_markup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(output, "_stdout", lambda: Console(file=terminal, width=50))
+
+    rows = [[1, "台帳の名前", "word " * 9, None]]
+    Output().table(["", "[/b]", "\x1b[31m", " "], rows)
+
+    shown = terminal.getvalue()
+    assert all(whole in shown for whole in ("台帳の名前", "[/b]", "\\x1b[31m", "╇")), shown
+    assert max(map(cell_len, shown.splitlines())) <= 50
 
 
 def test_a_table_of_a_terminal_that_is_too_narrow_has_a_block_for_each_row(

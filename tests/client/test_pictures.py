@@ -72,6 +72,34 @@ def test_stripes_show_every_copy_of_every_entry(ground: Ground) -> None:
     }
 
 
+def test_a_notebook_keeps_an_image_beside_each_figure_and_a_browser_is_sent_none(
+    ground: Ground,
+) -> None:
+    from plotly import graph_objects, io
+
+    before, kept = io.renderers.default, f"plotly_mimetype+{pictures.IMAGES}"
+    try:
+        left = ("", "browser", "browser+plotly_mimetype", "svg", "plotly_mimetype+svg")
+        for asked in (*left, "plotly_mimetype", kept, "plotly_mimetype"):
+            io.renderers.default = asked
+            pictures.keep_images()
+            assert io.renderers.default == (asked if asked in left else kept)
+        io.renderers.default = "plotly_mimetype"
+        pictures.fragments(info(ground, written(ground, 1, Quorum(4, 3, 2))))
+        assert io.renderers.default == "plotly_mimetype", "somebody asked for this one"
+        pictures.keep_images()
+        figures = (
+            graph_objects.Figure(graph_objects.Bar(x=[1], y=[1])),
+            graph_objects.Figure(graph_objects.Bar(x=[1], y=[10**400])),
+        )
+        shown = [list(figure._repr_mimebundle_()) for figure in figures]
+    finally:
+        io.renderers.default = before
+        del io.renderers._renderers[pictures.IMAGES]
+    interactive = "application/vnd.plotly.v1+json"
+    assert shown == [[interactive, "image/svg+xml"], [interactive]]
+
+
 def test_acks_show_when_each_bookie_stored_what(ground: Ground) -> None:
     writer = written(ground, 8, Quorum(4, 3, 2))
 
@@ -145,6 +173,7 @@ def test_without_plotly_it_says_what_brings_it_and_the_tables_are_there(
     ledger = info(ground, writer)
 
     draws: list[Callable[[], object]] = [
+        pictures.keep_images,
         lambda: pictures.fragments(ledger),
         lambda: pictures.stripes(ledger),
         lambda: pictures.acks(writer),

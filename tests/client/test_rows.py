@@ -77,7 +77,7 @@ def test_rows_that_end_in_an_error_say_which_and_append_nothing(error: type[Exce
         (np.arange(3), r"pa\.table\(\[array\]"),
         ((n for n in range(3)), "append what it yields"),
         (Answers(), "Answers; nothing was appended"),
-        (Frame, "builtins.type; nothing was appended"),
+        (Frame, "not type; nothing was appended"),
     ],
 )
 def test_what_has_no_rows_of_the_ledger_is_refused(rows: Any, said: str) -> None:

@@ -47,8 +47,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "array": (lambda spark: np.arange(3), r"pa\.table\(\[array\], schema=writer\.schema\)"),
     "series": (lambda spark: pd.Series([1]), r"series\.to_frame\(name\)"),
     "row": (lambda spark: Row(id=1), "not pyspark.sql.types.Row; nothing was appended"),
-    "nothing": (lambda spark: None, "not builtins.NoneType; nothing was appended"),
-    "number": (lambda spark: 7, "not builtins.int; nothing was appended"),
+    "nothing": (lambda spark: None, "not NoneType; nothing was appended"),
+    "number": (lambda spark: 7, "not int; nothing was appended"),
     "reader": (lambda spark: spark.read, "DataFrameReader; nothing was appended"),
 }
 

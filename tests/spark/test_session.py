@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
+from zipfile import ZipFile
 
 import psutil
 import pytest
 from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark import session
@@ -52,6 +55,40 @@ def test_a_defaults_file_decides_where_spark_runs() -> None:
 def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidArgumentError, match="'executor_memory' is not a Spark setting"):
         spark_session(executor_memory="1g")
+
+
+DELTA = (
+    "spark_{}.{}_2.13".format(*version("pyspark").split(".")),
+    *("storage", "kernel-api", "kernel-defaults", "kernel-unitycatalog"),
+)
+
+
+def test_jars_of_delta_that_were_fetched_are_named_so_that_ivy_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jars").mkdir()
+    jars = [tmp_path / f"jars/io.delta_delta-{n}-{version('delta-spark')}.jar" for n in DELTA]
+
+    def named(**more: str) -> dict[str, str]:
+        settings = {"spark.jars.ivy": str(tmp_path), "spark.jars": "mine.jar", **more}
+        return dict(session._with_delta_jars(SparkSession.Builder(), settings)._options)
+
+    for jar in jars:
+        assert [*named()] == ["spark.jars.packages"], f"without {jar.name}"
+        ZipFile(jar, "w").close()
+    assert named() == {"spark.jars": ",".join(["mine.jar", *map(str, jars)])}
+
+    assert "a:b:1" in named(**{"spark.jars.packages": "a:b:1"})["spark.jars.packages"]
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):  # these may name other jars
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv(name, "--jars other.jar pyspark-shell")
+            assert [*named()] == ["spark.jars.packages"]
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars other.jar", encoding="utf-8")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert [*named()] == ["spark.jars.packages"]
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    jars[0].write_bytes(jars[-1].read_bytes()[:-9])  # half fetched
+    assert [*named()] == ["spark.jars.packages"]
 
 
 @pytest.mark.spark

@@ -45,6 +45,7 @@ CHAPTERS: dict[str, list[Any]] = {
         sbk.pictures.progress,
         sbk.pictures.health,
         sbk.pictures.health_table,
+        sbk.pictures.keep_images,
         Track,
     ],
     "Rows to try with": [sbk.demo.flights, sbk.demo.flights_arrow],

@@ -10,6 +10,7 @@ import click
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.output import gib
 from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
@@ -27,8 +28,6 @@ from spark_bookkeeper.protocol.underreplication import REFILL
 from spark_bookkeeper.replication.report import RecoveryReport, counted
 from spark_bookkeeper.secrecy import without_passwords
 from spark_bookkeeper.session import BookKeeper
-
-GIB = 1 << 30
 
 
 @click.command(name="list", epilog="Example: spark-bookkeeper bookie list --state lost")
@@ -57,8 +56,8 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
                     row["rack"],
                     row["ledgers"],
                     row["fragments"],
-                    _gib(row["free_bytes"]),
-                    _gib(row["total_bytes"]),
+                    gib(row["free_bytes"]),
+                    gib(row["total_bytes"]),
                     row["readonly_reason"],
                 ]
                 for row in rows
@@ -84,10 +83,12 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 
     def present() -> None:
         none = {"scrubbed_at": "never"}
-        facts = {k: none.get(k, "none") if v is None else v for k, v in value.items()}
+        space = {k: gib(v) for k, v in value.items() if k.endswith("_bytes")}
+        facts = {k: none.get(k, "none") if v is None else v for k, v in (value | space).items()}
         del facts["ledgers"]
-        facts["ledger ids"] = ", ".join(map(str, value["ledgers"])) or "none"
-        settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()])
+        facts["ledger_ids"] = ", ".join(map(str, value["ledgers"])) or "none"
+        names = {k: k.replace("_bytes", " GiB").replace("_", " ") for k in facts}
+        settings.output.table(["what", "value"], [[names[k], str(v)] for k, v in facts.items()])
         _note_limbo(settings, value)
 
     settings.output.result(value, present)
@@ -245,7 +246,3 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         "limbo_ledgers": _limbo(bk, name, live, ledgers) if live else 0,
         "ledgers": ledgers,
     }
-
-
-def _gib(count: int | None) -> str | None:
-    return None if count is None else f"{count / GIB:,.1f}"

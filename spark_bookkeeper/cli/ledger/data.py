@@ -135,7 +135,11 @@ def _schema_of_all(files: Sequence[str]) -> pa.Schema:
     """Their common columns; a file that has others is found now, and not after the ones before."""
     schema = schema_of_file(files[0])
     for name in files[1:]:
-        check_schema(schema_of_file(name), schema)
+        others = schema_of_file(name)
+        try:
+            check_schema(others, schema)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{name} after {files[0]}: {error.message}") from error
     return schema
 
 

@@ -18,7 +18,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from spark_bookkeeper.cli.shell.remedies import pasteable
@@ -98,25 +98,29 @@ class Output:
         a terminal, the table is as wide as it needs to be, so that no cell is cut. In a terminal
         that is too narrow for the columns, each row is a block of lines, one for each cell.
         """
+        from rich.cells import cell_len
         from rich.markup import escape
         from rich.table import Table
 
-        rows = [list(row) for row in rows]
+        rows, columns = [list(row) for row in rows], [plain(column) for column in columns]
         console = _stdout()
         texts = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
-        if texts and _least_width(columns, texts) > console.width:
+        cells = [[column, *(row[n] for row in texts)] for n, column in enumerate(columns)]
+        widths = [_least_width(each, n, cell_len) for n, each in enumerate(cells)]
+        room = console.width - sum(widths) - 3 * len(widths) - 1
+        if texts and room < 0:
             for line in _blocks(columns, texts, title):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             return
+        lacking = [max(map(cell_len, each)) - widths[n] for n, each in enumerate(cells)]
+        for rank, n in enumerate(sorted(range(len(widths)), key=lacking.__getitem__)):
+            more = max(0, min(lacking[n], room // (len(widths) - rank)))
+            widths[n], room = widths[n] + more, room - more
         table = Table(title=title, title_justify="left", header_style="bold")
-        for index, column in enumerate(columns):
-            is_number = bool(rows) and all(_is_number(row[index]) for row in rows)
-            table.add_column(
-                column,
-                justify="right" if is_number else "left",
-                overflow="fold",
-                no_wrap=_is_kept_whole(index, column, texts),
-            )
+        for n, column in enumerate(columns):
+            is_number = bool(rows) and all(_is_number(row[n]) for row in rows)
+            justify: Literal["left", "right"] = "right" if is_number else "left"
+            table.add_column(escape(column), justify=justify, overflow="fold", width=widths[n])
         for row in texts:
             table.add_row(*map(escape, row))
         console.print(table)
@@ -195,29 +199,14 @@ def _stderr() -> Console:
 
 
 _WHOLE_CHARACTERS: Final = 24
-"""Up to so many, what says which row it is and its state are never folded."""
-
-_TEXT_CHARACTERS: Final = 40
-"""A cell with more is text that is read."""
+"""Up to so many, no word is folded, nor what says which row it is and its state."""
 
 
-def _widest(index: int, column: str, rows: Sequence[Sequence[str]]) -> int:
-    return max(len(column), *(len(row[index]) for row in rows)) if rows else len(column)
-
-
-def _is_kept_whole(index: int, column: str, rows: Sequence[Sequence[str]]) -> bool:
-    is_key = index == 0 or column == "state"
-    return is_key and _widest(index, column, rows) <= _WHOLE_CHARACTERS
-
-
-def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Of a table that can still be read: a folded column keeps five characters, text ten."""
-    widths = []
-    for index, column in enumerate(columns):
-        widest = _widest(index, column, rows)
-        least = 10 if widest > _TEXT_CHARACTERS else 5
-        widths.append(widest if _is_kept_whole(index, column, rows) else min(widest, least))
-    return sum(widths) + 3 * len(widths) + 1
+def _least_width(cells: Sequence[str], index: int, cell_len: Callable[[str], int]) -> int:
+    """Of a column that can still be read; its name is the first cell."""
+    is_key = index == 0 or cells[0] == "state"
+    words = cells if is_key else [word for cell in cells for word in cell.split()]
+    return min(max((1, *map(cell_len, words))), _WHOLE_CHARACTERS)
 
 
 def _blocks(
@@ -233,6 +222,10 @@ def _blocks(
         for column, cell in zip(columns, row, strict=True):
             if cell:
                 yield f"{column:<{names}}  {cell}"
+
+
+def gib(count: object) -> str | None:
+    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None
 
 
 def _is_number(cell: object) -> bool:

@@ -64,10 +64,11 @@ def _table_of_stream(data: Any) -> pa.Table:
 
 
 def _no_rows(data: object, more: str) -> InvalidArgumentError:
+    kind = f"{type(data).__module__}.{type(data).__qualname__}".removeprefix("builtins.")
     return InvalidArgumentError(
         "append takes bytes, a Spark DataFrame, a pandas DataFrame, a pyarrow Table or RecordBatch "
         "or what else has rows in Arrow's form (as frames of Polars), not "
-        f"{type(data).__module__}.{type(data).__qualname__}; nothing was appended{more}"
+        f"{kind}; nothing was appended{more}"
     )
 
 
