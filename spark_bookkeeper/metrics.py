@@ -428,6 +428,9 @@ class BookieStatus(Protocol):
     def free_inodes(self) -> int | None: ...
 
     @property
+    def total_inodes(self) -> int | None: ...
+
+    @property
     def seconds_since_good_probe(self) -> float | None: ...
 
     @property
@@ -444,6 +447,7 @@ class BookieMetrics(Metrics):
     _free_bytes = _gauge("bookie_free_bytes", "Free space of the storage, at the last probe")
     _total_bytes = _gauge("bookie_total_bytes", "Size of the storage, at the last probe")
     _free_inodes = _gauge("bookie_free_inodes", "Free inodes of the storage, at the last probe")
+    _total_inodes = _gauge("bookie_total_inodes", "Inodes of the storage, at the last probe")
     probes = _counter(
         "bookie_probes", "Looks at the storage: its marker, its space, a file written and read"
     )
@@ -465,6 +469,10 @@ class BookieMetrics(Metrics):
         "bookie_RECLAIMED_DELETION_SPACE_BYTES", "Bytes of what was removed, as nothing needs it"
     )
     compacted_ledgers = _counter("bookie_compacted_ledgers", "Times that a ledger was compacted")
+    open_ledger_files = _gauge(
+        "bookie_open_ledger_files",
+        "Files here of the ledger with the most of them that is not closed, as compaction saw last",
+    )
     compacted_bytes = _counter("bookie_compacted_bytes", "Bytes that compaction moved")
     corrupt_replicas = _counter(
         "bookie_corrupt_replicas", "Replicas of fragments that scrubbing found damaged or missing"
@@ -488,6 +496,7 @@ class BookieMetrics(Metrics):
         self._free_bytes.set_function(lambda: _known(look().free_bytes))
         self._total_bytes.set_function(lambda: _known(look().total_bytes))
         self._free_inodes.set_function(lambda: _known(look().free_inodes))
+        self._total_inodes.set_function(lambda: _known(look().total_inodes))
         self._since_good_probe.set_function(lambda: _known(look().seconds_since_good_probe))
         self._since_zookeeper.set_function(lambda: _known(look().seconds_since_zookeeper_answered))
 

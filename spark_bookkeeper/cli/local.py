@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from spark_bookkeeper.cli.shell.output import gib
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
 from spark_bookkeeper.cluster.background import (
@@ -140,7 +142,7 @@ def _show(settings: Settings, found: LocalStatus) -> None:
     settings.output.table(
         ["bookie", "state", "root", "free GiB", "total GiB"],
         [
-            [row["bookie_id"], row["state"], row["root_uri"], *map(_gib, (free, total))]
+            [row["bookie_id"], row["state"], row["root_uri"], *map(gib, (free, total))]
             for row in _bookies(found)
             for free, total in [(row["free_bytes"], row["total_bytes"])]
         ],
@@ -159,9 +161,9 @@ def _as_dict(found: LocalStatus) -> dict[str, object]:
     }
 
 
-def _bookies(found: LocalStatus) -> list[dict[str, object]]:
+def _bookies(found: LocalStatus) -> list[dict[str, Any]]:
     alive = {registration.bookie_id: registration for registration in found.registrations}
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for bookie_id in sorted({*alive, *found.bookie_ids}):
         registration = alive.get(bookie_id)
         state = "lost"
@@ -182,7 +184,3 @@ def _bookies(found: LocalStatus) -> list[dict[str, object]]:
 def _quoted(directory: Path) -> str:
     """As a shell takes it."""
     return shlex.quote(str(directory))
-
-
-def _gib(count: object) -> str | None:
-    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None

@@ -42,6 +42,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import READONLY_BELOW, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
@@ -76,6 +77,7 @@ class AgentStatus:
     clock_ahead_s: int = 0
     """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
     free_inodes: int | None = None
+    total_inodes: int | None = None
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -109,7 +111,7 @@ class BookieAgent:
         runtime: Runtime,
         config: BookieConfig | None = None,
         *,
-        rack: str = "/default-rack",
+        rack: str = DEFAULT_RACK,
         moved_from: OpenRoot | None = None,
         duties: Sequence[Duty] = (),
         metrics: BookieMetrics | None = None,
@@ -167,19 +169,22 @@ class BookieAgent:
         """What it last saw and did."""
         # While nobody looks, the loop may be waiting for the metadata store: no disk is to blame.
         is_well = self._is_well and self._look is None
+        at, seen = self._good or (None, Observation())
+        free_inodes, total_inodes = seen.inodes or (None, None)
         return AgentStatus(
             bookie_id=self.bookie_id,
             root_uri=self._storage.uri,
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
-            seconds_since_good_probe=0.0 if is_well else self._since(self._good and self._good[0]),
-            free_bytes=self._good[1].free_bytes if self._good else None,
-            total_bytes=self._good[1].total_bytes if self._good else None,
+            seconds_since_good_probe=0.0 if is_well else self._since(at),
+            free_bytes=seen.free_bytes,
+            total_bytes=seen.total_bytes,
             seconds_since_zookeeper_answered=self._since(self._answered),
             zookeeper_problem=self._silence,
             clock_ahead_s=self._clock_ahead_s,
-            free_inodes=self._good[1].inodes[0] if self._good and self._good[1].inodes else None,
+            free_inodes=free_inodes,
+            total_inodes=total_inodes,
             duties=self._duties.status(),
         )
 
@@ -444,6 +449,7 @@ class BookieAgent:
 
     def _publish(self, state: Published) -> None:
         assert self._marker is not None
+        free_inodes, total_inodes = state.seen.inodes or (None, None)
         sessions_lost = self._sessions_lost
         before, self._published = self._published, None
         self._is_unsure = True  # until there is an answer that says something
@@ -457,6 +463,8 @@ class BookieAgent:
                 rack=self._rack,
                 free_bytes=state.seen.free_bytes,
                 total_bytes=state.seen.total_bytes,
+                free_inodes=free_inodes,
+                total_inodes=total_inodes,
                 properties={
                     **state.properties,
                     READONLY_BELOW: str(self._config.readonly_below_free_bytes),

@@ -37,6 +37,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD, Registration
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 from spark_bookkeeper.replication.report import Outcome, counted, some_of
 
 _SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
@@ -213,8 +214,8 @@ def _delay(
     autorecovery: AutorecoverySeen,
     alive: Mapping[BookieId, Registration],
 ) -> Iterator[Diagnosis]:
-    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks
-    say that the cluster is not there to play with.
+    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks or
+    addresses say that the cluster is not there to play with.
     """
     found = read_delay(context.store.underreplication).warning
     if found is not None:
@@ -222,7 +223,7 @@ def _delay(
     elif (
         autorecovery.status.auditor is not None
         and not autorecovery.status.lost_bookie_recovery_delay
-        and len({each.rack for each in alive.values()}) > 1
+        and not (are_for_trying(alive) and {each.rack for each in alive.values()} <= {DEFAULT_RACK})
     ):
         yield Diagnosis(
             "recovery delay",

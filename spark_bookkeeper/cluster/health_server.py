@@ -127,6 +127,7 @@ def health(agent: Watched) -> dict[str, Any]:
         "free_bytes": status.free_bytes,
         "total_bytes": status.total_bytes,
         "free_inodes": status.free_inodes,
+        "total_inodes": status.total_inodes,
         "duties": [asdict(duty) for duty in status.duties],
     }
 

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.versioned import Versioned as Versioned
+from spark_bookkeeper.protocol.balance import usable_bytes
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 
 if TYPE_CHECKING:
     from spark_bookkeeper.metadata.election import Ballots
@@ -49,9 +51,11 @@ class Registration:
     incarnation: str
     """Random name of this formatting of the partition; '' where a foreign bookie has none."""
     is_readonly: bool = False
-    rack: str = "/default-rack"
+    rack: str = DEFAULT_RACK
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_inodes: int | None = None
+    total_inodes: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     """Everything else, kept as it was."""
 
@@ -64,6 +68,14 @@ class Registration:
     def readonly_causes(self) -> frozenset[str]:
         """The same for programs (``cluster/health.py`` has them)."""
         return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Free bytes, as far as there are inodes for them; ``None``: not known, or without end."""
+        if self.free_bytes is None or not self.total_bytes or not self.total_inodes:
+            return self.free_bytes
+        inodes = self.free_inodes or 0, self.total_inodes
+        return usable_bytes((self.free_bytes, self.total_bytes), inodes)
 
     def told(self, name: str) -> int | None:
         """A whole number among the properties; ``None``: its agent says none."""

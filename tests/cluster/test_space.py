@@ -120,10 +120,15 @@ def test_bytes_are_live_then_orphan_then_garbage(ground: Ground) -> None:
     writer.close()
     rows = space(ground, writer.ledger_id)
     assert {row["orphan_bytes"] for row in rows} == sizes
+    assert {row["files"] for row in rows} == {1}
+    assert space_table(ground.context, garbage_most=1).num_rows == 0
     delete_ledger(ground.context, writer.ledger_id)
     rows = space(ground, writer.ledger_id)
     assert {row["garbage_bytes"] for row in rows} == sizes
     assert {row["reason"] for row in rows} == {DELETED}
+    assert space_table(ground.context, garbage_most=1).to_pylist() == rows
+    unknown = {"garbage_bytes": None, "live_bytes": None, "orphan_bytes": None, "files": None}
+    assert space_table(ground.context, garbage_most=0).to_pylist() == [r | unknown for r in rows]
 
 
 def test_copies_that_no_fragment_names_are_no_live_bytes(ground: Ground) -> None:

@@ -481,7 +481,7 @@ def do(ground: Ground, duty: str, config: BookieConfig, number: int = 0) -> floa
 
 
 def test_the_duties_do_it_and_count(ground: Ground) -> None:
-    gone, many = written(ground), written(ground)
+    gone, many, _ = written(ground), written(ground), written(ground, 15, close=False)
     delete_ledger(ground.context, gone.ledger_id)
     bookie, metrics = ground.bookie_ids[0], BookieMetrics()
     duties = {
@@ -496,6 +496,7 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     assert counted["bookie_DELETED_LEDGER_total"] == 1
     assert counted["bookie_RECLAIMED_DELETION_SPACE_BYTES_total"] > 0
     assert counted["bookie_compacted_ledgers_total"] == 1
+    assert counted["bookie_open_ledger_files"] == 15
     assert counted["bookie_corrupt_replicas_total"] == 0
     assert payloads(ground, many.ledger_id) == TWENTY
     mark = read_mark(ground.context.store.registers, bookie)
