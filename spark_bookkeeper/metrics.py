@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -412,31 +412,6 @@ class ClientMetrics(Metrics):
         self._silent_bookies.set_function(count)
 
 
-class BookieStatus(Protocol):
-    """What an agent last saw, as far as gauges show it."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def free_bytes(self) -> int | None: ...
-
-    @property
-    def total_bytes(self) -> int | None: ...
-
-    @property
-    def free_inodes(self) -> int | None: ...
-
-    @property
-    def total_inodes(self) -> int | None: ...
-
-    @property
-    def seconds_since_good_probe(self) -> float | None: ...
-
-    @property
-    def seconds_since_zookeeper_answered(self) -> float | None: ...
-
-
 class BookieMetrics(Metrics):
     """What the agent of one bookie saw and did."""
 
@@ -489,16 +464,16 @@ class BookieMetrics(Metrics):
     )
     duty_failures = _counter("bookie_duty_failures", "Steps of a duty that failed", ["duty"])
 
-    def show_bookie(self, look: Callable[[], BookieStatus]) -> None:
-        """Where the gauges come from; it is asked whenever somebody looks."""
-        status = {"writable": 1.0, "readonly": 0.0}
-        self._server_status.set_function(lambda: status.get(look().state, -1.0))
-        self._free_bytes.set_function(lambda: _known(look().free_bytes))
-        self._total_bytes.set_function(lambda: _known(look().total_bytes))
-        self._free_inodes.set_function(lambda: _known(look().free_inodes))
-        self._total_inodes.set_function(lambda: _known(look().total_inodes))
-        self._since_good_probe.set_function(lambda: _known(look().seconds_since_good_probe))
-        self._since_zookeeper.set_function(lambda: _known(look().seconds_since_zookeeper_answered))
+    def show_bookie(self, look: Callable[[], Mapping[str, Any]]) -> None:
+        """Where the gauges come from: what ``/health`` says, whenever somebody looks."""
+        status, since = {"writable": 1.0, "readonly": 0.0}, "seconds_since_zookeeper_answered"
+        self._server_status.set_function(lambda: status.get(look()["state"], -1.0))
+        self._free_bytes.set_function(lambda: _known(look()["free_bytes"]))
+        self._total_bytes.set_function(lambda: _known(look()["total_bytes"]))
+        self._free_inodes.set_function(lambda: _known(look()["free_inodes"]))
+        self._total_inodes.set_function(lambda: _known(look()["total_inodes"]))
+        self._since_good_probe.set_function(lambda: _known(look()["seconds_since_good_probe"]))
+        self._since_zookeeper.set_function(lambda: _known(look()[since]))
 
 
 def _known(value: float | None) -> float:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
@@ -42,7 +43,6 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import READONLY_BELOW, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
@@ -87,6 +87,26 @@ class AgentStatus:
             return "unregistered"
         return "readonly" if self.published.is_readonly else "writable"
 
+    def as_dict(self) -> dict[str, Any]:
+        """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
+        published = self.published
+        return {
+            "bookie_id": self.bookie_id,
+            "state": self.state,
+            "reason": self.problem if published is None else published.readonly_reason,
+            "root_uri": self.root_uri,
+            "incarnation": self.incarnation,
+            "seconds_since_good_probe": self.seconds_since_good_probe,
+            "zookeeper_problem": self.zookeeper_problem,
+            "seconds_since_zookeeper_answered": self.seconds_since_zookeeper_answered,
+            "clock_ahead_seconds": self.clock_ahead_s,
+            "free_bytes": self.free_bytes,
+            "total_bytes": self.total_bytes,
+            "free_inodes": self.free_inodes,
+            "total_inodes": self.total_inodes,
+            "duties": [asdict(duty) for duty in self.duties],
+        }
+
 
 class BookieAgent:
     """Looks after one partition. Call ``start``, later ``stop``; both are idempotent.
@@ -111,7 +131,7 @@ class BookieAgent:
         runtime: Runtime,
         config: BookieConfig | None = None,
         *,
-        rack: str = DEFAULT_RACK,
+        rack: str = "/default-rack",
         moved_from: OpenRoot | None = None,
         duties: Sequence[Duty] = (),
         metrics: BookieMetrics | None = None,
@@ -156,7 +176,7 @@ class BookieAgent:
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
-        self.metrics.show_bookie(lambda: self.status)
+        self.metrics.show_bookie(lambda: self.status.as_dict())
 
     def __repr__(self) -> str:
         state = "not registered"

@@ -37,7 +37,6 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD, Registration
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 from spark_bookkeeper.replication.report import Outcome, counted, some_of
 
 _SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
@@ -223,7 +222,7 @@ def _delay(
     elif (
         autorecovery.status.auditor is not None
         and not autorecovery.status.lost_bookie_recovery_delay
-        and not (are_for_trying(alive) and {each.rack for each in alive.values()} <= {DEFAULT_RACK})
+        and (len({each.rack for each in alive.values()}) > 1 or not are_for_trying(alive))
     ):
         yield Diagnosis(
             "recovery delay",

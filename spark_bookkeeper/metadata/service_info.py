@@ -18,7 +18,6 @@ from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.formats import BookieServiceInfoFormat, parse_bytes
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 
 _ROOT_URI: Final = "spark-bookkeeper.root_uri"
 _INCARNATION: Final = "spark-bookkeeper.incarnation"
@@ -27,6 +26,7 @@ _TOTAL_BYTES: Final = "spark-bookkeeper.total_bytes"
 _FREE_INODES: Final = "spark-bookkeeper.free_inodes"
 _TOTAL_INODES: Final = "spark-bookkeeper.total_inodes"
 _RACK: Final = "rack"
+_DEFAULT_RACK: Final = "/default-rack"
 _DIGITS_MAX: Final = 18
 """So that it is a number of 64 bits; an exabyte has no more."""
 _OURS: Final = frozenset(
@@ -126,7 +126,7 @@ def decode_registration(
         root_uri=said.get(_ROOT_URI, ""),
         incarnation=said.get(_INCARNATION, ""),
         is_readonly=readonly,
-        rack=said.get(_RACK, DEFAULT_RACK),
+        rack=said.get(_RACK, _DEFAULT_RACK),
         free_bytes=_count(said.get(_FREE_BYTES)),
         total_bytes=_count(said.get(_TOTAL_BYTES)),
         free_inodes=_count(said.get(_FREE_INODES)),

@@ -19,7 +19,6 @@ from spark_bookkeeper.metadata.versioned import Versioned as Versioned
 from spark_bookkeeper.protocol.balance import usable_bytes
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.placement import DEFAULT_RACK
 
 if TYPE_CHECKING:
     from spark_bookkeeper.metadata.election import Ballots
@@ -51,7 +50,7 @@ class Registration:
     incarnation: str
     """Random name of this formatting of the partition; '' where a foreign bookie has none."""
     is_readonly: bool = False
-    rack: str = DEFAULT_RACK
+    rack: str = "/default-rack"
     free_bytes: int | None = None
     total_bytes: int | None = None
     free_inodes: int | None = None

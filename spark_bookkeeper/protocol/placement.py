@@ -15,16 +15,12 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from spark_bookkeeper.errors import NotEnoughBookiesError, remedy
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import spread
-
-DEFAULT_RACK: Final = "/default-rack"
-"""Of a bookie of which nobody has said where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class Candidate:
 
     bookie_id: BookieId
     is_readonly: bool = False
-    rack: str = DEFAULT_RACK
+    rack: str = "/default-rack"
     is_silent: bool = False
     """Others are better, on whatever rack: this one has given no answer for a while."""
 

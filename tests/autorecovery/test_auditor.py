@@ -227,7 +227,7 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     assert count["task_ids"] == 2, "one is for a gauge"
 
 
-@pytest.mark.parametrize("with_racks", [9, 1, 0])
+@pytest.mark.parametrize("with_racks", [1, 0])
 def test_doctor_asks_for_a_delay_where_the_cluster_is_not_there_to_be_tried(
     ground: Ground, with_racks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
