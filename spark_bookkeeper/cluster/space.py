@@ -94,7 +94,8 @@ def space_table(
                 row = {"bookie_id": bookie, "ledger_id": key.ledger_id, "reason": reason}
                 row["log"] = None if found is None else found.log
                 if garbage_most is None or len(rows) < garbage_most:
-                    row |= {**_NOTHING, column: face.space_of(key), "files": face.files_of(key)}
+                    sizes = face.sizes_of(key)
+                    row |= {**_NOTHING, column: sum(sizes), "files": len(sizes)}
                 rows.append(row)
         except BookieError as error:
             return [{"bookie_id": bookie, "reason": error.message}]
