@@ -180,6 +180,7 @@ def number(value: int | None) -> str | None:
 
 
 def gib(size_bytes: int | None) -> str | None:
+    """Bytes for people."""
     return None if size_bytes is None else f"{size_bytes / (1 << 30):,.1f}"
 
 
