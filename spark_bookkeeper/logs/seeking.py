@@ -19,8 +19,8 @@ from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 FURTHER: Final = 16
-"""Ledgers of other machines that are read though one machine's clock says that they had ended. In
-some clusters each job has a machine of its own."""
+"""Machines whose ledgers are read though another's clock says that they had ended. In some clusters
+each job has a machine of its own."""
 
 
 def position_at(
@@ -59,13 +59,14 @@ def position_at(
         found = Position(listed[low], EntryId(0))
     least: dict[str | None, LedgerId] = {}
     """By machine: its ledgers before this one had ended by then."""
-    further = 0
+    further: set[str | None] = set()
     for n in reversed(range(low)):
         ledger_id, machine = listed[n], machines[n]
         if ledger_id < least.get(machine, 0):
             continue
-        further += ledger_id < max(least.values(), default=0)
-        if further > FURTHER:
+        if ledger_id < max(least.values(), default=0):
+            further.add(machine)
+        if len(further) > FURTHER:
             break
         try:
             reader = open_reader(ledger_id)
@@ -81,9 +82,8 @@ def position_at(
             before = [ms for ms, m in zip(created[:n], machines, strict=False) if m == machine]
             if is_end or created[n] >= max(before, default=0):  # else its clock was set back
                 least[machine] = ledger_id
-        behind = behind_of(reader.metadata)
-        if behind is not None and behind > least.get(machine, 0):
-            least[machine] = behind
+        behind = behind_of(reader.metadata) or LedgerId(0)
+        least[machine] = max(least.get(machine, behind), behind)
     return end if found is None else found
 
 

@@ -109,8 +109,9 @@ def test_the_first_entry_at_or_after_a_time(clock: Clock, log: Log) -> None:
         ("10 | 11 | 900 | 12 | 13 | 14 | 15", 14, "900 12 13 14 15", "10 11 900 12 13"),
         ("10 | 11 | 12", 12, "12", "10 11"),
         ("10 110 | b:20 | c:21 | b:22 | 121", 70, "110 20 21 22 121", "10 110 20 21 22"),
+        (f"10 110{' | b:70' * 17} | c:20", 70, f"110{' 70' * 17} 20", f"10 110{' 70' * 17} 20"),
     ],
-    ids=["late", "late twice", "behind a long one", "in the middle", "ahead", "right", "machines"],
+    ids=["late", "twice", "behind a long one", "in the middle", "ahead", "right", "hosts", "many"],
 )
 def test_no_row_is_left_out_where_clocks_disagree(
     tmp_path: Path, clocks: str, time: int, since: str, until: str
