@@ -55,8 +55,8 @@ def space_table(
 
     Args:
         wanted: only these are asked, and told of; ``None`` is all.
-        garbage_most: tell of garbage only, which takes less time, and look at the files of so many
-            ledgers on each bookie; of further ones the numbers are null.
+        garbage_most: tell of garbage only, which takes less time, and look at ledgers of a bookie
+            until these have so many files; the numbers of the others are null.
 
     Raises:
         MetadataUnavailableError: there is no answer.
@@ -84,6 +84,7 @@ def space_table(
         if isinstance(held, str):
             return [{"bookie_id": bookie, "reason": held}]
         rows: list[dict[str, Any]] = []
+        looked_at = 0
         try:
             face = context.bookies.bookie(bookie)
             for key in sorted(held, key=lambda key: (key.ledger_id, key.nonce)):
@@ -93,8 +94,9 @@ def space_table(
                     continue
                 row = {"bookie_id": bookie, "ledger_id": key.ledger_id, "reason": reason}
                 row["log"] = None if found is None else found.log
-                if garbage_most is None or len(rows) < garbage_most:
+                if garbage_most is None or looked_at < garbage_most:
                     sizes = face.sizes_of(key)
+                    looked_at += 1 + len(sizes)  # a listing costs as much as a file
                     row |= {**_NOTHING, column: sum(sizes), "files": len(sizes)}
                 rows.append(row)
         except BookieError as error:
@@ -105,8 +107,7 @@ def space_table(
     named = {b for each in owners.values() if each.metadata for b in each.metadata.bookies()}
     for bookie in sorted(named - alive.keys() - known):
         if wanted is None or bookie in wanted:
-            reason = "lost: it has no registration and no cookie"
-            rows.append({"bookie_id": bookie, "reason": reason})
+            rows.append({"bookie_id": bookie, "reason": "lost: neither registration nor cookie"})
     return pa.Table.from_pylist(rows, schema=SPACE)
 
 
