@@ -80,7 +80,7 @@ class _Upkeep:
         _raise_trouble(report)
 
     def compact(self, turn: Turn) -> None:
-        files = [0]
+        files: list[int] = []
         face = self._context.bookies.bookie(self._bookie)
         wish = CompactionWish(
             files_least=self._config.compact_files_least,
@@ -89,7 +89,8 @@ class _Upkeep:
             see_open=lambda ledger: files.append(face.files_of(ledger.key)),
         )
         report = compact_ledgers(self._context, None, [self._bookie], wish)
-        self._metrics.open_ledger_files.set(max(files))
+        if all(row.ledger_id >= 0 for row in report.rows):  # else not all were seen
+            self._metrics.open_ledger_files.set(max(files, default=0))
         compacted = [row for row in report.rows if row.status is Outcome.COMPACTED]
         self._metrics.compacted_ledgers.inc(len(compacted))
         self._metrics.compacted_bytes.inc(sum(row.bytes for row in compacted))
