@@ -89,11 +89,10 @@ class AgentStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
-        published = self.published
         return {
             "bookie_id": self.bookie_id,
             "state": self.state,
-            "reason": self.problem if published is None else published.readonly_reason,
+            "reason": self.published.readonly_reason if self.published else self.problem,
             "root_uri": self.root_uri,
             "incarnation": self.incarnation,
             "seconds_since_good_probe": self.seconds_since_good_probe,

@@ -71,9 +71,9 @@ class Registration:
     @property
     def usable_bytes(self) -> int | None:
         """Free bytes, as far as there are inodes for them; ``None``: not known, or without end."""
-        if self.free_bytes is None or not self.total_bytes or not self.total_inodes:
+        if not (self.free_bytes and self.total_bytes and self.total_inodes):
             return self.free_bytes
-        inodes = self.free_inodes or 0, self.total_inodes
+        inodes = None if self.free_inodes is None else (self.free_inodes, self.total_inodes)
         return usable_bytes((self.free_bytes, self.total_bytes), inodes)
 
     def told(self, name: str) -> int | None:
