@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -411,28 +411,6 @@ class ClientMetrics(Metrics):
         self._silent_bookies.set_function(count)
 
 
-class BookieStatus(Protocol):
-    """What an agent last saw, as far as gauges show it."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def free_bytes(self) -> int | None: ...
-
-    @property
-    def total_bytes(self) -> int | None: ...
-
-    @property
-    def free_inodes(self) -> int | None: ...
-
-    @property
-    def seconds_since_good_probe(self) -> float | None: ...
-
-    @property
-    def seconds_since_zookeeper_answered(self) -> float | None: ...
-
-
 class BookieMetrics(Metrics):
     """What the agent of one bookie saw and did."""
 
@@ -443,6 +421,7 @@ class BookieMetrics(Metrics):
     _free_bytes = _gauge("bookie_free_bytes", "Free space of the storage, at the last probe")
     _total_bytes = _gauge("bookie_total_bytes", "Size of the storage, at the last probe")
     _free_inodes = _gauge("bookie_free_inodes", "Free inodes of the storage, at the last probe")
+    _total_inodes = _gauge("bookie_total_inodes", "Inodes of the storage, at the last probe")
     probes = _counter(
         "bookie_probes", "Looks at the storage: its marker, its space, a file written and read"
     )
@@ -464,6 +443,10 @@ class BookieMetrics(Metrics):
         "bookie_RECLAIMED_DELETION_SPACE_BYTES", "Bytes of what was removed, as nothing needs it"
     )
     compacted_ledgers = _counter("bookie_compacted_ledgers", "Times that a ledger was compacted")
+    open_ledger_files = _gauge(
+        "bookie_open_ledger_files",
+        "Files here of the ledger with the most of them that is not closed, as compaction saw last",
+    )
     compacted_bytes = _counter("bookie_compacted_bytes", "Bytes that compaction moved")
     corrupt_replicas = _counter(
         "bookie_corrupt_replicas", "Replicas of fragments that scrubbing found damaged or missing"
@@ -477,15 +460,16 @@ class BookieMetrics(Metrics):
     )
     duty_failures = _counter("bookie_duty_failures", "Steps of a duty that failed", ["duty"])
 
-    def show_bookie(self, look: Callable[[], BookieStatus]) -> None:
-        """Where the gauges come from; it is asked whenever somebody looks."""
-        status = {"writable": 1.0, "readonly": 0.0}
-        self._server_status.set_function(lambda: status.get(look().state, -1.0))
-        self._free_bytes.set_function(lambda: _known(look().free_bytes))
-        self._total_bytes.set_function(lambda: _known(look().total_bytes))
-        self._free_inodes.set_function(lambda: _known(look().free_inodes))
-        self._since_good_probe.set_function(lambda: _known(look().seconds_since_good_probe))
-        self._since_zookeeper.set_function(lambda: _known(look().seconds_since_zookeeper_answered))
+    def show_bookie(self, look: Callable[[], Mapping[str, Any]]) -> None:
+        """Where the gauges come from: what ``/health`` says, whenever somebody looks."""
+        status, since = {"writable": 1.0, "readonly": 0.0}, "seconds_since_zookeeper_answered"
+        self._server_status.set_function(lambda: status.get(look()["state"], -1.0))
+        self._free_bytes.set_function(lambda: _known(look()["free_bytes"]))
+        self._total_bytes.set_function(lambda: _known(look()["total_bytes"]))
+        self._free_inodes.set_function(lambda: _known(look()["free_inodes"]))
+        self._total_inodes.set_function(lambda: _known(look()["total_inodes"]))
+        self._since_good_probe.set_function(lambda: _known(look()["seconds_since_good_probe"]))
+        self._since_zookeeper.set_function(lambda: _known(look()[since]))
 
 
 def _known(value: float | None) -> float:

@@ -85,7 +85,7 @@ def _copies_of(
             for key in face.ledgers():
                 ledger_id = LedgerId(key.ledger_id)
                 if wanted.get(ledger_id) == key.nonce.encode():
-                    found[ledger_id].append(_Copies(bookie, face.space_of(key)))
+                    found[ledger_id].append(_Copies(bookie, sum(face.sizes_of(key))))
         except BookKeeperError as error:
             reason = f"what it has is not known, and is collected later: {error.message}"
             rows.append(Row(-1, "forget", Outcome.UNAVAILABLE, reason, source=bookie))

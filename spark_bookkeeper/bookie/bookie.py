@@ -456,8 +456,8 @@ class Bookie(Protocol):
     def ledgers(self) -> Sequence[LedgerKey]:
         """Which ledgers it has anything of; no answer where its storage is not there."""
 
-    def space_of(self, key: LedgerKey) -> int:
-        """Bytes that a ledger takes here."""
+    def sizes_of(self, key: LedgerKey) -> Sequence[int]:
+        """Bytes of each file that a ledger has here."""
 
     def files_of(self, key: LedgerKey) -> int:
         """Files that a ledger has here; none of them is looked at."""

@@ -443,8 +443,8 @@ class FileBookie(Bookie):
         return lost_directory(self.storage, marker)
 
     @override
-    def space_of(self, key: LedgerKey) -> int:
-        return sum(self.storage.size(path) or 0 for path in self._files(key))
+    def sizes_of(self, key: LedgerKey) -> Sequence[int]:
+        return [self.storage.size(path) or 0 for path in self._files(key)]
 
     @override
     def files_of(self, key: LedgerKey) -> int:

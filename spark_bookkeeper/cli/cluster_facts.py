@@ -13,6 +13,7 @@ from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -68,6 +69,8 @@ class Facts:
     """The fewest live copies first."""
     jobs: Sequence[Mapping[str, Any]]
     """Rows of ``bk.jobs()``: those that run first, then the newest."""
+    garbage: Sequence[Mapping[str, Any]]
+    """Rows of ``bk.space()``: garbage, and bookies that could not be asked."""
 
     @property
     def lost(self) -> set[str]:
@@ -105,6 +108,7 @@ def look(bk: BookKeeper) -> Facts:
         limbo,
         lacking,
         jobs,
+        space_table(bk.context, garbage_most=1_000).to_pylist(),
     )
 
 

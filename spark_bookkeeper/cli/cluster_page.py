@@ -82,7 +82,7 @@ def render(facts: Facts) -> str:
             *_numbers(facts),
             *_jobs(facts),
             *_underreplicated(facts),
-            *_bookies(facts.bookies),
+            *_bookies(facts),
             *_ledgers(facts),
             "</main>",
         ]
@@ -268,7 +268,10 @@ def _link(ledger_id: LedgerId) -> str:
     return f'<a href="#map-{ledger_id}">{ledger_id}</a>'
 
 
-def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _bookies(facts: Facts) -> Iterator[str]:
+    garbage = defaultdict(list)
+    for row in facts.garbage:
+        garbage[row["bookie_id"]].append(row)
     yield _opened("bookies")
     cells = [
         [
@@ -276,23 +279,33 @@ def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f'<span class="state {row["state"]}">{row["state"]}</span>',
             f"{row['ledgers']:,}",
             f"{row['fragments']:,}",
-            _space(row["free_bytes"], row["total_bytes"]),
+            _space(row["free_bytes"], row["total_bytes"], row["free_inodes"]),
+            _garbage(garbage[row["bookie_id"]]),
             f"<code>{escape(without_passwords(row['root_uri'] or 'unknown'))}</code>",
         ]
-        for row in rows
+        for row in facts.bookies
     ]
-    heads = ["bookie", "state", "ledgers", "fragments", "space", "storage"]
+    heads = ["bookie", "state", "ledgers", "fragments", "space", "garbage", "storage"]
     yield from _table("Bookies by id", heads, cells, "bookies")
     yield "</section>"
 
 
-def _space(free: int | None, total: int | None) -> str:
+def _garbage(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows or any(row["ledger_id"] is None for row in rows):
+        return "unknown" if rows else "none"
+    sizes = [row["garbage_bytes"] for row in rows]
+    least = "at least " if None in sizes else ""
+    return _wrapped(f"{least}{_size(sum(filter(None, sizes)))}, {counted(len(rows), 'ledger')}")
+
+
+def _space(free: int | None, total: int | None, inodes: int | None) -> str:
     if free is None or not total:
         return "unknown"
     used = total - free
     return (
         f'<meter min="0" max="{total}" high="{total * 9 // 10}" value="{used}" '
         f'aria-label="{used * 100 // total} % used"></meter> {_size(free)} free'
+        + ("" if inodes is None else f", {inodes:,} inodes")
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -152,9 +153,9 @@ def _as_dict(found: LocalStatus) -> dict[str, object]:
     }
 
 
-def _bookies(found: LocalStatus) -> list[dict[str, object]]:
+def _bookies(found: LocalStatus) -> list[dict[str, Any]]:
     alive = {registration.bookie_id: registration for registration in found.registrations}
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for bookie_id in sorted({*alive, *found.bookie_ids}):
         registration = alive.get(bookie_id)
         state = "lost"

@@ -76,6 +76,8 @@ BOOKIES: Final = pa.schema(
         pa.field("fragments", pa.int64(), nullable=False),
         pa.field("free_bytes", pa.int64()),
         pa.field("total_bytes", pa.int64()),
+        pa.field("free_inodes", pa.int64()),
+        pa.field("total_inodes", pa.int64()),
         pa.field("readonly_reason", pa.string()),
         pa.field("limbo_ledgers", pa.int64(), nullable=False),
     ]
@@ -168,6 +170,8 @@ def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
             "fragments": fragments[bookie],
             "free_bytes": live.free_bytes if live else None,
             "total_bytes": live.total_bytes if live else None,
+            "free_inodes": live.free_inodes if live else None,
+            "total_inodes": live.total_inodes if live else None,
             "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
             "limbo_ledgers": limbo[bookie],
         }

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
@@ -76,6 +77,7 @@ class AgentStatus:
     clock_ahead_s: int = 0
     """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
     free_inodes: int | None = None
+    total_inodes: int | None = None
     duties: tuple[DutyStatus, ...] = ()
 
     @property
@@ -84,6 +86,25 @@ class AgentStatus:
         if self.published is None:
             return "unregistered"
         return "readonly" if self.published.is_readonly else "writable"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
+        return {
+            "bookie_id": self.bookie_id,
+            "state": self.state,
+            "reason": self.published.readonly_reason if self.published else self.problem,
+            "root_uri": self.root_uri,
+            "incarnation": self.incarnation,
+            "seconds_since_good_probe": self.seconds_since_good_probe,
+            "zookeeper_problem": self.zookeeper_problem,
+            "seconds_since_zookeeper_answered": self.seconds_since_zookeeper_answered,
+            "clock_ahead_seconds": self.clock_ahead_s,
+            "free_bytes": self.free_bytes,
+            "total_bytes": self.total_bytes,
+            "free_inodes": self.free_inodes,
+            "total_inodes": self.total_inodes,
+            "duties": [asdict(duty) for duty in self.duties],
+        }
 
 
 class BookieAgent:
@@ -154,7 +175,7 @@ class BookieAgent:
         self._order: str | None = None
         """Why it was made read-only by hand, as the metadata store said last."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
-        self.metrics.show_bookie(lambda: self.status)
+        self.metrics.show_bookie(lambda: self.status.as_dict())
 
     def __repr__(self) -> str:
         state = "not registered"
@@ -167,19 +188,22 @@ class BookieAgent:
         """What it last saw and did."""
         # While nobody looks, the loop may be waiting for the metadata store: no disk is to blame.
         is_well = self._is_well and self._look is None
+        at, seen = self._good or (None, Observation())
+        free_inodes, total_inodes = seen.inodes or (None, None)
         return AgentStatus(
             bookie_id=self.bookie_id,
             root_uri=self._storage.uri,
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
-            seconds_since_good_probe=0.0 if is_well else self._since(self._good and self._good[0]),
-            free_bytes=self._good[1].free_bytes if self._good else None,
-            total_bytes=self._good[1].total_bytes if self._good else None,
+            seconds_since_good_probe=0.0 if is_well else self._since(at),
+            free_bytes=seen.free_bytes,
+            total_bytes=seen.total_bytes,
             seconds_since_zookeeper_answered=self._since(self._answered),
             zookeeper_problem=self._silence,
             clock_ahead_s=self._clock_ahead_s,
-            free_inodes=self._good[1].inodes[0] if self._good and self._good[1].inodes else None,
+            free_inodes=free_inodes,
+            total_inodes=total_inodes,
             duties=self._duties.status(),
         )
 
@@ -447,6 +471,7 @@ class BookieAgent:
 
     def _publish(self, state: Published) -> None:
         assert self._marker is not None
+        free_inodes, total_inodes = state.seen.inodes or (None, None)
         sessions_lost = self._sessions_lost
         before, self._published = self._published, None
         self._is_unsure = True  # until there is an answer that says something
@@ -460,6 +485,8 @@ class BookieAgent:
                 rack=self._rack,
                 free_bytes=state.seen.free_bytes,
                 total_bytes=state.seen.total_bytes,
+                free_inodes=free_inodes,
+                total_inodes=total_inodes,
                 properties={
                     **state.properties,
                     READONLY_BELOW: str(self._config.readonly_below_free_bytes),

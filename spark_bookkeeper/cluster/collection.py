@@ -231,7 +231,7 @@ class Collector:
         ref = LedgerRef(key, self._owner.incarnation, LedgerEncoding())
         with suppress(NoSuchLedgerError):  # a tombstone of somebody who did not come to the end
             self._face.check(ref)
-        size = self._face.space_of(key)
+        size = sum(self._face.sizes_of(key))
         reason = "the ledger was deleted"
         if self._wish.dry_run:
             return self._row(key, Outcome.PLANNED, reason, size)
@@ -309,7 +309,7 @@ class Collector:
             if finding.status is not Outcome.HEALTHY:
                 reason = f"not every replica is whole: {finding.source}: {finding.reason}"
                 return self._row(key, Outcome.LEFT, reason)
-        size = self._face.space_of(key)
+        size = sum(self._face.sizes_of(key))
         reason = "no fragment names this bookie, and every replica is whole"
         if self._wish.dry_run:
             return self._row(key, Outcome.PLANNED, reason, size)

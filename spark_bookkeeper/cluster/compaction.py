@@ -46,6 +46,8 @@ class CompactionWish:
     """Limit on what is written; as much is read twice."""
     is_stopping: Callable[[], bool] = lambda: False
     """Whether to leave the rest for the next time."""
+    see_open: Callable[[Ledger], None] = lambda _: None
+    """Told of each ledger that is not closed, and so is left."""
 
 
 def compact_ledgers(
@@ -101,7 +103,7 @@ class _OneBookie:
             ):
                 if self._wish.is_stopping():
                     return
-                if isinstance(found, Versioned) and found.value.is_closed:
+                if isinstance(found, Versioned):
                     try:
                         row = self._compact(
                             Ledger.of(ledger_id, found.value), at + number, len(ids)
@@ -116,6 +118,9 @@ class _OneBookie:
                 self._progress("compacting", done, len(ids), self._moved_bytes)
 
     def _compact(self, ledger: Ledger, done_ledgers: int, ledgers: int) -> Row | None:
+        if not ledger.metadata.is_closed:
+            self._wish.see_open(ledger)
+            return None
         incarnation = ledger.incarnations.get(self._bookie)
         last = ledger.metadata.last_entry_id
         if incarnation is None or last is None or last < 0:

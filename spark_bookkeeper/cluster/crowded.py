@@ -41,5 +41,5 @@ def crowded_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Iterator[Di
             f"of {len(ids):,} open ledgers, {len(crowded):,} have {MANY_FILES:,} files or more on "
             f"a bookie: {named}. Each append that is waited for is a file on every bookie",
             "use append_async or larger batches, which share files. Closed ledgers are compacted: "
-            "close these now and then; a log does that by itself with roll_entries",
+            "close these at times; a log does so by roll(), or by itself if made with roll_entries",
         )

@@ -213,8 +213,8 @@ def _delay(
     autorecovery: AutorecoverySeen,
     alive: Mapping[BookieId, Registration],
 ) -> Iterator[Diagnosis]:
-    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks
-    say that the cluster is not there to play with.
+    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks or
+    addresses say that the cluster is not there to play with.
     """
     found = read_delay(context.store.underreplication).warning
     if found is not None:
@@ -222,7 +222,7 @@ def _delay(
     elif (
         autorecovery.status.auditor is not None
         and not autorecovery.status.lost_bookie_recovery_delay
-        and len({each.rack for each in alive.values()}) > 1
+        and (len({each.rack for each in alive.values()}) > 1 or not are_for_trying(alive))
     ):
         yield Diagnosis(
             "recovery delay",

@@ -28,11 +28,12 @@ from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.storage import Storage, unavailable, usable_bytes
+from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_CAUSES, READONLY_REASON
+from spark_bookkeeper.protocol.balance import usable_bytes
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ NOT_WRITTEN: Final = "not-written"
 """Causes for which a bookie is read-only, as registrations have them."""
 
 _NEWS = 0.05
-"""Share of the total space by which free space changes before it is published anew."""
+"""Share of all bytes, or inodes, by which the free ones change before that is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +183,14 @@ def _left(seen: Observation) -> float:
 def _is_news(before: Observation, seen: Observation) -> bool:
     if abs(before.clock_ahead_s - seen.clock_ahead_s) > SAME_CLOCK_SECONDS:
         return True
-    if before.free_bytes is None or seen.free_bytes is None or not seen.total_bytes:
-        return before.free_bytes != seen.free_bytes
-    return abs(before.free_bytes - seen.free_bytes) > _NEWS * seen.total_bytes
+    (had, _), (has, most) = (each.inodes or (None, None) for each in (before, seen))
+    return _moved(had, has, most) or _moved(before.free_bytes, seen.free_bytes, seen.total_bytes)
+
+
+def _moved(had: int | None, has: int | None, most: int | None) -> bool:
+    if had is None or has is None or not most:
+        return had != has
+    return abs(had - has) > _NEWS * most
 
 
 def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Observation:

@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
@@ -110,27 +109,6 @@ class HealthServer:
         self.close()
 
 
-def health(agent: Watched) -> dict[str, Any]:
-    """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
-    status = agent.status
-    published = status.published
-    return {
-        "bookie_id": status.bookie_id,
-        "state": status.state,
-        "reason": status.problem if published is None else published.readonly_reason,
-        "root_uri": status.root_uri,
-        "incarnation": status.incarnation,
-        "seconds_since_good_probe": status.seconds_since_good_probe,
-        "zookeeper_problem": status.zookeeper_problem,
-        "seconds_since_zookeeper_answered": status.seconds_since_zookeeper_answered,
-        "clock_ahead_seconds": status.clock_ahead_s,
-        "free_bytes": status.free_bytes,
-        "total_bytes": status.total_bytes,
-        "free_inodes": status.free_inodes,
-        "duties": [asdict(duty) for duty in status.duties],
-    }
-
-
 def _is_alive(told: Mapping[str, Any]) -> bool:
     """Whether to leave the agent alone: a restart brings no ZooKeeper back."""
     return told["state"] in SERVED or told["zookeeper_problem"] is not None
@@ -138,7 +116,7 @@ def _is_alive(told: Mapping[str, Any]) -> bool:
 
 def health_of_all(agents: Sequence[Watched]) -> dict[str, Any]:
     """What ``/health`` says of several: how many are in which state, and each of them."""
-    told = [health(agent) for agent in agents]
+    told = [agent.status.as_dict() for agent in agents]
     states = Counter(each["state"] for each in told)
     return {**{state: states[state] for state in STATES}, "bookies": told}
 
@@ -211,7 +189,7 @@ def _handler_of(
                 told = health_of_all(agents)
                 self._tell(told, any(map(_is_alive, told["bookies"])))
             elif page == "/health" or page in by_page:
-                told = health(by_page.get(page, agents[0]))
+                told = by_page.get(page, agents[0]).status.as_dict()
                 self._tell(told, _is_alive(told))
             else:
                 self.answer(404, "text/plain", f"there are {pages}\n".encode())

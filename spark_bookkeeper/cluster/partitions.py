@@ -49,7 +49,7 @@ class Partition:
         self.bookie_id = bookie_id
         self.root = root
         self.metrics = metrics or BookieMetrics()
-        self.metrics.show_bookie(lambda: self.status)
+        self.metrics.show_bookie(lambda: self.status.as_dict())
         self._make_agent = make_agent
         self._opened: tuple[BookieAgent, Callable[[], None]] | None = None
         self._is_started = False

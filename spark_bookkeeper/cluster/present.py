@@ -6,7 +6,6 @@ import shlex
 
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
-from spark_bookkeeper.bookie.storage.storage import usable_bytes
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.health import BY_HAND, FULL, NOT_WRITTEN, SHORT_OF_SPACE
@@ -14,6 +13,7 @@ from spark_bookkeeper.config import GIB, BookieConfig
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieFullError, BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.store import READONLY_BELOW, Cookie, Registration
+from spark_bookkeeper.protocol.balance import usable_bytes
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 

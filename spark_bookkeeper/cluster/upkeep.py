@@ -80,12 +80,17 @@ class _Upkeep:
         _raise_trouble(report)
 
     def compact(self, turn: Turn) -> None:
+        files: list[int] = []
+        face = self._context.bookies.bookie(self._bookie)
         wish = CompactionWish(
             files_least=self._config.compact_files_least,
             bytes_per_second=self._config.compact_bytes_per_second or None,
             is_stopping=turn.is_stopping,
+            see_open=lambda ledger: files.append(face.files_of(ledger.key)),
         )
         report = compact_ledgers(self._context, None, [self._bookie], wish)
+        if all(row.ledger_id >= 0 for row in report.rows):  # else not all were seen
+            self._metrics.open_ledger_files.set(max(files, default=0))
         compacted = [row for row in report.rows if row.status is Outcome.COMPACTED]
         self._metrics.compacted_ledgers.inc(len(compacted))
         self._metrics.compacted_bytes.inc(sum(row.bytes for row in compacted))

@@ -197,9 +197,8 @@ class Log(PublicNames):
 
         Args:
             time: without a time zone it is local time.
-            is_end: whether a range is to end there. Where ledgers show by when they were made that
-                the clocks of writers are apart, its end is rather too late, and the beginning of a
-                range too early.
+            is_end: whether a range is to end there. Where the clocks of writers are apart, its end
+                is rather too late, and the beginning of a range too early.
 
         Raises:
             NoSuchLogError: the log was deleted.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.presence import writer_of
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.staging import STAGED
@@ -15,6 +17,10 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+FURTHER: Final = 16
+"""Machines whose ledgers are read though another's clock says that they had ended. In some clusters
+each job has a machine of its own."""
 
 
 def position_at(
@@ -34,14 +40,15 @@ def position_at(
     also go on while it waits, with all its rows, to be added; so its end says nothing of theirs.
     But when a write began all ledgers had ended except for those that it notes (``behind_of``).
 
-    Clocks of writers disagree, so the times of ledgers do not ascend. A beginning is not behind
-    the first ledger that was created after the time, and what a clock that was late says of an end
-    says nothing of the ledgers before; an end is not before the last that was created by then.
-    That a clock was late shows only where a ledger before was created later: one that was written
-    for longer than the clocks are apart may be left out.
+    Clocks of machines disagree, so the times of ledgers do not ascend. A beginning is not behind
+    the first ledger that was created after the time, and what a machine's clock says of an end says
+    nothing of other machines' ledgers before (``FURTHER``); nor of its own, if one that it created
+    before has a later time. An end is not before the last that was created by then.
     """
     time_ms = to_ms(time)
-    created = [_created_ms(found) for _, found in context.store.read_ledgers(listed)]
+    ledgers = [found for _, found in context.store.read_ledgers(listed)]
+    created = [_created_ms(found) for found in ledgers]
+    machines = [None if is_end else _machine(found) for found in ledgers]
     if is_end:
         low = max((n + 1 for n, ms in enumerate(created) if ms <= time_ms), default=0)
     else:
@@ -50,11 +57,16 @@ def position_at(
     end = Position(head.begins_at, EntryId(0))
     if low < len(listed):
         found = Position(listed[low], EntryId(0))
-    least = LedgerId(0)
+    least: dict[str | None, LedgerId] = {}
+    """By machine: its ledgers before this one had ended by then."""
+    further: set[str | None] = set()
     for n in reversed(range(low)):
-        ledger_id = listed[n]
-        is_late = not is_end and created[n] < max(created[:n], default=0)
-        if ledger_id < least:
+        ledger_id, machine = listed[n], machines[n]
+        if ledger_id < least.get(machine, 0):
+            continue
+        if ledger_id < max(least.values(), default=0):
+            further.add(machine)
+        if len(further) > FURTHER:
             break
         try:
             reader = open_reader(ledger_id)
@@ -66,15 +78,24 @@ def position_at(
             end = place
         if entry_id <= reader.last_add_confirmed:
             found = place
-        elif reader.last_add_confirmed != NO_ENTRY and not _was_staged(reader) and not is_late:
-            break
-        least = max(least, behind_of(reader.metadata) or least)
+        elif reader.last_add_confirmed != NO_ENTRY and not _was_staged(reader):
+            before = [ms for ms, m in zip(created[:n], machines, strict=False) if m == machine]
+            if is_end or created[n] >= max(before, default=0):  # else its clock was set back
+                least[machine] = ledger_id
+        behind = behind_of(reader.metadata) or LedgerId(0)
+        least[machine] = max(least.get(machine, behind), behind)
     return end if found is None else found
 
 
 def _was_staged(reader: LedgerReader) -> bool:
     """Whether a ledger had its rows before the log had the ledger."""
     return STAGED in reader.metadata.custom_metadata
+
+
+def _machine(found: Versioned[LedgerMetadata] | MetadataFormatError | None) -> str | None:
+    """On which a ledger was begun; ``None`` where it does not say, which counts as one machine."""
+    writer = writer_of(found.value) if isinstance(found, Versioned) else None
+    return None if writer is None else writer.host
 
 
 def _created_ms(found: Versioned[LedgerMetadata] | MetadataFormatError | None) -> int:

@@ -23,11 +23,15 @@ _ROOT_URI: Final = "spark-bookkeeper.root_uri"
 _INCARNATION: Final = "spark-bookkeeper.incarnation"
 _FREE_BYTES: Final = "spark-bookkeeper.free_bytes"
 _TOTAL_BYTES: Final = "spark-bookkeeper.total_bytes"
+_FREE_INODES: Final = "spark-bookkeeper.free_inodes"
+_TOTAL_INODES: Final = "spark-bookkeeper.total_inodes"
 _RACK: Final = "rack"
 _DEFAULT_RACK: Final = "/default-rack"
 _DIGITS_MAX: Final = 18
 """So that it is a number of 64 bits; an exabyte has no more."""
-_OURS: Final = frozenset({_ROOT_URI, _INCARNATION, _FREE_BYTES, _TOTAL_BYTES, _RACK})
+_OURS: Final = frozenset(
+    {_ROOT_URI, _INCARNATION, _FREE_BYTES, _TOTAL_BYTES, _FREE_INODES, _TOTAL_INODES, _RACK}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ def encode_registration(registration: Registration) -> bytes:
         _RACK: registration.rack,
         _FREE_BYTES: _number(registration.free_bytes),
         _TOTAL_BYTES: _number(registration.total_bytes),
+        _FREE_INODES: _number(registration.free_inodes),
+        _TOTAL_INODES: _number(registration.total_inodes),
         **registration.properties,
     }
     return format_service_info(
@@ -123,6 +129,8 @@ def decode_registration(
         rack=said.get(_RACK, _DEFAULT_RACK),
         free_bytes=_count(said.get(_FREE_BYTES)),
         total_bytes=_count(said.get(_TOTAL_BYTES)),
+        free_inodes=_count(said.get(_FREE_INODES)),
+        total_inodes=_count(said.get(_TOTAL_INODES)),
         properties={key: value for key, value in said.items() if key not in _OURS},
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.versioned import Versioned as Versioned
+from spark_bookkeeper.protocol.balance import usable_bytes
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -52,6 +53,8 @@ class Registration:
     rack: str = "/default-rack"
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_inodes: int | None = None
+    total_inodes: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     """Everything else, kept as it was."""
 
@@ -64,6 +67,14 @@ class Registration:
     def readonly_causes(self) -> frozenset[str]:
         """The same for programs (``cluster/health.py`` has them)."""
         return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Free bytes, as far as there are inodes for them; ``None``: not known, or without end."""
+        if not (self.free_bytes and self.total_bytes and self.total_inodes):
+            return self.free_bytes
+        inodes = None if self.free_inodes is None else (self.free_inodes, self.total_inodes)
+        return usable_bytes((self.free_bytes, self.total_bytes), inodes)
 
     def told(self, name: str) -> int | None:
         """A whole number among the properties; ``None``: its agent says none."""

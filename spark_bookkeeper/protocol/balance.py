@@ -17,6 +17,14 @@ from dataclasses import dataclass
 from spark_bookkeeper.protocol.ids import BookieId
 
 
+def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:
+    """Free bytes, of which small files can make use. Each inode stands for its share of all bytes:
+    where few are left, the bytes beyond their shares do not count.
+    """
+    free_bytes, total_bytes = space
+    return min(free_bytes, total_bytes * inodes[0] // inodes[1]) if inodes else free_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Disk:
     """A bookie that is alive, as balancing sees it."""

@@ -244,7 +244,7 @@ class _Plan:
         wanted = self.wish.targets
         return Disk(
             registration.total_bytes,
-            registration.free_bytes,
+            registration.usable_bytes,
             registration.is_readonly,
             wanted is None or registration.bookie_id in wanted,
         )

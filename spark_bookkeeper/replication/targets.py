@@ -94,7 +94,7 @@ class Targets:
 
     @cached_property
     def _free_bytes(self) -> Mapping[BookieId, int]:
-        return {b: each.free_bytes for b, each in self.alive.items() if each.free_bytes}
+        return {b: free for b, each in self.alive.items() if (free := each.usable_bytes)}
 
     @cached_property
     def _unusable(self) -> Mapping[BookieId, str]:

@@ -408,8 +408,8 @@ class TableBookie(Bookie):
         return []  # who owns them is the table's affair
 
     @override
-    def space_of(self, key: LedgerKey) -> int:
-        return 0
+    def sizes_of(self, key: LedgerKey) -> Sequence[int]:
+        return []
 
     @override
     def files_of(self, key: LedgerKey) -> int:

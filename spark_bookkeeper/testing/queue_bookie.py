@@ -273,8 +273,9 @@ class QueueBookie(Bookie):
         return keys
 
     @override
-    def space_of(self, key: LedgerKey) -> int:
-        return int(self.ask("space_of", key))
+    def sizes_of(self, key: LedgerKey) -> Sequence[int]:
+        sizes: Sequence[int] = self.ask("sizes_of", key)
+        return sizes
 
     @override
     def files_of(self, key: LedgerKey) -> int:

@@ -17,6 +17,7 @@ from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster import examination
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import (
@@ -226,16 +227,21 @@ def test_what_is_tidied_is_told_by_lists_once_a_minute(ground: Ground) -> None:
     assert count["task_ids"] == 2, "one is for a gauge"
 
 
-def test_doctor_asks_for_a_delay_where_there_are_racks(ground: Ground) -> None:
+@pytest.mark.parametrize("with_racks", [1, 0])
+def test_doctor_asks_for_a_delay_where_the_cluster_is_not_there_to_be_tried(
+    ground: Ground, with_racks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asks() -> bool:
         found = [each.check for each in cluster_diagnoses(ground.context)]
         return "recovery delay" in found
 
     process = audited(ground)
     assert not asks()
-    first = ground.bookie_ids[0]
-    ground.stop(first)
-    ground.start(first, rack="/a")
+    if not with_racks:
+        monkeypatch.setattr(examination, "are_for_trying", lambda _: False)
+    for bookie in ground.bookie_ids[:with_racks]:
+        ground.stop(bookie)
+        ground.start(bookie, rack="/a")
     assert asks()
     control(ground).lost_bookie_recovery_delay = 600
     assert not asks()

@@ -34,6 +34,10 @@ def test_a_bookie_is_shown_with_its_cookie_and_marker(cluster: LocalCluster, cal
     assert told["storage"] == "answers"
     assert told["incarnation"] == told["cookie_incarnation"] == told["marker_incarnation"]
     assert told["cookie_instance_id"] == told["marker_instance_id"]
+    (row, *_) = call("bookie", "list", "--json").json["bookies"]
+    assert (row["free_inodes"] is None) == (told["total_inodes"] is None), "btrfs counts none"
+    assert (row["free_inodes"] or 0) <= (row["total_inodes"] or 0)
+    assert "free inodes" in call("bookie", "list").out
 
 
 def test_a_bookie_shows_when_it_was_scrubbed_last(cluster: LocalCluster, call: Call) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from html.parser import HTMLParser
@@ -132,7 +133,7 @@ A_LOSS: Final = Facts(
     ),
     [
         {"bookie_id": LOST, "state": "lost", "ledgers": 7, "fragments": 7, "free_bytes": None}
-        | {"total_bytes": None, "root_uri": None}
+        | {"total_bytes": None, "root_uri": None, "free_inodes": None}
     ],
     {},
     {},
@@ -140,7 +141,30 @@ A_LOSS: Final = Facts(
     [Lacking(LedgerId(n), (LOST,), 2, None, "it waits") for n in range(6)]
     + [Lacking(LedgerId(9), (LOST,), 2, 0, "it waits")],
     (),
+    (),
 )
+
+
+@pytest.mark.parametrize(
+    ("garbage", "said"),
+    [
+        ([], "none"),
+        ([(None, None)], "unknown"),
+        ([(1, 2048), (2, 1024)], "3.0 KiB, 2 ledgers"),
+        ([(1, 2048), (2, None)], "at least 2.0 KiB, 2 ledgers"),
+    ],
+)
+def test_bookies_are_shown_with_their_garbage_and_inodes(
+    garbage: list[tuple[int | None, int | None]], said: str
+) -> None:
+    bookie = {**A_LOSS.bookies[0], "free_bytes": 1 << 30, "total_bytes": 1 << 31}
+    rows = [{"bookie_id": LOST, "ledger_id": i, "garbage_bytes": size} for i, size in garbage]
+    facts = replace(A_LOSS, bookies=[bookie | {"free_inodes": 1_234}], garbage=rows)
+
+    row = render(facts).partition('id="bookies"')[2].partition("</table>")[0]
+
+    assert "1.0 GiB free, 1,234 inodes" in row
+    assert re.search(rf"<td>(<span class=\"why\">)?{said}(</span>)?</td>", row)
 
 
 def test_one_loss_is_one_card_whose_remedies_are_steps_with_commands_to_copy() -> None:

@@ -45,6 +45,7 @@ def test_space_is_summed_by_log(own_cluster: LocalCluster, call_own: Call, tmp_p
     assert by_log["orders"]["ledgers"] == 2
     assert by_log["orders"]["live_bytes"] == sum(each["live_bytes"] for each in told["bookies"])
     assert by_log["orders"]["live_bytes"] >= 2 * 3 * 1000
+    assert by_log["orders"]["files"] == sum(each["files"] for each in told["bookies"]) >= 2 * 3
     assert "orders" in call_own("bookie", "space", "--logs").out
 
 

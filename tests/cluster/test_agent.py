@@ -359,6 +359,7 @@ def test_an_agent_makes_room_when_many_files_have_come_and_walks_nothing(
 
     assert calls == [101_000, 103_000]
     assert world.agent.status.free_inodes == 10_000_000 - 103_000
+    assert there(world.registration).free_inodes == 10_000_000 - 1_000, "as it was first seen"
 
 
 def test_files_that_others_bring_and_remove_each_minute_make_no_room_each_time(

@@ -46,6 +46,7 @@ UNNAMED = Published(False, seen(150, lacks_cookie=True))
 NAMELESS: Any = {"lacks_cookie": True}
 UNWRITABLE: Any = {"write_error": "I/O error"}
 FEW_INODES = seen(500, inodes=(99, TOTAL))
+MANY_FREE = Published(False, seen(500, inodes=(800, TOTAL)))
 
 
 @pytest.mark.parametrize(
@@ -82,14 +83,16 @@ FEW_INODES = seen(500, inodes=(99, TOTAL))
         (WRITABLE, seen(500, **UNWRITABLE), registers(False, 500, **UNWRITABLE)),
         (Published(False, seen(500, **UNWRITABLE)), WELL, Register(WRITABLE)),
         # Inodes: each stands for its share of the space.
-        (WRITABLE, seen(500, inodes=(100, TOTAL)), Stay()),
+        (WRITABLE, seen(500, inodes=(100, TOTAL)), registers(False, 500, inodes=(100, TOTAL))),
         (WRITABLE, FEW_INODES, Register(Published(True, FEW_INODES, lacks_inodes=True))),
         (WRITABLE, seen(50, inodes=(99, TOTAL)), registers(True, 50, inodes=(99, TOTAL))),
-        (Published(True, FEW_INODES, lacks_inodes=True), seen(500, inodes=(150, TOTAL)), Stay()),
+        (Published(True, FEW_INODES, lacks_inodes=True), seen(500, inodes=(149, TOTAL)), Stay()),
         (None, seen(500, inodes=(200, TOTAL)), registers(False, 500, inodes=(200, TOTAL))),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), registers(False, 440)),
+        (MANY_FREE, seen(500, inodes=(760, TOTAL)), Stay()),
+        (MANY_FREE, seen(500, inodes=(740, TOTAL)), registers(False, 500, inodes=(740, TOTAL))),
         # Buckets have no end.
         (None, Observation(), registers(False, None, None)),
         (Published(False, Observation()), Observation(), Stay()),

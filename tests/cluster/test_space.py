@@ -120,10 +120,21 @@ def test_bytes_are_live_then_orphan_then_garbage(ground: Ground) -> None:
     writer.close()
     rows = space(ground, writer.ledger_id)
     assert {row["orphan_bytes"] for row in rows} == sizes
+    assert {row["files"] for row in rows} == {1}
+    assert space_table(ground.context, garbage_most=1).num_rows == 0
     delete_ledger(ground.context, writer.ledger_id)
     rows = space(ground, writer.ledger_id)
     assert {row["garbage_bytes"] for row in rows} == sizes
     assert {row["reason"] for row in rows} == {DELETED}
+    assert space_table(ground.context, garbage_most=1).to_pylist() == rows
+    unknown = {"garbage_bytes": None, "live_bytes": None, "orphan_bytes": None, "files": None}
+    assert space_table(ground.context, garbage_most=0).to_pylist() == [r | unknown for r in rows]
+    for another in [made(ground) for _ in range(4)]:
+        another.close()
+        delete_ledger(ground.context, another.ledger_id)
+    for bookie in ground.bookie_ids:
+        files = space_table(ground.context, [bookie], garbage_most=2).column("files").to_pylist()
+        assert files == [1, None, None, None, None][: len(files)], "further ones are not looked at"
 
 
 def test_copies_that_no_fragment_names_are_no_live_bytes(ground: Ground) -> None:

@@ -33,7 +33,12 @@ from spark_bookkeeper.cluster.scrubbing import (
 )
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError, CorruptEntryError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CookieMismatchError,
+    CorruptEntryError,
+)
 from spark_bookkeeper.metadata.store import READONLY_CAUSES
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -43,6 +48,7 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
+from tests.hooks import silent
 from tests.worlds import payloads, there
 
 
@@ -489,7 +495,7 @@ def do(ground: Ground, duty: str, config: BookieConfig, number: int = 0) -> floa
 
 
 def test_the_duties_do_it_and_count(ground: Ground) -> None:
-    gone, many = written(ground), written(ground)
+    gone, many, _ = written(ground), written(ground), written(ground, 15, close=False)
     delete_ledger(ground.context, gone.ledger_id)
     bookie, metrics = ground.bookie_ids[0], BookieMetrics()
     duties = {
@@ -504,11 +510,17 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     assert counted["bookie_DELETED_LEDGER_total"] == 1
     assert counted["bookie_RECLAIMED_DELETION_SPACE_BYTES_total"] > 0
     assert counted["bookie_compacted_ledgers_total"] == 1
+    assert counted["bookie_open_ledger_files"] == 15
     assert counted["bookie_corrupt_replicas_total"] == 0
     assert payloads(ground, many.ledger_id) == TWENTY
     mark = read_mark(ground.context.store.registers, bookie)
     assert mark.rounds == 1
     assert counted["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000 > 0
+    ground.before.append(silent(bookie, "list"))
+    with pytest.raises(BookKeeperError, match="does not answer"):
+        duties["compact"].step(TURN)
+    assert metrics.as_dict()["bookie_open_ledger_files"] == 15, "who saw nothing says nothing new"
+    ground.before.clear()
     later = BookieMetrics()  # of an agent that was started again, when no round is due
     upkeep_duties(ground.context, bookie, BookieConfig(), later)[-1].step(TURN)
     assert later.as_dict()["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import WRITER, Ground
 from tests.hooks import silent
 from tests.logs.conftest import USUAL, remove_files
 
@@ -104,19 +105,24 @@ def test_the_first_entry_at_or_after_a_time(clock: Clock, log: Log) -> None:
         ("10 | 100 | 50 | 51 | 52 | 101 | 102", 60, "100 50 51 52 101 102", "10 100 50 51 52"),
         ("10 | 11 | 900 | 12 | 13 | 14 | 15", 14, "900 12 13 14 15", "10 11 900 12 13"),
         ("10 | 11 | 12", 12, "12", "10 11"),
+        ("10 110 | b:20 | c:21 | b:22 | 121", 70, "110 20 21 22 121", "10 110 20 21 22"),
+        (f"10 110{' | b:70' * 17} | c:20", 70, f"110{' 70' * 17} 20", f"10 110{' 70' * 17} 20"),
     ],
-    ids=["late", "late twice", "late behind a long one", "late in the middle", "ahead", "right"],
+    ids=["late", "twice", "behind a long one", "in the middle", "ahead", "right", "hosts", "many"],
 )
 def test_no_row_is_left_out_where_clocks_disagree(
     tmp_path: Path, clocks: str, time: int, since: str, until: str
 ) -> None:
     """What is read begins early rather than late, and ends late rather than early."""
     clock = Clock()
-    log = create_log(Ground(tmp_path, runtime=clock).context, "orders", USUAL)
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", USUAL)
     for ledger in clocks.split(" | "):
-        clock.minutes = int(ledger.split()[0])
-        with log.become_writer() as writer:
-            for minutes in ledger.split():
+        host, _, times = ledger.rpartition(":")
+        clock.minutes = int(times.split()[0])
+        there = replace(ground.client(), writer=replace(WRITER, host=host))
+        with open_log(there, "orders").become_writer() as writer:
+            for minutes in times.split():
                 clock.minutes = int(minutes)
                 writer.append(minutes.encode())
 

@@ -153,7 +153,7 @@ def test_any_registration_is_a_value_or_is_refused(seeds: range) -> None:
         )
         if found is not None:
             "".join([found.root_uri, found.incarnation, found.rack]).encode()
-            pa.array([found.free_bytes, found.total_bytes], pa.int64())
+            pa.array([found.free_bytes, found.total_inodes], pa.int64())
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def store(host: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
                 rack=f"/eu/{number}",
                 free_bytes=number << 40,
                 total_bytes=20 << 40,
+                free_inodes=number,
+                total_inodes=20 << 20,
                 properties={"zone": "é"},
             )
         )
@@ -181,6 +183,7 @@ def test_bookkeeper_sees_our_bookies(store: ZooKeeperStore, seen: list[dict[str,
         assert line["properties"]["spark-bookkeeper.root_uri"] == ours.root_uri
         assert line["properties"]["spark-bookkeeper.incarnation"] == ours.incarnation
         assert line["properties"]["rack"] == ours.rack
+        assert line["properties"]["spark-bookkeeper.free_inodes"] == str(ours.free_inodes)
         assert line["properties"]["zone"] == "é"
 
 

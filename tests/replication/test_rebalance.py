@@ -197,12 +197,17 @@ def test_only_wanted_targets_get_more_and_none_that_is_read_only(tmp_path: Path)
     assert full not in {row.target for row in balanced(ground).rows}
 
 
-def test_a_disk_that_is_nearly_full_gets_what_it_has_room_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inodes", [None, 500])
+def test_a_disk_that_is_nearly_full_gets_what_it_has_room_for(
+    tmp_path: Path, inodes: int | None
+) -> None:
     ground = Ground(tmp_path, bookies=2)
     written(ground, 12)
     new = ground.add_bookie()
     for registration in ground.client().store.registrations():
-        free = 500 if registration.bookie_id == new else 1 << 40
+        free = 500 if registration.bookie_id == new and inodes is None else 1 << 40
+        if registration.bookie_id == new and inodes is not None:
+            registration = replace(registration, free_inodes=inodes, total_inodes=1 << 40)
         ground._agent.register(replace(registration, free_bytes=free, total_bytes=1 << 40))
 
     report = balanced(ground, spare_bytes=50)

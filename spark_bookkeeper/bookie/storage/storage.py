@@ -339,14 +339,6 @@ class RequestStorage(Storage):
         return names
 
 
-def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:
-    """Free bytes, of which small files can make use. Each inode stands for its share of all bytes:
-    where few are left, the bytes beyond their shares do not count.
-    """
-    free_bytes, total_bytes = space
-    return min(free_bytes, total_bytes * inodes[0] // inodes[1]) if inodes else free_bytes
-
-
 def whose(storage: Storage) -> str:
     """What the text of an error begins with: the bookie, where it is known."""
     return "" if storage.bookie_id == storage.uri else f"bookie {storage.bookie_id}: "

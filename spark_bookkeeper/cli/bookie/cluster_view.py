@@ -10,7 +10,7 @@ import click
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
-from spark_bookkeeper.cli.shell.output import gib
+from spark_bookkeeper.cli.shell.output import gib, number
 from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
@@ -46,7 +46,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
         settings.output.table(
             [
                 *["bookie", "state", "root", "rack", "ledgers", "fragments"],
-                *["free GiB", "total GiB", "read-only because"],
+                *["free GiB", "total GiB", "free inodes", "read-only because"],
             ],
             [
                 [
@@ -58,6 +58,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
                     row["fragments"],
                     gib(row["free_bytes"]),
                     gib(row["total_bytes"]),
+                    number(row["free_inodes"]),
                     row["readonly_reason"],
                 ]
                 for row in rows
@@ -212,11 +213,11 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
             f"bookie {name} is unknown: it has no registration, no cookie, and no ledger names it; "
             "`spark-bookkeeper bookie list` shows the bookies"
         )
-    answer, marker, space = "answers", None, None
+    answer, marker, space, inodes = "answers", None, None, None
     try:
         storage = partition_of(bk.context, name)
         marker = read_marker(storage)
-        space = storage.space()
+        space, inodes = storage.space(), storage.inodes()
         if marker is None:
             answer = "answers, and holds no BOOKIE marker: it is not mounted, or was wiped"
     except (BookieError, InvalidArgumentError) as error:
@@ -241,6 +242,8 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         "storage": answer,
         "free_bytes": space[0] if space else None,
         "total_bytes": space[1] if space else None,
+        "free_inodes": inodes[0] if inodes else None,
+        "total_inodes": inodes[1] if inodes else None,
         "scrubbed_at": moment(ended_at_ms or None),
         "scrub_rounds": scrubbed.rounds if is_of_it else 0,
         "limbo_ledgers": _limbo(bk, name, live, ledgers) if live else 0,

@@ -147,7 +147,7 @@ def _what_goes(store: MetadataStore, storage: Storage, name: BookieId) -> str:
     found, directories = marker_of(storage), ledger_directories(storage)
     keys = filter(None, map(ledger_of, directories))
     try:
-        size = f"{sum(map(FileBookie(storage).space_of, keys)):,} bytes"
+        size = f"{sum(map(sum, map(FileBookie(storage).sizes_of, keys))):,} bytes"
     except BookieUnavailableError:  # a damaged disk is formatted too
         size = "unknown size"
     holds = f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie"

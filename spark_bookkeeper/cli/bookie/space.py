@@ -8,13 +8,14 @@ from typing import Any, Final
 import click
 
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
+from spark_bookkeeper.cli.shell.output import number
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
-_KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes")
+_KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes", "files")
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie space 10.0.0.3:3181 --ledgers")
@@ -26,7 +27,7 @@ _KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes")
 def space(
     settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledger: bool, by_log: bool
 ) -> int:
-    """Show live, garbage and orphan bytes per bookie; nothing is changed.
+    """Show live, garbage and orphan bytes, and files, per bookie; nothing is changed.
 
     Orphan bytes are those of `ledger orphans`; garbage is what was deleted, or copies that no
     metadata name. Every file of each BOOKIE is looked at, or of all of them. Exit code 1 when a
@@ -47,17 +48,17 @@ def space(
 
     def show() -> None:
         settings.output.table(
-            ["bookie", "ledgers", "live bytes", "garbage", "orphan", "not asked because"],
+            ["bookie", "ledgers", "live bytes", "garbage", "orphan", "files", "not asked because"],
             [
-                [b["bookie_id"], b["ledgers"], *(_number(b[kind]) for kind in _KINDS), b["reason"]]
+                [b["bookie_id"], b["ledgers"], *(number(b[kind]) for kind in _KINDS), b["reason"]]
                 for b in bookies
             ],
         )
         if by_log:
             settings.output.table(
-                ["log", "ledgers", "live bytes", "garbage", "orphan"],
+                ["log", "ledgers", "live bytes", "garbage", "orphan", "files"],
                 [
-                    [each["log"], each["ledgers"], *(_number(each[k]) for k in _KINDS)]
+                    [each["log"], each["ledgers"], *(number(each[k]) for k in _KINDS)]
                     for each in logs
                 ],
             )
@@ -66,11 +67,11 @@ def space(
         held = [row for row in shown if row["ledger_id"] is not None]
         held.sort(key=lambda row: -sum(row[kind] for kind in _KINDS))
         settings.output.table(
-            ["bookie", "ledger", "log", "live bytes", "garbage", "orphan", "why"],
+            ["bookie", "ledger", "log", "live bytes", "garbage", "orphan", "files", "why"],
             [
                 [
                     *(row[name] for name in ("bookie_id", "ledger_id", "log")),
-                    *(_number(row[kind]) for kind in _KINDS),
+                    *(number(row[kind]) for kind in _KINDS),
                     row["reason"],
                 ]
                 for row in held[:MOST_ROWS]
@@ -113,7 +114,3 @@ def _by_log(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for log, held in logs.items()
     ]
     return sorted(sums, key=lambda each: -sum(each[kind] for kind in _KINDS))
-
-
-def _number(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else f"{size_bytes:,}"

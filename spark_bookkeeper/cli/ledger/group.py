@@ -17,7 +17,7 @@ from spark_bookkeeper.cli.ledger.owners import delete_orphans, history, orphans
 from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
-from spark_bookkeeper.cli.shell.output import text_of
+from spark_bookkeeper.cli.shell.output import number, text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.context import ClientContext
@@ -149,7 +149,7 @@ def list_(
                     "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
                     row["fragments"],
                     row["last_entry_id"],
-                    None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
+                    number(row["length_bytes"]),
                     None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
                     *(_front(row, now_ms) if ask_bookies else ()),
                     _writer_cell(row),

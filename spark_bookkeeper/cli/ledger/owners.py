@@ -12,6 +12,7 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
+from spark_bookkeeper.cli.shell.output import number
 from spark_bookkeeper.cli.shell.parameters import LedgerType, Time, TimeType, time_of
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, YES, Work, work_options
@@ -76,7 +77,7 @@ def orphans(settings: Settings, access: Access) -> int:
                 [
                     row["ledger_id"],
                     row["state"],
-                    None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
+                    number(row["length_bytes"]),
                     None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
                     row["writer"],
                     row["reason"],

@@ -175,6 +175,16 @@ def cell(value: Any) -> Any:
     return value
 
 
+def number(value: int | None) -> str | None:
+    """A number for people, with commas."""
+    return None if value is None else f"{value:,}"
+
+
+def gib(size_bytes: int | None) -> str | None:
+    """Bytes for people."""
+    return None if size_bytes is None else f"{size_bytes / (1 << 30):,.1f}"
+
+
 def text_of(label: bytes | None) -> str | None:
     """A label as text, of which a line shows the beginning."""
     from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS  # not for `--help`

@@ -330,10 +330,10 @@ class BookieConformance:
 
         assert target.holdings(0).entry_ids.tolist() == [1, 2, 4]
         assert target.verify([1, 2, 4]).good.keys() == {1, 2, 4}
-        size = target.bookie.space_of(PAYLOADS.key)
-        assert size > 0
+        sizes = sorted(target.bookie.sizes_of(PAYLOADS.key))
+        assert sum(sizes) > 0
         target.write_copies(entries)
-        assert target.bookie.space_of(PAYLOADS.key) == size
+        assert sorted(target.bookie.sizes_of(PAYLOADS.key)) == sizes
 
     def test_to_be_copied_is_what_cannot_be_read_there(self, shelf: Shelf) -> None:
         entries = self.written(shelf).read([1, 2, 4]).found
@@ -476,12 +476,13 @@ class BookieConformance:
         for use in (writer.check, self.replica(shelf).prepare):
             with pytest.raises(NoSuchLedgerError):
                 use()
-        assert keeper.space_of(PAYLOADS.key) > 0
-        assert keeper.files_of(PAYLOADS.key) > 0
+        sizes = keeper.sizes_of(PAYLOADS.key)
+        assert sum(sizes) > 0
+        assert keeper.files_of(PAYLOADS.key) == len(sizes)
         keeper.delete(PAYLOADS.key)
         keeper.delete(PAYLOADS.key)
         assert set(keeper.ledgers()) == {TABLE.key}
-        assert (keeper.space_of(PAYLOADS.key), keeper.files_of(PAYLOADS.key)) == (0, 0)
+        assert (keeper.sizes_of(PAYLOADS.key), keeper.files_of(PAYLOADS.key)) == ([], 0)
         (answer,) = keeper.fence([PAYLOADS])
         assert isinstance(answer, NoSuchLedgerError)
 

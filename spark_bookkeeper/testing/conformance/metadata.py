@@ -105,6 +105,8 @@ def registration(bookie_id: BookieId, **changes: object) -> Registration:
         rack="/eu/1",
         free_bytes=10 << 40,
         total_bytes=20 << 40,
+        free_inodes=0,
+        total_inodes=20 << 20,
         properties={"zone": "é"},
     )
     return replace(said, **changes)  # type: ignore[arg-type]  # the caller's own names
