@@ -180,9 +180,9 @@ def number(value: int | None) -> str | None:
     return None if value is None else f"{value:,}"
 
 
-def gib(size_bytes: int | None) -> str | None:
-    """Bytes for people."""
-    return None if size_bytes is None else f"{size_bytes / (1 << 30):,.1f}"
+def gib(size_bytes: object) -> str | None:
+    """Bytes for people; nothing for what is no number."""
+    return f"{size_bytes / (1 << 30):,.1f}" if isinstance(size_bytes, int) else None
 
 
 def text_of(label: bytes | None) -> str | None:
@@ -232,10 +232,6 @@ def _blocks(
         for column, cell in zip(columns, row, strict=True):
             if cell:
                 yield f"{column:<{names}}  {cell}"
-
-
-def gib(count: object) -> str | None:
-    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None
 
 
 def _is_number(cell: object) -> bool:
