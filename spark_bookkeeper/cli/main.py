@@ -64,7 +64,7 @@ NOUNS: Final = {
     "doctor": "Is everything set up right, and what to do if not.",
     "cluster": "The cluster as a whole.",
     "bookie": "Storage partitions and their agents.",
-    "ledger": "Create, list, show, read, append, recover, check, delete ledgers.",
+    "ledger": "Create, list, show, read, append, fence, recover, check, delete ledgers.",
     "autorecovery": "Notices lost bookies and makes their data again: run it, set it, ask it.",
     "log": "Logs made of ledgers: create, list, show, append, read, truncate, delete.",
 }

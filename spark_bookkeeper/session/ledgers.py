@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client import fencing, lifecycle, views
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
@@ -162,6 +162,32 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     if gone.state is not None:
         self.note_deleted(context, gone)
     return gone
+
+
+def fence_ledger(
+    self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False
+) -> fencing.Fencing:
+    """Stop a ledger's writer now, dead or alive, and decide about the ledger later; idempotent.
+
+    It becomes IN_RECOVERY, its bookies take nothing more of it, and it is not closed:
+    ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next append
+    fails; one that is on its way may still be acknowledged, and is kept.
+
+    Args:
+        ledger_id: its id, or its name, as at ``open_ledger``.
+        dry_run: only say which bookies would be fenced; they are not asked.
+
+    Returns:
+        which bookies took the fence, and whether they suffice (``is_stopped``).
+
+    Raises:
+        NoSuchLedgerError: there is none of that id or name.
+        InvalidArgumentError: several have that name.
+        MetadataFormatError: another client wrote it. Nothing was changed.
+        MetadataUnavailableError: it may or may not be IN_RECOVERY now; repeat.
+    """
+    wanted = ledger_called(self.context, ledger_id)
+    return fencing.fence_ledger(self.context, wanted, dry_run=dry_run)
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:

@@ -330,6 +330,32 @@ def test_deleting_asks_first_and_may_be_repeated(
     assert (again.code, again.json) == (0, {"deleted": [], "not_found": [ledger_id]})
 
 
+def test_fencing_asks_first_and_says_how_many_bookies_took_it(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    ledger_id = open_ledger(call, numbers)
+
+    planned = call("ledger", "fence", ledger_id, "--dry-run")
+    no = call("ledger", "fence", ledger_id)
+    before = call("ledger", "show", ledger_id, "--json").json["state"]
+    done = call("ledger", "fence", ledger_id, "--yes")
+    again = call("ledger", "fence", ledger_id, "--yes", "--json")
+
+    assert (planned.code, ": a dry run: nothing was changed" in planned.out) == (0, True)
+    assert (no.code, "OPEN" in no.err, "Nothing was changed" in no.err, before) == (
+        *(1, True, True, "OPEN"),
+    )
+    assert (
+        done.out == f"ledger {ledger_id} was OPEN: 3 of 3 bookies fenced; its writer is stopped\n"
+    )
+    (row,) = again.json["rows"]
+    assert (again.code, row["state"], len(row["fenced"]), row["not_fenced"], row["is_stopped"]) == (
+        *(0, "IN_RECOVERY", 3, {}, True),
+    )
+    assert call("ledger", "fence", ledger_id, "987654", "--yes").code == 2
+
+
 def test_damage_is_named_repaired_and_gone(
     cluster: LocalCluster, call: Call, numbers: Path
 ) -> None:
