@@ -163,6 +163,37 @@ def test_a_pipe_gets_lines_of_bytes_and_objects_of_rows(
     assert call("ledger", "read", lines, "--limit", 2, "-o", "-").out == "0\n1\n"
 
 
+def test_what_is_unconfirmed_is_read_apart_and_its_ledger_is_left_alone(
+    call: Call, numbers: Path, tmp_path: Path
+) -> None:
+    ledger_id = open_ledger(call, numbers)
+
+    confirmed = call("ledger", "read", ledger_id)
+    behind = call("ledger", "read", ledger_id, "--unconfirmed")
+    told = call("ledger", "read", ledger_id, "--unconfirmed", "--json").json
+    in_file = call(
+        "ledger", "read", ledger_id, "--unconfirmed", "-o", tmp_path / "x.arrow", "--json"
+    )
+
+    lac = told["last_add_confirmed"]
+    assert lac < 99, "its writer told nobody of the last one"
+    assert "may not be acknowledged" in behind.err
+    assert confirmed.out + behind.out == numbers.read_text()
+    assert [row["unconfirmed_entry_id"] for row in told["rows"]] == [*range(lac + 1, 100)]
+    assert in_file.json["first_entry_id"] == lac + 1
+    assert call("ledger", "show", ledger_id, "--json").json["state"] == "OPEN"
+    for wrong in (
+        ("--start", 3),
+        ("--end", 3),
+        ("--end-time", "1h"),
+        ("--follow",),
+        ("--recover",),
+    ):
+        assert call("ledger", "read", ledger_id, "--unconfirmed", *wrong).code == 2, wrong
+    call("ledger", "recover", ledger_id)
+    assert call("ledger", "read", ledger_id, "--unconfirmed").out == ""
+
+
 def test_ctrl_c_ends_a_follower_as_it_is_meant_to(
     call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
