@@ -174,11 +174,7 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
 )
 @click.option("--follow", is_flag=True, help="Go on with what is appended, until it is closed.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
-@click.option(
-    "--unconfirmed",
-    is_flag=True,
-    help="Only what bookies have behind the last add confirmed; it may not be acknowledged.",
-)
+@click.option("--unconfirmed", is_flag=True, help="Only what is behind the last add confirmed.")
 @password_option
 @access_options
 @click.pass_obj
@@ -213,9 +209,7 @@ def read(
             "--follow reads to the end: leave out --end, --last and all times"
         )
     if unconfirmed and (is_cut or follow or recover or first is not None):
-        raise InvalidArgumentError(
-            "--unconfirmed reads what is there now: no range, no --follow, no --recover"
-        )
+        raise InvalidArgumentError("--unconfirmed goes with no range, --follow or --recover")
     if (follow or is_stdout) and (settings.output.is_json or not (output is None or is_stdout)):
         raise InvalidArgumentError("--follow and --output - print lines: no file, and no --json")
     refuse_both(("--start", first), ("--start-time", start_time))
