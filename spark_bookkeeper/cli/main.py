@@ -23,7 +23,6 @@ from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
-from click.core import ParameterSource
 
 import spark_bookkeeper
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
@@ -155,8 +154,7 @@ def _global_options() -> list[click.Option]:
 
 def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value:
-        output = replace(ctx.obj.output, metadata_uri=value)
-        _change_settings(ctx, metadata_uri=value, output=output)
+        _change_settings(ctx, metadata_uri=value)
 
 
 def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -227,8 +225,7 @@ def root(
     log_format: LogFormat,
 ) -> None:
     """Replicated, fenced, recoverable ledgers for Apache Spark."""
-    is_typed = ctx.get_parameter_source("metadata_uri") is ParameterSource.COMMANDLINE
-    output = Output(is_json, metadata_uri if is_typed else None)
+    output = Output(is_json, ctx.obj or ())
     ctx.obj = Settings(metadata_uri, output, is_verbose, log_format=log_format)
     _log_in(log_format)
 
@@ -252,7 +249,7 @@ def run(arguments: Sequence[str]) -> int:
     ``--json`` also an object on stdout.
     """
     return guarded(
-        lambda: root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False),
+        lambda: root.main(arguments, "spark-bookkeeper", standalone_mode=False, obj=arguments),
         arguments,
     )
 
