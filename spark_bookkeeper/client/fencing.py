@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.recover.recovery import flag
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
@@ -39,8 +40,9 @@ class Fencing:
         return fields_table({name: getattr(self, name) for name in self.__slots__})
 
 
-def fence_ledger(context: ClientContext, ledger_id: LedgerId, *, dry_run: bool = False) -> Fencing:
+def fence_ledger(context: ClientContext, called: int | str, *, dry_run: bool = False) -> Fencing:
     """Stop the writer of a ledger, and close nothing; see ``BookKeeper.fence_ledger``."""
+    ledger_id = ledger_called(context, called)
     found = context.store.read_ledger(ledger_id)
     Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
     if dry_run and not found.value.is_closed:
@@ -56,33 +58,24 @@ def stop_writer(
     """Flag a ledger and fence it, unless it is closed; idempotent. Also returns its metadata."""
     state = found.value.state.name
     flagged = update_ledger(context.store, ledger_id, flag, known=found)
-    if flagged.value.is_closed:
+    metadata = flagged.value
+    if metadata.is_closed:
         return flagged, Fencing(ledger_id, state)
-    ensemble = flagged.value.last_fragment.ensemble
-    not_fenced = _fence(context, ledger_id, flagged.value)
-    fenced = {p: bookie for p, bookie in enumerate(ensemble) if bookie not in not_fenced}
-    is_stopped = flagged.value.quorum.has_coverage(fenced.keys())
-    return flagged, Fencing(ledger_id, state, tuple(fenced.values()), not_fenced, is_stopped)
-
-
-def _fence(
-    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata
-) -> dict[BookieId, str]:
-    """Fence the bookies that the writer appends to; returns those that could not be, and why."""
-    ensemble = list(metadata.last_fragment.ensemble)
-    try:
-        ledger = Ledger.of(ledger_id, metadata)
-    except MetadataFormatError:
-        return dict.fromkeys(ensemble, "the ledger is another client's, which is fenced otherwise")
 
     def fence(bookie: BookieId) -> str | None:
         try:
-            context.bookies.replica(bookie, ledger).fence()
+            context.bookies.replica(bookie, Ledger.of(ledger_id, metadata)).fence()
         except BookieError as error:
             return error.message
+        except MetadataFormatError:
+            return "the ledger is another client's, which is fenced otherwise"
         except NoSuchLedgerError:  # a tombstone: it takes nothing either
             return None
         return None
 
-    answers = zip(ensemble, context.runtime.map(fence, ensemble), strict=True)
-    return {bookie: why for bookie, why in answers if why is not None}
+    ensemble = metadata.last_fragment.ensemble
+    said = dict(zip(ensemble, context.runtime.map(fence, list(ensemble)), strict=True))
+    not_fenced = {bookie: why for bookie, why in said.items() if why is not None}
+    fenced = {p: bookie for p, bookie in enumerate(ensemble) if bookie not in not_fenced}
+    is_stopped = metadata.quorum.has_coverage(fenced.keys())
+    return flagged, Fencing(ledger_id, state, tuple(fenced.values()), not_fenced, is_stopped)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client import fencing, lifecycle, views
 from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.ledger_info import LedgerInfo
@@ -164,9 +165,7 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     return gone
 
 
-def fence_ledger(
-    self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False
-) -> fencing.Fencing:
+def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False) -> Fencing:
     """Stop a ledger's writer now, dead or alive, and decide about the ledger later; idempotent.
 
     It becomes IN_RECOVERY, its bookies take nothing more of it, and it is not closed:
@@ -181,13 +180,11 @@ def fence_ledger(
         which bookies took the fence, and whether they suffice (``is_stopped``).
 
     Raises:
-        NoSuchLedgerError: there is none of that id or name.
-        InvalidArgumentError: several have that name.
+        NoSuchLedgerError, InvalidArgumentError: as ``open_ledger``.
         MetadataFormatError: another client wrote it. Nothing was changed.
         MetadataUnavailableError: it may or may not be IN_RECOVERY now; repeat.
     """
-    wanted = ledger_called(self.context, ledger_id)
-    return fencing.fence_ledger(self.context, wanted, dry_run=dry_run)
+    return fencing.fence_ledger(self.context, ledger_id, dry_run=dry_run)
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:
