@@ -262,7 +262,8 @@ class _Restoring:
         size = before.quorum.ensemble_size
         alive = self._context.bookies.registrations()
         share = f"restore/{saved.ledger_id}-{(before.nonce or b'').decode()}"
-        candidates = drawn(share, self._context.bookies.candidates(alive), {})
+        found = self._context.bookies.candidates(alive)  # whose space changes between two runs
+        candidates = drawn(share, [replace(each, free_bytes=None) for each in found])
         reasons = self._context.bookies.ineligible(alive, size)
         ensemble = choose(size, candidates, reasons, f"for ledger {saved.ledger_id}")
         # No table stands for copies here, and nobody has removed any.

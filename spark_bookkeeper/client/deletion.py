@@ -1,9 +1,8 @@
 """Deleting a ledger: its writer is stopped before, unless nobody writes it any more.
 
 A closed ledger is just deleted. Of any other the writer may be at work, and would go on being
-told that its entries are stored. So it is flagged IN_RECOVERY, by which the writer can change
-nothing; its bookies are fenced, by which the writer can acknowledge nothing once every write set
-is covered; and then it is deleted as it was read, never another one with its id.
+told that its entries are stored. So it is stopped (``fencing.py``); and then the ledger is deleted
+as it was read, never another one with its id.
 
 A tool that only removes the metadata stops nobody. The writer hears of it from ZooKeeper soon
 after; at the latest where it changes its ensemble or closes (``LedgerStore.watch_ledger``).

@@ -32,6 +32,7 @@ class Candidate:
     rack: str = "/default-rack"
     is_silent: bool = False
     """Others are better, on whatever rack: this one has given no answer for a while."""
+    free_bytes: int | None = None
 
 
 def choose_ensemble(
@@ -96,7 +97,6 @@ def _usable(
 def drawn(
     share: str,
     candidates: Sequence[Candidate],
-    free_bytes: Mapping[BookieId, int],
     avoided: Collection[BookieId] = (),
 ) -> list[Candidate]:
     """Candidates in a random order, weighted by free space: always the same one for one share.
@@ -108,15 +108,15 @@ def drawn(
 
     Args:
         share: what is to be placed, by name.
-        free_bytes: of those of whom it is known; the others count as the smallest that is known.
+        candidates: those of whom no free space is known count as the smallest that is known.
         avoided: those that come behind all others, as ones on a rack that has a copy already.
     """
-    least = max(1, min(free_bytes.values(), default=1))
+    least = min((each.free_bytes for each in candidates if each.free_bytes), default=1)
 
     def key(candidate: Candidate) -> tuple[bool, float]:
         digest = hashlib.sha256(f"{share}/{candidate.bookie_id}".encode()).digest()
         luck = (int.from_bytes(digest[:8], "big") + 1) / (1 << 64)
-        space = max(1, free_bytes.get(candidate.bookie_id, least))
+        space = candidate.free_bytes or least
         weight = 2.0 ** (math.floor(4 * math.log2(space)) / 4)
         return candidate.bookie_id in avoided, -math.log(luck) / weight
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from spark_bookkeeper.client.bookies.known_bookies import Bookies, free_space
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
@@ -36,7 +36,6 @@ class Targets:
         self._bookies = bookies
         self.alive = alive
         """The bookies that are alive, as it was told."""
-        self._free_space = free_space(alive)
         self._lost = lost
         self._wanted = wanted
 
@@ -82,7 +81,7 @@ class Targets:
         beside = [b for b, each in self.alive.items() if each.rack in racks]
         # Those that cannot be chosen are not drawn: a draw is most of what this costs.
         possible = [each for each in self._candidates if each.bookie_id not in reasons]
-        candidates = drawn(share, possible, self._free_space, beside)
+        candidates = drawn(share, possible, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
         try:
             return choose(1, candidates, reasons, purpose)[0]

@@ -79,17 +79,17 @@ def test_the_bookie_that_is_replaced_is_not_chosen_again() -> None:
 
 
 def test_shares_are_drawn_by_free_space_and_the_same_again() -> None:
-    candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1", "d:1")]
-    free = {BookieId("a:1"): 100 << 30, BookieId("b:1"): 200 << 30, BookieId("c:1"): 100 << 30}
-    firsts = Counter(drawn(f"share {n}", candidates, free)[0].bookie_id for n in range(4000))
+    free = {"a:1": 100, "b:1": 200, "c:1": 100, "d:1": None}
 
+    def order(share: int, used: int = 0) -> list[str]:
+        sizes = {name: None if gib is None else (gib - used) << 30 for name, gib in free.items()}
+        candidates = [Candidate(BookieId(name), free_bytes=size) for name, size in sizes.items()]
+        return [each.bookie_id for each in drawn(f"share {share}", candidates[:: 1 - 2 * used])]
+
+    firsts = Counter(order(n)[0] for n in range(4000))
     for name, part in (("a:1", 0.2), ("b:1", 0.4), ("c:1", 0.2), ("d:1", 0.2)):
-        assert abs(firsts[BookieId(name)] / 4000 - part) < 0.05
-    less = {bookie: size - (1 << 30) for bookie, size in free.items()}
-    same = sum(
-        drawn(f"share {n}", candidates, free) == drawn(f"share {n}", candidates[::-1], less)
-        for n in range(1000)
-    )
+        assert abs(firsts[name] / 4000 - part) < 0.05
+    same = sum(order(n) == order(n, used=1) for n in range(1000))
     assert same > 700, "some space was used meanwhile, and few choices changed"
 
 
@@ -97,7 +97,7 @@ def test_a_rack_that_has_a_copy_comes_last() -> None:
     candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1")]
     avoided = [BookieId("a:1"), BookieId("c:1")]
     for n in range(50):
-        assert drawn(f"share {n}", candidates, {}, avoided)[0].bookie_id == "b:1"
+        assert drawn(f"share {n}", candidates, avoided)[0].bookie_id == "b:1"
 
 
 def racked(*racks: str) -> list[Candidate]:

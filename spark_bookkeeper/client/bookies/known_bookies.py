@@ -87,12 +87,12 @@ class Bookies:
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
         """The live bookies by lot, weighted by free space (``drawn``), and silent ones last."""
         candidates = [
-            Candidate(r.bookie_id, r.is_readonly, r.rack, self.is_silent(r.bookie_id))
-            for r in registrations.values()
+            Candidate(each, r.is_readonly, r.rack, self.is_silent(each), r.free_bytes)
+            for each, r in registrations.items()
         ]
         self._runtime.shuffle(candidates)
-        if free := free_space(registrations):  # else there is nothing to weigh
-            candidates = drawn(self._runtime.token(), candidates, free)
+        if any(each.free_bytes for each in candidates):  # else there is nothing to weigh
+            candidates = drawn(self._runtime.token(), candidates)
         return sorted(candidates, key=lambda candidate: candidate.is_silent)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
@@ -316,11 +316,6 @@ class Bookies:
         for _, bookie in self._opened.values():
             bookie.close()
         self._opened.clear()
-
-
-def free_space(registrations: Mapping[BookieId, Registration]) -> dict[BookieId, int]:
-    """The free bytes of the bookies that tell them."""
-    return {b: each.free_bytes for b, each in registrations.items() if each.free_bytes}
 
 
 def _archived(ledger: Ledger) -> Archived | None:
