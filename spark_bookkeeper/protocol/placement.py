@@ -95,9 +95,7 @@ def _usable(
 
 
 def drawn(
-    share: str,
-    candidates: Sequence[Candidate],
-    avoided: Collection[BookieId] = (),
+    share: str, candidates: Sequence[Candidate], avoided: Collection[BookieId] = ()
 ) -> list[Candidate]:
     """Candidates in a random order, weighted by free space: always the same one for one share.
 

@@ -290,8 +290,8 @@ class _Plan:
         removing = being_removed(ledger.metadata, room)
         reasons = self.context.bookies.ineligible(self.alive, 0, ledger, removing)
         candidates = [
-            Candidate(bookie, free_bytes=size)
-            for bookie, size in room.items()
+            Candidate(bookie, free_bytes=left)
+            for bookie, left in room.items()
             if bookie not in fragment.ensemble
             and bookie not in reasons
             and self._keeps_racks(ledger, fragment, position, bookie)
