@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.recover.recovery import flag
@@ -36,9 +35,6 @@ class Fencing:
     """Whether no append that begins now is ever acknowledged: of each write set enough bookies are
     fenced, Qw - Qa + 1."""
 
-    def _repr_html_(self) -> str:
-        return fields_table({name: getattr(self, name) for name in self.__slots__})
-
 
 def fence_ledger(context: ClientContext, called: int | str, *, dry_run: bool = False) -> Fencing:
     """Stop the writer of a ledger, and close nothing; see ``BookKeeper.fence_ledger``."""
@@ -46,8 +42,9 @@ def fence_ledger(context: ClientContext, called: int | str, *, dry_run: bool = F
     found = context.store.read_ledger(ledger_id)
     Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
     if dry_run and not found.value.is_closed:
-        said = "a dry run: nothing was changed"
-        bookies = dict.fromkeys(found.value.last_fragment.ensemble, said)
+        bookies = dict.fromkeys(
+            found.value.last_fragment.ensemble, "a dry run: nothing was changed"
+        )
         return Fencing(ledger_id, found.value.state.name, (), bookies, is_stopped=False)
     return stop_writer(context, ledger_id, found)[1]
 

@@ -170,14 +170,12 @@ def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = F
 
     It becomes IN_RECOVERY, its bookies take nothing more of it, and it is not closed:
     ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next append
-    fails; one that is on its way may still be acknowledged, and is kept.
+    fails; one that is on its way may still be acknowledged, and is kept. Returns which bookies took
+    the fence, and whether they suffice.
 
     Args:
         ledger_id: its id, or its name, as at ``open_ledger``.
         dry_run: only say which bookies would be fenced; they are not asked.
-
-    Returns:
-        which bookies took the fence, and whether they suffice (``is_stopped``).
 
     Raises:
         NoSuchLedgerError, InvalidArgumentError: as ``open_ledger``.

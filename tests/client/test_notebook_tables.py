@@ -14,7 +14,6 @@ from spark_bookkeeper.autorecovery.losses import AtRisk, Losses
 from spark_bookkeeper.autorecovery.publishing import AuditReport
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
-from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
@@ -81,7 +80,6 @@ def test_a_report_or_plan_shows_its_rows(kind: type[Report]) -> None:
     "held",
     [
         Deletion(LedgerId(7), NASTY, {BookieId("a:1"): NASTY}),
-        Fencing(LedgerId(7), NASTY, (), {BookieId("a:1"): NASTY}),
         Losses((BookieId(NASTY),), (AtRisk(LedgerId(7), EntryId(0), None, 2, 2, 1),), ()),
         Diagnoses((Diagnosis(NASTY, "problem", NASTY, NASTY),)),
         LogWrite(NASTY, LedgerId(7), EntryId(9), 100, is_new=True),

@@ -205,9 +205,7 @@ def read(
     is_stdout = str(output) == "-"
     is_cut = any(given is not None for given in (end, last, start_time, end_time))
     if follow and is_cut:
-        raise InvalidArgumentError(
-            "--follow reads to the end: leave out --end, --last and all times"
-        )
+        raise InvalidArgumentError("--follow reads to the end: leave out --end, --last and times")
     if unconfirmed and (is_cut or follow or recover or first is not None):
         raise InvalidArgumentError("--unconfirmed goes with no range, --follow or --recover")
     if (follow or is_stdout) and (settings.output.is_json or not (output is None or is_stdout)):

@@ -52,15 +52,14 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
         there = [ledger_id for ledger_id in wanted if found[ledger_id] is not None]
         for ledger_id in wanted:
             settings.output.note(_as_found(bk, ledger_id, found[ledger_id]))
-        left: dict[int, str] = {}
-        if not even_if_alive:
-            left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
+        refused = () if even_if_alive else ((i, _refusal(bk, i, found[i])) for i in there)
+        left: dict[int, str] = {i: why for i, why in refused if why is not None}
         todo = [ledger_id for ledger_id in there if ledger_id not in left]
         planned = planned_deletions(bk.context, todo) if dry_run else []
-        todo = [] if dry_run else todo
-        if todo and not work.yes:
+        if todo and not (work.yes or dry_run):
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
-        deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
+        doomed = [] if dry_run else todo
+        deleted, failed = _delete(settings, bk, doomed, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
@@ -75,12 +74,8 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
             settings.output.say(f"left: {message}")
 
     value: dict[str, Any] = {"deleted": list(deleted), "not_found": gone}
-    if dry_run:
-        value["planned"] = planned
-    if left:
-        value["left"] = left
-    if not_fenced:
-        value["not_fenced"] = not_fenced
+    value |= {"planned": planned} if dry_run else {}
+    value |= {k: v for k, v in (("left", left), ("not_fenced", not_fenced)) if v}
     settings.output.result(value, show)
     return EXIT_LEFT_UNDONE if left else EXIT_DONE
 

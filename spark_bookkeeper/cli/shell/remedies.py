@@ -25,11 +25,7 @@ _NEEDS_CLUSTER: Final = re.compile(
 
 
 def pasteable(text: str, typed: Sequence[str]) -> str:
-    """Its commands with the URI and the file of options of this one, quoted.
-
-    Args:
-        typed: the words of this command line; what the environment says it says again.
-    """
+    """Its commands with the URI and the file of options that were typed for this one, quoted."""
     words = [part for each in typed for part in each.split("=", int(each[:2] == "--"))]
     given = dict(pairwise(words))
     command = "spark-bookkeeper "
