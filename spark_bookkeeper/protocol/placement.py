@@ -36,33 +36,12 @@ class Candidate:
 
 
 def choose_ensemble(
-    quorum: Quorum, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str]
+    quorum: Quorum,
+    candidates: Sequence[Candidate],
+    excluded: Mapping[BookieId, str],
+    purpose: str = "for the ensemble",
 ) -> tuple[BookieId, ...]:
     """The ensemble of a new ledger.
-
-    Args:
-        excluded: bookies that must not be chosen, with the reason a person is told.
-
-    Raises:
-        NotEnoughBookiesError: with every candidate and why it was not chosen.
-    """
-    size = quorum.ensemble_size
-    try:
-        usable = _usable(size, candidates, excluded, "for the ensemble")
-    except NotEnoughBookiesError as error:
-        if error.available < quorum.write_quorum_size:
-            raise
-        raise NotEnoughBookiesError(
-            f"{error.message}, or ask for fewer: ensemble_size={error.available}", **error.facts
-        ) from None
-    chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
-    return tuple(usable[index].bookie_id for index in chosen)
-
-
-def choose(
-    count: int, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
-) -> tuple[BookieId, ...]:
-    """The first ``count`` candidates that may be chosen, wherever they are.
 
     Args:
         excluded: bookies that must not be chosen, with the reason a person is told.
@@ -71,8 +50,17 @@ def choose(
     Raises:
         NotEnoughBookiesError: with every candidate and why it was not chosen.
     """
-    usable = _usable(count, candidates, excluded, purpose)
-    return tuple(each.bookie_id for each in usable[:count])
+    size = quorum.ensemble_size
+    usable = _usable(size, candidates, excluded, purpose)
+    chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
+    return tuple(usable[index].bookie_id for index in chosen)
+
+
+def choose(
+    candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
+) -> BookieId:
+    """The first candidate that may be chosen, wherever it is; see ``choose_ensemble``."""
+    return _usable(1, candidates, excluded, purpose)[0].bookie_id
 
 
 def _usable(
@@ -106,15 +94,17 @@ def drawn(
 
     Args:
         share: what is to be placed, by name.
-        candidates: those of whom no free space is known count as the smallest that is known.
+        candidates: one of whom no free space is known counts as the least of those that can be
+            written and are not full.
         avoided: those that come behind all others, as ones on a rack that has a copy already.
     """
-    least = min((each.free_bytes for each in candidates if each.free_bytes), default=1)
+    told = (each.free_bytes for each in candidates if not each.is_readonly)
+    least = min(filter(None, told), default=1)
 
     def key(candidate: Candidate) -> tuple[bool, float]:
         digest = hashlib.sha256(f"{share}/{candidate.bookie_id}".encode()).digest()
         luck = (int.from_bytes(digest[:8], "big") + 1) / (1 << 64)
-        space = candidate.free_bytes or least
+        space = least if candidate.free_bytes is None else max(1, candidate.free_bytes)
         weight = 2.0 ** (math.floor(4 * math.log2(space)) / 4)
         return candidate.bookie_id in avoided, -math.log(luck) / weight
 

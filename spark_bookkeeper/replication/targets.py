@@ -84,9 +84,9 @@ class Targets:
         candidates = drawn(share, possible, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
         try:
-            return choose(1, candidates, reasons, purpose)[0]
+            return choose(candidates, reasons, purpose)
         except NotEnoughBookiesError:
-            return choose(1, candidates, {**self._unusable, **reasons}, purpose)[0]
+            return choose(candidates, {**self._unusable, **reasons}, purpose)
 
     @cached_property
     def _candidates(self) -> Sequence[Candidate]:
