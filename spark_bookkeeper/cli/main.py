@@ -39,7 +39,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
-from spark_bookkeeper.cli.shell.remedies import in_commands
+from spark_bookkeeper.cli.shell.remedies import in_commands, pasteable
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_CLOSED_PIPE,
     EXIT_DONE,
@@ -256,7 +256,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
-    is_verbose = "--verbose" in arguments
     facts: Mapping[str, Any] = {}
     try:
         with termination_interrupts():
@@ -274,7 +273,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
             click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
-        message, facts = _show(error, is_verbose), error.facts
+        message, facts = _show(error, arguments), error.facts
         exit_code, condition = exit_code_of(error), error.condition
     except SystemExit:
         # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
@@ -282,7 +281,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last door before a person
-        message = _show(error, is_verbose)
+        message = _show(error, arguments)
         exit_code, condition = EXIT_LEFT_UNDONE, BookKeeperError.condition
     if "--json" in arguments:
         simple = {k: v for k, v in facts.items() if isinstance(v, str | int)}
@@ -291,9 +290,9 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     return exit_code
 
 
-def _show(error: Exception, is_verbose: bool) -> str:
-    """Print an error, and return its message."""
-    if is_verbose:
+def _show(error: Exception, arguments: Sequence[str]) -> str:
+    """Print the error of a command line, and return its message."""
+    if is_verbose := "--verbose" in arguments:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
         message = in_commands(error.message)
@@ -305,7 +304,7 @@ def _show(error: Exception, is_verbose: bool) -> str:
         )
     else:
         message = f"{type(error).__name__}: {without_passwords(str(error))}"
-    click.echo(f"Error: {plain(message)}", err=True)
+    click.echo(f"Error: {plain(without_passwords(pasteable(message, arguments)))}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)
     return message

@@ -20,8 +20,9 @@ _COMMANDS: Final = (
 
 
 _NEEDS_CLUSTER: Final = re.compile(
-    r"spark-bookkeeper (?=(?:doctor|cluster|bookie|ledger|log|autorecovery)\b)"
+    r"spark-bookkeeper (?=(?:doctor|cluster(?! backup)|bookie|ledger|log|autorecovery)\b)"
 )
+"""Not so a backup: who restores one is told of it, and it is of another cluster."""
 
 
 def pasteable(text: str, typed: Sequence[str]) -> str:
