@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_bookkeeper.cli.ledger import work
+from spark_bookkeeper.cli.ledger import deletion, work
 from spark_bookkeeper.cli.ledger.data import rows_of
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.output import Output
@@ -174,7 +174,7 @@ def test_what_is_unconfirmed_is_read_apart_and_its_ledger_is_left_alone(
     in_file = call(*read, "--unconfirmed", "-o", tmp_path / "x.arrow", "--json").json
 
     assert (lac := told["last_add_confirmed"]) < 99, "its writer told nobody of the last one"
-    assert "may not be acknowledged" in behind.err
+    assert f"reading what is behind entry {lac}, acknowledged or not" in behind.err
     assert call(*read).out + behind.out == numbers.read_text()
     assert [row["unconfirmed_entry_id"] for row in told["rows"]] == [*range(lac + 1, 100)]
     assert in_file["first_entry_id"] == lac + 1
@@ -362,6 +362,9 @@ def test_fencing_asks_first_and_says_how_many_bookies_took_it(
     assert "was OPEN: 3 of 3 bookies fenced; its writer is stopped" in done.out
     (row,) = again.json["rows"]
     assert (row["state"], len(row["fenced"]), row["is_stopped"]) == ("IN_RECOVERY", 3, True)
+    gone = open_ledger(call, numbers)
+    monkeypatch.setattr(deletion, "confirm", lambda _: call("ledger", "delete", gone, "--yes"))
+    assert call(*fence, gone).code == 1, "something was changed"
 
 
 def test_damage_is_named_repaired_and_gone(

@@ -233,7 +233,7 @@ def read(
             about = about_writer(reader.writer, reader.writer_state())
             what = "until it is" if follow else f"up to entry {reader.last_add_confirmed}"
             if unconfirmed:
-                what = f"behind entry {reader.last_add_confirmed} what may not be acknowledged"
+                what = f"what is behind entry {reader.last_add_confirmed}, acknowledged or not"
             settings.output.note(
                 f"ledger {ledger_id} is not closed: reading {what}; {about}; --recover fences its "
                 "writer and reads all of it"

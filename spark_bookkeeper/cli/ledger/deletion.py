@@ -11,7 +11,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.deletion import check_nobody_writes, planned_deletions, unreadable
@@ -98,7 +98,8 @@ def fence(work: Work, ledger_ids: Sequence[int]) -> int:
         todo = [each.ledger_id for each in plans if not each.is_stopped]
         if todo and not (work.yes or work.dry_run):
             confirm(f"Fence {counted(len(todo), 'ledger')}, stopping their writers?")
-        rows = plans if work.dry_run else [bk.fence_ledger(each) for each in found]
+        with begun(), output.progress("fencing ledgers"):
+            rows = plans if work.dry_run else [bk.fence_ledger(each) for each in found]
 
     def show() -> None:
         for row in rows:
