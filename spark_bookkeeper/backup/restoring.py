@@ -39,7 +39,7 @@ from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
-from spark_bookkeeper.protocol.placement import choose, drawn
+from spark_bookkeeper.protocol.placement import choose_ensemble, drawn
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
@@ -244,19 +244,20 @@ class _Restoring:
 
         The same bookies whenever it is asked for, so that a repeated run finds what it copied.
         """
-        before = saved.metadata
-        size = before.quorum.ensemble_size
+        before, quorum = saved.metadata, saved.metadata.quorum
         alive = self._context.bookies.registrations()
         share = f"restore/{saved.ledger_id}-{(before.nonce or b'').decode()}"
-        candidates = drawn(share, self._context.bookies.candidates(alive), {})
-        reasons = self._context.bookies.ineligible(alive, size)
-        ensemble = choose(size, candidates, reasons, f"for ledger {saved.ledger_id}")
+        found = self._context.bookies.candidates(alive)  # whose space changes between two runs
+        candidates = drawn(share, [replace(each, free_bytes=None) for each in found])
+        reasons = self._context.bookies.ineligible(alive, quorum.ensemble_size)
+        purpose = f"for ledger {saved.ledger_id}"
+        ensemble = choose_ensemble(quorum, candidates, reasons, purpose)
         # No table stands for copies here, and nobody has removed any.
         custom = {k: v for k, v in before.custom_metadata.items() if k not in (ARCHIVE, COLLECTED)}
         metadata = replace(
             before,
             state=LedgerState.CLOSED,
-            fragments=(Fragment(EntryId(0), tuple(ensemble)),),
+            fragments=(Fragment(EntryId(0), ensemble),),
             last_entry_id=saved.last_entry_id,
             length_bytes=saved.length_bytes,
             custom_metadata=custom,
@@ -337,8 +338,7 @@ def _used(ledger_id: LedgerId) -> str:
     return (
         f"this cluster has used ledger id {ledger_id} before: for a ledger that was deleted, for a "
         "restore that was forgotten, or its counter has passed it. No id is used twice, so restore "
-        "into an empty cluster (`spark-bookkeeper cluster init` makes one), before anything else "
-        "is written there"
+        "into an empty cluster, before anything else is written there"
     )
 
 

@@ -503,7 +503,10 @@ class LedgerLog:
                 if number > top:
                     return filled[0]
             occupied.add(number)  # a hole that was filled, or a race that was lost: look again
-            top = max(top, number)
+            if number > top:  # slot by slot, a fast writer would stay ahead for ever
+                occupied |= self._slots.numbers()
+                top = max(occupied)
+                self._check_holes(top + 1 - len(occupied), top)
 
     def _is_absent(self, number: int) -> bool:
         return not self.storage.exists(self.paths.slot(number))

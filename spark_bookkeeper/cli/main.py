@@ -23,7 +23,6 @@ from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
-from click.core import ParameterSource
 
 import spark_bookkeeper
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
@@ -40,7 +39,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
-from spark_bookkeeper.cli.shell.remedies import in_commands
+from spark_bookkeeper.cli.shell.remedies import in_commands, pasteable
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_CLOSED_PIPE,
     EXIT_DONE,
@@ -64,7 +63,7 @@ NOUNS: Final = {
     "doctor": "Is everything set up right, and what to do if not.",
     "cluster": "The cluster as a whole.",
     "bookie": "Storage partitions and their agents.",
-    "ledger": "Create, list, show, read, append, recover, check, delete ledgers.",
+    "ledger": "Create, list, show, read, append, fence, recover, check, delete ledgers.",
     "autorecovery": "Notices lost bookies and makes their data again: run it, set it, ask it.",
     "log": "Logs made of ledgers: create, list, show, append, read, truncate, delete.",
 }
@@ -155,8 +154,7 @@ def _global_options() -> list[click.Option]:
 
 def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value:
-        output = replace(ctx.obj.output, metadata_uri=value)
-        _change_settings(ctx, metadata_uri=value, output=output)
+        _change_settings(ctx, metadata_uri=value)
 
 
 def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -227,8 +225,7 @@ def root(
     log_format: LogFormat,
 ) -> None:
     """Replicated, fenced, recoverable ledgers for Apache Spark."""
-    is_typed = ctx.get_parameter_source("metadata_uri") is ParameterSource.COMMANDLINE
-    output = Output(is_json, metadata_uri if is_typed else None)
+    output = Output(is_json, ctx.obj or ())
     ctx.obj = Settings(metadata_uri, output, is_verbose, log_format=log_format)
     _log_in(log_format)
 
@@ -252,14 +249,13 @@ def run(arguments: Sequence[str]) -> int:
     ``--json`` also an object on stdout.
     """
     return guarded(
-        lambda: root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False),
+        lambda: root.main(arguments, "spark-bookkeeper", standalone_mode=False, obj=arguments),
         arguments,
     )
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
-    is_verbose = "--verbose" in arguments
     facts: Mapping[str, Any] = {}
     try:
         with termination_interrupts():
@@ -277,7 +273,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
             click.echo(INTERRUPTED, err=True)
         return EXIT_LEFT_UNDONE
     except BookKeeperError as error:
-        message, facts = _show(error, is_verbose), error.facts
+        message, facts = _show(error, arguments), error.facts
         exit_code, condition = exit_code_of(error), error.condition
     except SystemExit:
         # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
@@ -285,7 +281,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last door before a person
-        message = _show(error, is_verbose)
+        message = _show(error, arguments)
         exit_code, condition = EXIT_LEFT_UNDONE, BookKeeperError.condition
     if "--json" in arguments:
         simple = {k: v for k, v in facts.items() if isinstance(v, str | int)}
@@ -294,9 +290,9 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     return exit_code
 
 
-def _show(error: Exception, is_verbose: bool) -> str:
-    """Print an error, and return its message."""
-    if is_verbose:
+def _show(error: Exception, arguments: Sequence[str]) -> str:
+    """Print the error of a command line, and return its message."""
+    if is_verbose := "--verbose" in arguments:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
         message = in_commands(error.message)
@@ -308,7 +304,7 @@ def _show(error: Exception, is_verbose: bool) -> str:
         )
     else:
         message = f"{type(error).__name__}: {without_passwords(str(error))}"
-    click.echo(f"Error: {plain(message)}", err=True)
+    click.echo(f"Error: {plain(without_passwords(pasteable(message, arguments)))}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)
     return message

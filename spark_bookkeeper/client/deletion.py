@@ -1,9 +1,8 @@
 """Deleting a ledger: its writer is stopped before, unless nobody writes it any more.
 
 A closed ledger is just deleted. Of any other the writer may be at work, and would go on being
-told that its entries are stored. So it is flagged IN_RECOVERY, by which the writer can change
-nothing; its bookies are fenced, by which the writer can acknowledge nothing once every write set
-is covered; and then it is deleted as it was read, never another one with its id.
+told that its entries are stored. So it is stopped (``fencing.py``); and then the ledger is deleted
+as it was read, never another one with its id.
 
 A tool that only removes the metadata stops nobody. The writer hears of it from ZooKeeper soon
 after; at the latest where it changes its ensemble or closes (``LedgerStore.watch_ledger``).
@@ -16,12 +15,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.fencing import stop_writer
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, writer_of, writer_state
-from spark_bookkeeper.client.recover.recovery import flag
 from spark_bookkeeper.errors import (
-    BookieError,
     InvalidArgumentError,
     MetadataFormatError,
     NoSuchLedgerError,
@@ -128,12 +125,11 @@ def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
     """
     try:
         found = context.store.read_ledger(ledger_id)
-        flagged = update.update_ledger(context.store, ledger_id, flag, known=found)
+        flagged, _ = stop_writer(context, ledger_id, found)
     except NoSuchLedgerError:
         return True
     if flagged.value.is_closed:
         return False
-    _fence(context, ledger_id, flagged.value)
     return update.delete_ledger(context.store, ledger_id, known=flagged, unless_closed=True)
 
 
@@ -180,40 +176,11 @@ def _stop_and_delete(
     Args:
         is_certain: go on to the deletion only when no writer can acknowledge anything any more.
     """
-    state = found.value.state.name
-    flagged = update.update_ledger(context.store, ledger_id, flag, known=found)
-    not_fenced: dict[BookieId, str] = {}
-    if not flagged.value.is_closed:
-        not_fenced = _fence(context, ledger_id, flagged.value)
-        ensemble = flagged.value.last_fragment.ensemble
-        fenced = {p for p, bookie in enumerate(ensemble) if bookie not in not_fenced}
-        if is_certain and not flagged.value.quorum.has_coverage(fenced):
-            raise _not_stopped(ledger_id, not_fenced)
+    flagged, stopped = stop_writer(context, ledger_id, found)
+    if is_certain and not stopped.is_stopped:
+        raise _not_stopped(ledger_id, stopped.not_fenced)
     update.delete_ledger(context.store, ledger_id, known=flagged)
-    return Deletion(ledger_id, state, not_fenced)
-
-
-def _fence(
-    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata
-) -> dict[BookieId, str]:
-    """Fence the bookies that the writer appends to; returns those that could not be, and why."""
-    ensemble = list(metadata.last_fragment.ensemble)
-    try:
-        ledger = Ledger.of(ledger_id, metadata)
-    except MetadataFormatError:
-        return dict.fromkeys(ensemble, "the ledger is another client's, which is fenced otherwise")
-
-    def fence(bookie: BookieId) -> str | None:
-        try:
-            context.bookies.replica(bookie, ledger).fence()
-        except BookieError as error:
-            return error.message
-        except NoSuchLedgerError:  # a tombstone: it takes nothing either
-            return None
-        return None
-
-    answers = zip(ensemble, context.runtime.map(fence, ensemble), strict=True)
-    return {bookie: why for bookie, why in answers if why is not None}
+    return Deletion(ledger_id, stopped.state, stopped.not_fenced)
 
 
 def _not_stopped(ledger_id: LedgerId, not_fenced: Mapping[BookieId, str]) -> RecoveryUndecidedError:

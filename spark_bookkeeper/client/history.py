@@ -99,9 +99,9 @@ def _fences(
         if metadata.is_closed and found.version == 1:  # its creation and its end, with none between
             by = "by compaction, after its writer had closed it"
         elif 0 not in kinds:  # compaction removed what was below
-            by = "by a recovery, or by compaction after its end: nobody keeps which"
+            by = "before its end, or by compaction after it: nobody keeps which"
         else:
-            by = "by a recovery or a deletion; from then on its writer could add nothing"
+            by = "by a recovery, a deletion or a person; from then on its writer could add nothing"
         fenced.setdefault(by, []).append(bookie)
     for by, bookies in fenced.items():
         yield {"event": "fenced", "bookies": bookies, "detail": by}
@@ -127,7 +127,7 @@ def _end(found: Versioned[LedgerMetadata]) -> Sequence[dict[str, Any]]:
             {
                 "event": "in recovery",
                 "bookies": (),
-                "detail": f"somebody is to close it, and has not yet; {writes}",
+                "detail": f"fenced, and not closed yet; {writes}",
             }
         ]
     return []

@@ -24,7 +24,7 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_new_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.arguments import check_labels, check_name, whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId, parse_ledger_id
@@ -133,7 +133,13 @@ def make_ledger(
     ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
         """On some of these bookies, under the id with which it is stored."""
         reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
-        ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
+        try:
+            ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
+        except NotEnoughBookiesError as error:
+            if error.available < quorum.write_quorum_size:
+                raise
+            fewer = f"{error.message}, or ask for fewer: ensemble_size={error.available}"
+            raise NotEnoughBookiesError(fewer, **error.facts) from None
         incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
         nonce = context.runtime.token()
         ours = custom_metadata(

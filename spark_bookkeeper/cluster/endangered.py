@@ -233,7 +233,7 @@ def _unfinished(
         "ledgers in recovery",
         total,
         stuck,
-        "in recovery: a client is at it, or died, or needs a bookie to come back",
+        "in recovery: a client is at it, or died, needs a bookie to come back, or only fenced it",
         f"this goes on, or says what is missing: {_recover_ledgers(stuck)}",
         "warning",
     )

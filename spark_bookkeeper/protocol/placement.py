@@ -32,36 +32,17 @@ class Candidate:
     rack: str = "/default-rack"
     is_silent: bool = False
     """Others are better, on whatever rack: this one has given no answer for a while."""
+    free_bytes: int | None = None
+    """As far as there are inodes for them; ``None``: not known, as of a bucket."""
 
 
 def choose_ensemble(
-    quorum: Quorum, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str]
+    quorum: Quorum,
+    candidates: Sequence[Candidate],
+    excluded: Mapping[BookieId, str],
+    purpose: str = "for the ensemble",
 ) -> tuple[BookieId, ...]:
     """The ensemble of a new ledger.
-
-    Args:
-        excluded: bookies that must not be chosen, with the reason a person is told.
-
-    Raises:
-        NotEnoughBookiesError: with every candidate and why it was not chosen.
-    """
-    size = quorum.ensemble_size
-    try:
-        usable = _usable(size, candidates, excluded, "for the ensemble")
-    except NotEnoughBookiesError as error:
-        if error.available < quorum.write_quorum_size:
-            raise
-        raise NotEnoughBookiesError(
-            f"{error.message}, or ask for fewer: ensemble_size={error.available}", **error.facts
-        ) from None
-    chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
-    return tuple(usable[index].bookie_id for index in chosen)
-
-
-def choose(
-    count: int, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
-) -> tuple[BookieId, ...]:
-    """The first ``count`` candidates that may be chosen, wherever they are.
 
     Args:
         excluded: bookies that must not be chosen, with the reason a person is told.
@@ -70,8 +51,17 @@ def choose(
     Raises:
         NotEnoughBookiesError: with every candidate and why it was not chosen.
     """
-    usable = _usable(count, candidates, excluded, purpose)
-    return tuple(each.bookie_id for each in usable[:count])
+    size = quorum.ensemble_size
+    usable = _usable(size, candidates, excluded, purpose)
+    chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
+    return tuple(usable[index].bookie_id for index in chosen)
+
+
+def choose(
+    candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
+) -> BookieId:
+    """The first candidate that may be chosen, wherever it is; see ``choose_ensemble``."""
+    return _usable(1, candidates, excluded, purpose)[0].bookie_id
 
 
 def _usable(
@@ -94,10 +84,7 @@ def _usable(
 
 
 def drawn(
-    share: str,
-    candidates: Sequence[Candidate],
-    free_bytes: Mapping[BookieId, int],
-    avoided: Collection[BookieId] = (),
+    share: str, candidates: Sequence[Candidate], avoided: Collection[BookieId] = ()
 ) -> list[Candidate]:
     """Candidates in a random order, weighted by free space: always the same one for one share.
 
@@ -108,15 +95,17 @@ def drawn(
 
     Args:
         share: what is to be placed, by name.
-        free_bytes: of those of whom it is known; the others count as the smallest that is known.
+        candidates: one of whom no free space is known counts as the least of those that can be
+            written and are not full.
         avoided: those that come behind all others, as ones on a rack that has a copy already.
     """
-    least = max(1, min(free_bytes.values(), default=1))
+    told = (each.free_bytes for each in candidates if not each.is_readonly)
+    least = min(filter(None, told), default=1)
 
     def key(candidate: Candidate) -> tuple[bool, float]:
         digest = hashlib.sha256(f"{share}/{candidate.bookie_id}".encode()).digest()
         luck = (int.from_bytes(digest[:8], "big") + 1) / (1 << 64)
-        space = max(1, free_bytes.get(candidate.bookie_id, least))
+        space = least if candidate.free_bytes is None else max(1, candidate.free_bytes)
         weight = 2.0 ** (math.floor(4 * math.log2(space)) / 4)
         return candidate.bookie_id in avoided, -math.log(luck) / weight
 

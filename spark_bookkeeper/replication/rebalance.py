@@ -285,14 +285,14 @@ class _Plan:
         removing = being_removed(ledger.metadata, room)
         reasons = self.context.bookies.ineligible(self.alive, 0, ledger, removing)
         candidates = [
-            Candidate(bookie)
-            for bookie in room
+            Candidate(bookie, free_bytes=left)
+            for bookie, left in room.items()
             if bookie not in fragment.ensemble
             and bookie not in reasons
             and self._keeps_racks(ledger, fragment, position, bookie)
         ]
         share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
-        order = drawn(share, candidates, room)
+        order = drawn(share, candidates)
         return order[0].bookie_id if order else None
 
     def _keeps_racks(

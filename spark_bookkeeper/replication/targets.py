@@ -81,20 +81,16 @@ class Targets:
         beside = [b for b, each in self.alive.items() if each.rack in racks]
         # Those that cannot be chosen are not drawn: a draw is most of what this costs.
         possible = [each for each in self._candidates if each.bookie_id not in reasons]
-        candidates = drawn(share, possible, self._free_bytes, beside)
+        candidates = drawn(share, possible, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
         try:
-            return choose(1, candidates, reasons, purpose)[0]
+            return choose(candidates, reasons, purpose)
         except NotEnoughBookiesError:
-            return choose(1, candidates, {**self._unusable, **reasons}, purpose)[0]
+            return choose(candidates, {**self._unusable, **reasons}, purpose)
 
     @cached_property
     def _candidates(self) -> Sequence[Candidate]:
         return self._bookies.candidates(self.alive)
-
-    @cached_property
-    def _free_bytes(self) -> Mapping[BookieId, int]:
-        return {b: free for b, each in self.alive.items() if (free := each.usable_bytes)}
 
     @cached_property
     def _unusable(self) -> Mapping[BookieId, str]:

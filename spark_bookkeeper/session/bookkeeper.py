@@ -57,6 +57,7 @@ class BookKeeper(ClusterHandle):
     create_ledger_async = _ledgers.create_ledger_async
     delete_ledger_async = _ledgers.delete_ledger_async
     delete_ledger = _ledgers.delete_ledger
+    fence_ledger = _ledgers.fence_ledger
 
     # Logs
 

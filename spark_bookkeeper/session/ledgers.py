@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client import fencing, lifecycle, views
 from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.ledger_info import LedgerInfo
@@ -165,6 +166,26 @@ def delete_ledger(
     if gone.state is not None and not dry_run:
         self.note_deleted(context, gone)
     return gone
+
+
+def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False) -> Fencing:
+    """Stop a ledger's writer now, dead or alive, and decide about the ledger later; idempotent.
+
+    It becomes IN_RECOVERY, its bookies take nothing more of it, and it is not closed:
+    ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next append
+    fails; one that is on its way may still be acknowledged, and is kept. Returns which bookies took
+    the fence, and whether they suffice.
+
+    Args:
+        ledger_id: its id, or its name, as at ``open_ledger``.
+        dry_run: only say which bookies would be fenced; they are not asked.
+
+    Raises:
+        NoSuchLedgerError, InvalidArgumentError: as ``open_ledger``.
+        MetadataFormatError: another client wrote it. Nothing was changed.
+        MetadataUnavailableError: it may or may not be IN_RECOVERY now; repeat.
+    """
+    return fencing.fence_ledger(self.context, ledger_id, dry_run=dry_run)
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:

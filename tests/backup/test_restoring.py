@@ -57,6 +57,21 @@ def test_logs_are_restored_one_after_the_other(ground: Ground, empty: Ground, fo
     assert other not in ground.context.store.ledger_ids()
 
 
+def test_restored_copies_are_on_as_many_racks_as_there_are(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledgers = [bytes_ledger(ground) for _ in range(5)]
+    run(backup, ground.context, folder)
+    racks = dict(zip(empty.bookie_ids, "xxxyz", strict=True))
+    for bookie, rack in racks.items():
+        empty.start(bookie, rack=rack)
+
+    assert run(restore, empty.context, folder).is_complete
+
+    for each in ledgers:
+        assert {racks[b] for b in metadata_of(empty, each).bookies()} == {"x", "y", "z"}
+
+
 def test_a_kept_id_has_one_life(ground: Ground, empty: Ground, folder: str) -> None:
     single = bytes_ledger(ground)
     a_log(ground)

@@ -84,6 +84,21 @@ def test_r4_who_loses_the_race_for_a_slot_fences_the_next(bookie: Bookie) -> Non
     assert list(tail.entries) == [0]
 
 
+def test_r4_who_loses_races_to_a_fast_writer_goes_to_the_end_at_once(bookie: Bookie) -> None:
+    writer, tried = bookie.writer(), list[str]()
+
+    def writer_is_quicker(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "before"):
+            tried.append(path)
+            for slot in range(9) if len(tried) == 1 else ():
+                writer.add(slot, bookie.record(slot, slot))
+
+    tail = bookie.log(writer_is_quicker).fence()
+
+    assert (tail.slots, list(tail.entries)) == (9, [*range(9)])
+    assert tried == [bookie.slot_path(0), bookie.slot_path(9)]
+
+
 def test_r4b_a_slot_that_vanishes_under_a_fencer_is_found_by_its_put(bookie: Bookie) -> None:
     written_slots(bookie, 3)
 

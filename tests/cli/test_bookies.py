@@ -81,7 +81,7 @@ def test_draining_is_asked_for_and_changes_nothing_before(
 
     done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
     assert (done.code, state()) == (0, "readonly")
-    typed = pasteable(f"{WRITABLE} {bookie}", own_cluster.metadata_uri)
+    typed = pasteable(f"{WRITABLE} {bookie}", ("--metadata-uri", own_cluster.metadata_uri))
     assert f"stays read-only until it is told otherwise: {typed}" in done.err
     again = call_own("bookie", "decommission", bookie, "--drain", "--no-spark", "--yes", "--json")
     assert (again.code, "stop its agent" in again.json["blocked_by"]) == (1, True)

@@ -69,7 +69,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
             for each in told("cluster", "health").json["findings"]
             if each["check"] == f"bookie {lost}"
         ]
-        (insists,) = re.findall("`spark-bookkeeper (bookie cookie delete [^`]+)`", kept.err)
+        (insists,) = re.findall("(bookie cookie delete [^`]+)`", kept.err)
         unanswered = call_own(*insists.split())
         forgotten = call_own(*insists.split(), "--yes", "--json")
 

@@ -150,8 +150,13 @@ def test_whatever_reads_all_metadata_shows_that_it_is_at_work(
         ("bookie", "format", *place, "--dry-run"),
         ("bookie", "format", *place, "--yes"),
         ("bookie", "cookie", "delete", bookie, "--yes"),
+        ("ledger", "recover"),
+        ("log", "truncate", "orders", "--older-than", "1s", "--dry-run"),
+        ("log", "consumers", "orders"),
+        ("log", "delete", "orders", "--yes"),
     ]
+    call_own("log", "create", "orders")
     for command in commands:
         shown.clear()
         assert call_own(*command).code == 0
-        assert shown, command
+        assert len(shown) > (command == ("ledger", "recover")), command  # and the recovery itself

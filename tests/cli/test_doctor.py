@@ -72,7 +72,7 @@ def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
     uri = own_cluster.metadata_uri
     remedy = found["fragments on lost bookies"]["remedy"]
     assert remedy == f"spark-bookkeeper bookie recover {lost} --skip-open-ledgers"
-    assert pasteable(remedy, uri) in done.out
+    assert pasteable(remedy, ("--metadata-uri", uri)) in done.out
     assert found[f"bookie {lost}"]["verdict"] == "problem"
     assert found["fragments on lost bookies"]["detail"].startswith("2 of 2 ledgers")
     assert str(opened["ledger_id"]) in found["open ledgers on lost bookies"]["detail"]
@@ -94,11 +94,11 @@ def test_what_is_advised_about_a_lost_bookie_is_the_same_wherever_one_looks(
     health = {f["check"]: f for f in call_own("cluster", "health", "--json").json["findings"]}
 
     uri = own_cluster.metadata_uri
-    assert pasteable(health[f"bookie {unused}"]["remedy"], uri) in before
+    assert pasteable(health[f"bookie {unused}"]["remedy"], ("--metadata-uri", uri)) in before
     assert f"bookie cookie delete {unused}" in before
     assert "bookie recover" not in before
     for bookie in (unused, named):
-        assert pasteable(health[f"bookie {bookie}"]["remedy"], uri) in after
+        assert pasteable(health[f"bookie {bookie}"]["remedy"], ("--metadata-uri", uri)) in after
     assert f"bookie recover {named} --skip-open-ledgers --delete-cookie" in after
     assert call_own("bookie", "cookie", "delete", unused, "--yes").code == 0
     assert f"bookie {unused}" not in findings(call_own)
@@ -122,7 +122,7 @@ def test_a_ledger_that_autorecovery_is_at_work_on_is_not_shown_as_for_a_person_t
     assert f" bookie recover {lost} --skip-open-ledgers\n" in by_hand
     assert "autorecovery takes it up when its auditor looks next" in before
     assert "autorecovery is at work on it" in remedy
-    assert pasteable(remedy, own_cluster.metadata_uri) in after
+    assert pasteable(remedy, ("--metadata-uri", own_cluster.metadata_uri)) in after
     assert "cannot be repaired now: a writable bookie outside its ensemble" in after
     assert "bookie recover" not in before + after
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_bookkeeper.cli.ledger import work
+from spark_bookkeeper.cli.ledger import deletion, work
 from spark_bookkeeper.cli.ledger.data import rows_of
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.output import Output
@@ -158,10 +158,28 @@ def test_a_pipe_gets_lines_of_bytes_and_objects_of_rows(
         ("--follow", "--json"),
         ("-o", "-", "--json"),
         ("--follow", "-o", file),
+        *(("--unconfirmed", each) for each in ("--first=3", "--last=3", "--follow", "--recover")),
     ):
         assert call("ledger", "read", lines, *wrong).code == 2, wrong
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert call("ledger", "read", lines, "--limit", 2, "-o", "-").out == "0\n1\n"
+
+
+def test_what_is_unconfirmed_is_read_apart_and_its_ledger_is_left_alone(
+    call: Call, numbers: Path, tmp_path: Path
+) -> None:
+    ledger_id = open_ledger(call, numbers)
+    read = ("ledger", "read", ledger_id)
+
+    behind, told = call(*read, "--unconfirmed"), call(*read, "--unconfirmed", "--json").json
+    in_file = call(*read, "--unconfirmed", "-o", tmp_path / "x.arrow", "--json").json
+
+    assert (lac := told["last_add_confirmed"]) < 99, "its writer told nobody of the last one"
+    assert f"reading what is behind entry {lac}, acknowledged or not" in behind.err
+    assert call(*read).out + behind.out == numbers.read_text()
+    assert [row["unconfirmed_entry_id"] for row in told["rows"]] == [*range(lac + 1, 100)]
+    assert in_file["first_entry_id"] == lac + 1
+    assert call("ledger", "show", ledger_id, "--json").json["state"] == "OPEN"
 
 
 def test_ctrl_c_ends_a_follower_as_it_is_meant_to(
@@ -299,13 +317,13 @@ def test_recovering_every_open_ledger_asks_first(call_own: Call, numbers: Path) 
     assert (done.code, done.json["ledgers"]) == (0, 1)
 
 
-@pytest.mark.parametrize("verb", ["recover", "check", "repair"])
+@pytest.mark.parametrize("verb", ["recover", "check", "repair", "fence"])
 def test_a_ledger_that_was_named_and_is_not_there_is_a_wrong_call(
     call: Call, numbers: Path, verb: str
 ) -> None:
     ledger_id = open_ledger(call, numbers)
 
-    done = call("ledger", verb, ledger_id, "987654", "--no-spark")
+    done = call("ledger", verb, ledger_id, "987654")
 
     assert (done.code, "there is no ledger 987654" in done.err, done.out) == (2, True, "")
     assert call("ledger", "show", ledger_id, "--json").json["state"] == "OPEN"
@@ -329,6 +347,25 @@ def test_deleting_asks_first_and_may_be_repeated(
     assert (no.code, no.err.strip().endswith("not confirmed. Nothing was changed")) == (1, True)
     assert (done.code, done.json) == (0, {"deleted": [ledger_id], "not_found": []})
     assert (again.code, again.json) == (0, {"deleted": [], "not_found": [ledger_id]})
+
+
+def test_fencing_asks_first_and_says_how_many_bookies_took_it(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    fence = ("ledger", "fence", open_ledger(call, numbers))
+
+    planned, no = call(*fence, "--dry-run"), call(*fence)
+    done, again = call(*fence, "--yes"), call(*fence, "--yes", "--json")
+
+    assert (planned.code, "a dry run: nothing was changed" in planned.out) == (0, True)
+    assert (no.code, "OPEN" in no.err, "Nothing was changed" in no.err) == (1, True, True)
+    assert "was OPEN: 3 of 3 bookies fenced; its writer is stopped" in done.out
+    (row,) = again.json["rows"]
+    assert (row["state"], len(row["fenced"]), row["is_stopped"]) == ("IN_RECOVERY", 3, True)
+    gone = open_ledger(call, numbers)
+    monkeypatch.setattr(deletion, "confirm", lambda _: call("ledger", "delete", gone, "--yes"))
+    assert call(*fence, gone).code == 1, "something was changed"
 
 
 def test_damage_is_named_repaired_and_gone(

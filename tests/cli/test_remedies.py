@@ -107,6 +107,7 @@ def test_a_command_that_was_given_its_cluster_tells_of_commands_that_are(
     call_at: Callable[[str], Call],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Quoted, for a shell ends a command at a semicolon; where the environment has it, without."""
     uri = "zk+hierarchical://127.0.0.1:1;127.0.0.1:2/nowhere"
@@ -116,11 +117,14 @@ def test_a_command_that_was_given_its_cluster_tells_of_commands_that_are(
 
     monkeypatch.setattr(Connection, "open_store", nothing)
     typed = call_at(uri)("doctor").out
+    (tmp_path / "a b.toml").touch(0o600)
+    conf = call_at(uri)("doctor", "--conf", tmp_path / "a b.toml").out
     behind = run(["doctor", "--metadata-uri", uri, "--json"]), capsys.readouterr().out
     monkeypatch.setenv(METADATA_URI_VARIABLE, uri)
     unsaid = run(["doctor"]), capsys.readouterr().out
 
     assert f"spark-bookkeeper --metadata-uri '{uri}' cluster init\n" in typed
+    assert f"SPARK_BOOKKEEPER_CONF='{tmp_path}/a b.toml' spark-bookkeeper --metadata-uri" in conf
     assert (behind[0], "cluster init" in behind[1]) == (2, True)
     assert (unsaid[0], "spark-bookkeeper cluster init\n" in unsaid[1]) == (2, True)
 
@@ -176,7 +180,8 @@ class Operator:
             if thread.ident is not None:
                 thread.join()
         out, err = self.capsys.readouterr()
-        self.said = out + err
+        given = f"--metadata-uri {shlex.quote(self.cluster.metadata_uri)} "
+        self.said = (out + err).replace(given, "")  # for whoever types on
         return code
 
     def does(self, *arguments: object) -> None:
@@ -693,11 +698,11 @@ def a_place_without_a_cluster_gets_one(a: Operator) -> None:
     uri = a.cluster.metadata_uri.replace("/ledgers", f"/{a.bookie.replace(':', '-')}")
     try:
         assert run(["--metadata-uri", uri, "ledger", "list"]) == 2
-        assert "`spark-bookkeeper cluster init`" in a.capsys.readouterr().err
+        assert f"`spark-bookkeeper --metadata-uri {uri} cluster init`" in a.capsys.readouterr().err
         assert run(["--metadata-uri", uri, "cluster", "init"]) == 0
         assert run(["--metadata-uri", uri, "ledger", "list"]) == 0
         assert run(["--metadata-uri", uri, "cluster", "init"]) == 2
-        assert "`spark-bookkeeper cluster info`" in a.capsys.readouterr().err
+        assert f"`spark-bookkeeper --metadata-uri {uri} cluster info`" in a.capsys.readouterr().err
         assert run(["--metadata-uri", uri, "cluster", "info"]) == 0
     finally:
         a.capsys.readouterr()

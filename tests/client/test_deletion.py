@@ -164,19 +164,6 @@ def test_a_ledger_whose_writer_is_gone_is_fenced_before_it_is_deleted(ground: Gr
         writer.append(b"1")  # it was only frozen, and comes back
 
 
-def test_a_bookie_that_could_not_be_fenced_is_named(ground: Ground) -> None:
-    writer = opened(ground)
-    cut_off(writer)
-    lost = writer.metadata.last_fragment.ensemble[1]
-    ground.stop(lost)
-
-    deletion = delete_ledger(ground.context, writer.ledger_id)
-
-    assert list(deletion.not_fenced) == [lost]
-    assert "does not answer" in deletion.not_fenced[lost]
-    assert not is_there(ground, writer)
-
-
 def test_too_few_fenced_bookies_keep_a_ledger_unless_told_otherwise(ground: Ground) -> None:
     writer = opened(ground)
     cut_off(writer)

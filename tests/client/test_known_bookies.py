@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,3 +103,24 @@ def test_without_an_answer_about_cookies_nothing_speaks_against_a_bookie(ground:
     ground.before.append(At("cookies", NO_ANSWER))
 
     lifecycle.create_ledger(ground.context, Quorum(4, 3, 2)).close()
+
+
+@pytest.mark.parametrize("least", [16 << 30, None])
+def test_bookies_are_preferred_as_often_as_their_free_space_says(
+    ground: Ground, least: int | None
+) -> None:
+    told = (least, 32 << 30, 64 << 30, 16 << 30)
+    for bookie, free_bytes in zip(ground.bookie_ids, told, strict=True):
+        ground.start(bookie, free_bytes=free_bytes)
+    bookies = ground.context.bookies
+    few = bookies.registrations()[ground.bookie_ids[3]]  # of inodes; it is 16 GiB all the same
+    size = 64 << 30
+    ground._agent.register(
+        replace(few, free_bytes=size, total_bytes=size, free_inodes=1, total_inodes=4)
+    )
+
+    alive = bookies.registrations()
+    first = Counter(bookies.candidates(alive)[0].bookie_id for _ in range(2_000))
+
+    for bookie, part in zip(ground.bookie_ids, (0.125, 0.25, 0.5, 0.125), strict=True):
+        assert abs(first[bookie] / 2_000 - part) < 0.07, "six times the standard deviation"

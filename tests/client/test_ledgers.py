@@ -16,6 +16,7 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.worlds import USUAL
@@ -33,6 +34,9 @@ def test_too_few_bookies_are_told_with_a_table_and_nothing_is_created(ground: Gr
     error = caught.value
     assert (error.needed, error.available) == (3, 2)
     assert error.causes == {down: "not registered: down or lost", readonly: "read-only"}
+    assert "ask for fewer" not in error.message
+    with pytest.raises(NotEnoughBookiesError, match="or ask for fewer: ensemble_size=2"):
+        lifecycle.create_ledger(ground.context, Quorum(4, 2, 2))
     assert list(ground.context.store.ledger_ids()) == []
 
 

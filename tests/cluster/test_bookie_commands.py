@@ -171,7 +171,7 @@ def test_a_wiped_bookie_is_refused_with_the_three_views(
 
     assert done.code == 2
     assert "found on the storage:   nothing" in done.err
-    assert f"spark-bookkeeper bookie recover {BOOKIE}" in done.err
+    assert f" bookie recover {BOOKIE}" in done.err
 
 
 def test_a_root_that_is_not_there_is_not_made(tmp_path: Path, call: Call) -> None:

@@ -209,13 +209,13 @@ def test_a_history_takes_no_compaction_for_a_recovery(ground: Ground) -> None:
     closed.close()
     lifecycle.open_ledger(ground.context, recovered.ledger_id)
     assert fenced(closed) == []
-    by = "by a recovery or a deletion; from then on its writer could add nothing"
+    by = "by a recovery, a deletion or a person; from then on its writer could add nothing"
     assert fenced(recovered) == [by]
 
     compact_ledgers(ground.context)
 
     assert fenced(closed) == ["by compaction, after its writer had closed it"]
-    by = "by a recovery, or by compaction after its end: nobody keeps which"
+    by = "before its end, or by compaction after it: nobody keeps which"
     assert fenced(recovered) == [by]
 
 

@@ -23,20 +23,21 @@ A, B, C, D, E = (BookieId(f"{name}:3181") for name in "abcde")
 def test_the_order_of_preference_decides() -> None:
     candidates = [Candidate(C), Candidate(A), Candidate(B), Candidate(D)]
 
-    assert choose(3, candidates, {}, "for the ensemble") == (C, A, B)
+    assert choose_ensemble(Quorum(3, 3, 2), candidates, {}) == (C, A, B)
 
 
 def test_read_only_and_excluded_bookies_are_passed_over() -> None:
     candidates = [Candidate(A, is_readonly=True), Candidate(B), Candidate(C), Candidate(D)]
 
-    assert choose(2, candidates, {B: "lost"}, "for the ensemble") == (C, D)
+    assert choose_ensemble(Quorum(2, 2, 2), candidates, {B: "lost"}) == (C, D)
 
 
 def test_too_few_bookies_are_told_with_a_table_of_all_of_them() -> None:
     candidates = [Candidate(A, is_readonly=True), Candidate(B), Candidate(C)]
+    excluded = {B: "formatted again", D: "not registered"}
 
     with pytest.raises(NotEnoughBookiesError) as caught:
-        choose(3, candidates, {B: "formatted again", D: "not registered"}, "for the ensemble")
+        choose_ensemble(Quorum(3, 3, 2), candidates, excluded)
 
     error = caught.value
     assert (error.needed, error.available) == (3, 1)
@@ -45,20 +46,9 @@ def test_too_few_bookies_are_told_with_a_table_of_all_of_them() -> None:
         assert line in error.message
 
 
-@pytest.mark.parametrize(("there", "told"), [((A, B, C), True), ((A, B), False)])
-def test_who_asks_for_too_many_bookies_may_ask_for_fewer(
-    there: tuple[BookieId, ...], told: bool
-) -> None:
-    with pytest.raises(NotEnoughBookiesError) as caught:
-        choose_ensemble(Quorum(9, 3, 2), [Candidate(each) for each in there], {})
-
-    assert ("or ask for fewer: ensemble_size=3" in caught.value.message) == told
-    assert caught.value.available == len(there)
-
-
 def test_with_no_bookie_at_all_the_table_says_so() -> None:
     with pytest.raises(NotEnoughBookiesError, match="no bookie is registered"):
-        choose(1, [], {}, "for the ensemble")
+        choose([], {}, "for the ensemble")
 
 
 def test_a_replacement_is_never_a_member_already() -> None:
@@ -79,17 +69,22 @@ def test_the_bookie_that_is_replaced_is_not_chosen_again() -> None:
 
 
 def test_shares_are_drawn_by_free_space_and_the_same_again() -> None:
-    candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1", "d:1")]
-    free = {BookieId("a:1"): 100 << 30, BookieId("b:1"): 200 << 30, BookieId("c:1"): 100 << 30}
-    firsts = Counter(drawn(f"share {n}", candidates, free)[0].bookie_id for n in range(4000))
+    free = {"a:1": 100, "b:1": 200, "c:1": 100, "d:1": None, "full:1": 0, "readonly:1": 5}
 
-    for name, part in (("a:1", 0.2), ("b:1", 0.4), ("c:1", 0.2), ("d:1", 0.2)):
-        assert abs(firsts[BookieId(name)] / 4000 - part) < 0.05
-    less = {bookie: size - (1 << 30) for bookie, size in free.items()}
-    same = sum(
-        drawn(f"share {n}", candidates, free) == drawn(f"share {n}", candidates[::-1], less)
-        for n in range(1000)
-    )
+    def order(share: int, used: int = 0) -> list[str]:
+        sizes = {
+            name: None if gib is None else max(0, gib - used) << 30 for name, gib in free.items()
+        }
+        candidates = [
+            Candidate(BookieId(name), name == "readonly:1", free_bytes=size)
+            for name, size in sizes.items()
+        ]
+        return [each.bookie_id for each in drawn(f"share {share}", candidates[:: 1 - 2 * used])]
+
+    firsts = Counter(order(n)[0] for n in range(4000))
+    for name, part in (("a:1", 0.2), ("b:1", 0.4), ("c:1", 0.2), ("d:1", 0.2), ("full:1", 0)):
+        assert abs(firsts[name] / 4000 - part) < 0.05
+    same = sum(order(n) == order(n, used=1) for n in range(1000))
     assert same > 700, "some space was used meanwhile, and few choices changed"
 
 
@@ -97,7 +92,7 @@ def test_a_rack_that_has_a_copy_comes_last() -> None:
     candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1")]
     avoided = [BookieId("a:1"), BookieId("c:1")]
     for n in range(50):
-        assert drawn(f"share {n}", candidates, {}, avoided)[0].bookie_id == "b:1"
+        assert drawn(f"share {n}", candidates, avoided)[0].bookie_id == "b:1"
 
 
 def racked(*racks: str) -> list[Candidate]:

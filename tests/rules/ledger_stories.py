@@ -13,10 +13,11 @@ import pytest
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import context, deletion, lifecycle
+from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read import reader as client_reader
 from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
-from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import flag, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -331,7 +332,14 @@ def planned_work_is_for_the_ledger_it_was_planned_for(ground: Ground) -> None:
 # Deletion
 
 
-@needs("delete_fence", without(deletion, "_fence", lambda context, ledger_id, metadata: {}))
+def stopped_without_a_fence(
+    context: Any, ledger_id: LedgerId, found: Versioned[LedgerMetadata]
+) -> tuple[Versioned[LedgerMetadata], Fencing]:
+    flagged = update.update_ledger(context.store, ledger_id, flag, known=found)
+    return flagged, Fencing(ledger_id, "OPEN")
+
+
+@needs("delete_fence", without(deletion, "stop_writer", stopped_without_a_fence))
 def a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile(ground: Ground) -> None:
     frozen = ground.client()
     writer = written(frozen, 1, close=False)

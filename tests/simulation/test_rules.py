@@ -74,7 +74,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "rw_closed_only": (Script.drawn, 100),
     "late_answer": (lifetimes.hanging, 122),
     "hole_negative": (lifetimes.tearing, 185),
-    "hole_below_fence": (lifetimes.tearing, 454),
+    "hole_below_fence": (lifetimes.tearing, 3200),
     "slot_number": (lifetimes.tearing, 415),
     "same_nonce": (lifetimes.reusing, 55),
     "compact_verified": (lifetimes.keeping, 44),

@@ -16,6 +16,7 @@ import spark_bookkeeper as sbk
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import Losses
 from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.replication.report import Outcome, Report, Row
@@ -34,7 +35,7 @@ commands in `spark-bookkeeper --help`.
 CHAPTERS: dict[str, list[Any]] = {
     "To begin with": [sbk.connect, sbk.local, sbk.spark_session, sbk.register_source],
     "A cluster": [sbk.BookKeeper, AutorecoveryControl, sbk.LocalCluster],
-    "Ledgers": [LedgerWriter, sbk.LedgerReader, sbk.Entry, sbk.LedgerInfo, Deletion],
+    "Ledgers": [LedgerWriter, sbk.LedgerReader, sbk.Entry, sbk.LedgerInfo, Fencing, Deletion],
     "Logs": [sbk.Log, sbk.LogWriter, sbk.Position],
     "What jobs and looks say": [Report, Row, Outcome, Diagnoses, Losses],
     "Settings": [sbk.ClientConfig, sbk.BookieConfig, sbk.AutorecoveryConfig],

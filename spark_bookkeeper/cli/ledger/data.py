@@ -178,6 +178,7 @@ def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[
 )
 @click.option("--follow", is_flag=True, help="Go on with what is appended, until it is closed.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
+@click.option("--unconfirmed", is_flag=True, help="Only what is behind the last add confirmed.")
 @password_option
 @access_options
 @click.pass_obj
@@ -194,6 +195,7 @@ def read(
     output: Path | None,
     follow: bool,
     recover: bool,
+    unconfirmed: bool,
     password: str,
 ) -> int:
     """Print the rows of a ledger, or write them to a file. Every byte is verified.
@@ -205,10 +207,11 @@ def read(
     is not disturbed, unless --recover is given.
     """
     is_stdout = str(output) == "-"
-    if follow and any(given is not None for given in (end, last, start_time, end_time)):
-        raise InvalidArgumentError(
-            "--follow reads to the end: leave out --end, --last and all times"
-        )
+    is_cut = any(given is not None for given in (end, last, start_time, end_time))
+    if follow and is_cut:
+        raise InvalidArgumentError("--follow reads to the end: leave out --end, --last and times")
+    if unconfirmed and (is_cut or follow or recover or first is not None):
+        raise InvalidArgumentError("--unconfirmed goes with no range, --follow or --recover")
     if (follow or is_stdout) and (settings.output.is_json or not (output is None or is_stdout)):
         raise InvalidArgumentError("--follow and --output - print lines: no file, and no --json")
     refuse_both(("--start", first), ("--start-time", start_time))
@@ -232,21 +235,25 @@ def read(
             ) from error
         if not reader.is_closed:
             about = about_writer(reader.writer, reader.writer_state())
+            what = "until it is" if follow else f"up to entry {reader.last_add_confirmed}"
+            if unconfirmed:
+                what = f"what is behind entry {reader.last_add_confirmed}, acknowledged or not"
             settings.output.note(
-                f"ledger {ledger_id} is not closed: reading "
-                + ("until it is" if follow else f"up to entry {reader.last_add_confirmed}")
-                + f"; {about}; --recover fences its writer and reads all of it"
+                f"ledger {ledger_id} is not closed: reading {what}; {about}; --recover fences its "
+                "writer and reads all of it"
             )
         now_ms = bk.context.runtime.wall_ms()
         since, until = time_of(start_time, now_ms), time_of(end_time, now_ms)
         if follow:
             entries = reader.tail(first=first or 0)
+        elif unconfirmed:
+            entries = reader.read_unconfirmed()
         else:
             entries = reader.entries(first or 0, last, start_time=since, end_time=until)
         if output is not None and not is_stdout:
-            begin = (first or 0) if since is None else None  # of a time it is seen by reading
+            begin = None if unconfirmed or since else first or 0  # else it is seen by reading
             return _read_to_file(settings, reader, entries, begin, limit, output)
-        key = unlike("entry_id", reader.schema.names)
+        key = unlike("unconfirmed_entry_id" if unconfirmed else "entry_id", reader.schema.names)
         with suppress(KeyboardInterrupt) if follow else nullcontext():
             print_rows(
                 settings.output,

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger delete``: shows what is to go and who writes it, and asks."""
+"""``spark-bookkeeper ledger delete | fence``: shows what is to go or to stop, and asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.deletion import Deletion
@@ -51,7 +51,7 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
         gone = [ledger_id for ledger_id in wanted if found[ledger_id] is None]
         there = [ledger_id for ledger_id in wanted if found[ledger_id] is not None]
         for ledger_id in wanted:
-            settings.output.note(_to_be_deleted(bk, ledger_id, found[ledger_id]))
+            settings.output.note(_as_found(bk, ledger_id, found[ledger_id]))
         left: dict[int, str] = {}
         planned: list[Deletion] = []
         for i in there:
@@ -59,10 +59,11 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
                 planned.append(bk.delete_ledger(i, even_if_alive=even_if_alive, dry_run=True))
             except (InvalidArgumentError, MetadataFormatError) as error:
                 left[i] = error.message
-        todo = [] if dry_run else [each.ledger_id for each in planned]
-        if todo and not work.yes:
+        todo = [each.ledger_id for each in planned]
+        if todo and not (work.yes or dry_run):
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
-        deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
+        doomed = [] if dry_run else todo
+        deleted, failed = _delete(settings, bk, doomed, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
@@ -77,14 +78,43 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
             settings.output.say(f"left: {message}")
 
     value: dict[str, Any] = {"deleted": list(deleted), "not_found": gone}
-    if dry_run:
-        value["planned"] = planned
-    if left:
-        value["left"] = left
-    if not_fenced:
-        value["not_fenced"] = not_fenced
+    value |= {"planned": planned} if dry_run else {}
+    value |= {k: v for k, v in (("left", left), ("not_fenced", not_fenced)) if v}
     settings.output.result(value, show)
     return EXIT_LEFT_UNDONE if left else EXIT_DONE
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger fence 7 --yes")
+@click.argument("ledger_ids", type=LedgerType(), nargs=-1, required=True, metavar="LEDGER...")
+@work_options(dry_run=PLAN, yes="Do not ask before writers are stopped.", reports=False)
+def fence(work: Work, ledger_ids: Sequence[int]) -> int:
+    """Stop the writers of ledgers now, and decide later.
+
+    Bookies take nothing more of the ledgers, and keep what they have; nothing is closed. `ledger
+    recover` closes them, `ledger delete` deletes them. Exit code 1 where a writer may go on.
+    """
+    output = work.settings.output
+    with connected(work.settings, work.access) as bk:
+        plans = [bk.fence_ledger(each, dry_run=True) for each in dict.fromkeys(ledger_ids)]
+        found = dict(bk.context.store.read_ledgers([each.ledger_id for each in plans]))
+        for ledger_id, each in found.items():
+            output.note(_as_found(bk, ledger_id, each))
+        todo = [each.ledger_id for each in plans if not each.is_stopped]
+        if todo and not (work.yes or work.dry_run):
+            confirm(f"Fence {counted(len(todo), 'ledger')}, stopping their writers?")
+        with begun(), output.progress("fencing ledgers"):
+            rows = plans if work.dry_run else [bk.fence_ledger(each) for each in found]
+
+    def show() -> None:
+        for row in rows:
+            took = f"{len(row.fenced)} of {len(row.fenced) + len(row.not_fenced)} bookies fenced"
+            so = "its writer is stopped" if row.is_stopped else "its writer may go on"
+            output.say(f"ledger {row.ledger_id} was {row.state}: {took}; {so}")
+            for bookie, why in row.not_fenced.items():
+                output.say(f"  {bookie}: {why}")
+
+    output.result({"dry_run": work.dry_run, "rows": rows}, show)
+    return EXIT_DONE if work.dry_run or all(row.is_stopped for row in rows) else EXIT_LEFT_UNDONE
 
 
 def _delete(
@@ -114,12 +144,12 @@ def _delete(
     return deleted, left
 
 
-def _to_be_deleted(
+def _as_found(
     bk: BookKeeper,
     ledger_id: LedgerId,
     found: Versioned[LedgerMetadata] | MetadataFormatError | None,
 ) -> str:
-    """A line about a ledger that is to be deleted."""
+    """A line about a ledger that is to be deleted or fenced."""
     if found is None:
         return f"ledger {ledger_id} does not exist"
     if isinstance(found, MetadataFormatError):

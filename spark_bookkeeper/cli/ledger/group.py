@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.ledger.data import append, read, schema_of_file
-from spark_bookkeeper.cli.ledger.deletion import delete
+from spark_bookkeeper.cli.ledger.deletion import delete, fence
 from spark_bookkeeper.cli.ledger.owners import delete_orphans, history, orphans
 from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
@@ -38,12 +38,13 @@ MOST_SLOTS: Final = 200
 
 @click.group(name="ledger", epilog="Example: spark-bookkeeper ledger list --state OPEN")
 def ledger() -> None:
-    """Create, list, show, read, append, recover, check, delete ledgers."""
+    """Create, list, show, read, append, fence, recover, check, delete ledgers."""
 
 
 ledger.add_command(append)
 ledger.add_command(read)
 ledger.add_command(recover)
+ledger.add_command(fence)
 ledger.add_command(delete)
 ledger.add_command(check)
 ledger.add_command(diff)

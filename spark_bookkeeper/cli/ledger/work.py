@@ -87,7 +87,9 @@ def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
     """Who writes the ledgers that are not closed is stopped, if somebody does."""
-    open_ones = [row for row in ledger_rows(bk.context) if row["state"] in ("OPEN", "IN_RECOVERY")]
+    with settings.output.progress():
+        rows = ledger_rows(bk.context)
+        open_ones = [row for row in rows if row["state"] in ("OPEN", "IN_RECOVERY")]
     for row in open_ones:
         about = about_writer(row["writer"], row["writer_state"])
         settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")

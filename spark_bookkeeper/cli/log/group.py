@@ -181,7 +181,9 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
         time = time_of(times[0] if times else None, bk.context.earlier_ms())
         place = position or time
         assert place is not None
-        doomed = planned_deletions(bk.context, opened.truncate(place, dry_run=True))
+        with work.settings.output.progress():
+            ids = opened.truncate(place, dry_run=True)
+            doomed = planned_deletions(bk.context, ids)
         where = f"before {before}" if time is None else f"that had ended by {shown_time(time)}"
         work.settings.output.note(f"ledgers of log {name} {where}: {len(doomed):,}")
         _show_going(work.settings.output, doomed)
@@ -189,7 +191,8 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
         if doomed and not work.dry_run:
             if not work.yes:
                 confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
-            deleted = opened.truncate(doomed[-1].ledger_id + 1)  # what was shown, and no more
+            with work.settings.output.progress("deleting ledgers"):
+                deleted = opened.truncate(doomed[-1].ledger_id + 1)  # what was shown, and no more
     work.settings.output.result(
         {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
         lambda: work.settings.output.say(
@@ -209,7 +212,8 @@ def consumers(work: Work, name: str, forget: str | None) -> int:
     """Show who follows a log under a name, and how far behind its end each is."""
     settings = work.settings
     with connected(settings, work.access) as bk:
-        rows = bk.consumers_arrow(name).to_pylist()
+        with settings.output.progress():
+            rows = bk.consumers_arrow(name).to_pylist()
         is_known = forget in {row["consumer"] for row in rows}
         if forget is not None and not work.dry_run:
             bk.open_log(name).forget_consumer(forget)
@@ -246,7 +250,8 @@ def delete(work: Work, name: str) -> int:
     output = work.settings.output
     with connected(work.settings, work.access) as bk:
         try:
-            planned = bk.delete_log(name, dry_run=True)
+            with output.progress():
+                planned = bk.delete_log(name, dry_run=True)
         except NoSuchLogError:
             if not work.dry_run:
                 bk.delete_log(name)  # what is left of it; whoever deleted it was asked
@@ -254,7 +259,8 @@ def delete(work: Work, name: str) -> int:
         _show_going(output, planned)
         if not work.dry_run and not work.yes:
             confirm(f"Delete log {name} and {counted(len(planned), 'ledger')} for ever?")
-        deleted = [] if work.dry_run else [each.ledger_id for each in bk.delete_log(name)]
+        with output.progress("deleting ledgers"):
+            deleted = [] if work.dry_run else [each.ledger_id for each in bk.delete_log(name)]
     output.result(
         {"log": name, "dry_run": work.dry_run, "planned": planned, "deleted": deleted},
         lambda: output.say(

@@ -59,8 +59,8 @@ class Output:
     """Where a command says things, and for whom."""
 
     is_json: bool = False
-    metadata_uri: str | None = None
-    """As it was given to this command, and so has to be to those that it tells of."""
+    typed: Sequence[str] = ()
+    """The words of this command line: what it was given, those that it tells of have to be."""
 
     def result(self, value: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print the result: ``value`` as one JSON object, or ``show()`` for a person."""
@@ -128,12 +128,12 @@ class Output:
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
         console = _stderr() if self.is_json else _stdout()
-        told = pasteable(text, self.metadata_uri)
+        told = pasteable(text, self.typed)
         console.print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        told = without_passwords(pasteable(text, self.metadata_uri))
+        told = without_passwords(pasteable(text, self.typed))
         _stderr().print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def progress(

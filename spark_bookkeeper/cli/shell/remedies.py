@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 _COMMANDS: Final = (
@@ -18,16 +20,21 @@ _COMMANDS: Final = (
 
 
 _NEEDS_CLUSTER: Final = re.compile(
-    r"spark-bookkeeper (?=(?:doctor|cluster|bookie|ledger|log|autorecovery)\b)"
+    r"spark-bookkeeper (?=(?:doctor|cluster(?! backup)|bookie|ledger|log|autorecovery)\b)"
 )
+"""Not so a backup: who restores one is told of it, and it is of another cluster."""
 
 
-def pasteable(text: str, metadata_uri: str | None) -> str:
-    """Its commands with the URI that this one was given, quoted; ``None``: by the environment."""
-    if metadata_uri is None:
-        return text
-    given = f"spark-bookkeeper --metadata-uri {shlex.quote(metadata_uri)} "
-    return _NEEDS_CLUSTER.sub(lambda _: given, text)
+def pasteable(text: str, typed: Sequence[str]) -> str:
+    """Its commands with the URI and the file of options that were typed for this one, quoted."""
+    words = [part for each in typed for part in each.split("=", int(each[:2] == "--"))]
+    given = dict(pairwise(words))
+    command = "spark-bookkeeper "
+    if uri := given.get("--metadata-uri"):
+        command += f"--metadata-uri {shlex.quote(uri)} "
+    if conf := given.get("--conf"):  # which stands behind a verb; its variable stands before
+        command = f"SPARK_BOOKKEEPER_CONF={shlex.quote(conf)} {command}"
+    return _NEEDS_CLUSTER.sub(lambda _: command, text)
 
 
 def in_commands(message: str) -> str:

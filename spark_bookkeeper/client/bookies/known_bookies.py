@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.store import BookieRegistry, Registration
 from spark_bookkeeper.protocol.archive import Archived, archived_of
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
-from spark_bookkeeper.protocol.placement import Candidate
+from spark_bookkeeper.protocol.placement import Candidate, drawn
 from spark_bookkeeper.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -85,12 +85,14 @@ class Bookies:
         return sorted(cookies | self.registrations().keys())
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
-        """The live bookies in random order, those that are silent last, as placement wants them."""
+        """The live bookies by lot, weighted by free space (``drawn``), and silent ones last."""
         candidates = [
-            Candidate(r.bookie_id, r.is_readonly, r.rack, self.is_silent(r.bookie_id))
-            for r in registrations.values()
+            Candidate(each, r.is_readonly, r.rack, self.is_silent(each), r.usable_bytes)
+            for each, r in registrations.items()
         ]
         self._runtime.shuffle(candidates)
+        if any(each.free_bytes for each in candidates):  # else there is nothing to weigh
+            candidates = drawn(self._runtime.token(), candidates)
         return sorted(candidates, key=lambda candidate: candidate.is_silent)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
