@@ -33,7 +33,7 @@ from spark_bookkeeper.testing.memory_store import MemoryCluster
 pytest.importorskip("s3fs")
 from tests.benchmarks.object_store import FarStore
 
-pytestmark = [pytest.mark.s3, pytest.mark.full]
+pytestmark = pytest.mark.s3
 
 ENTRIES = 1
 
@@ -89,7 +89,16 @@ def store() -> Iterator[FarStore]:
         yield store
 
 
-@pytest.mark.parametrize(("share", "ledgers"), [(0.1, 256), (0.3, 4), (0.5, 4)])
+@pytest.mark.parametrize(
+    ("share", "ledgers"),
+    [
+        pytest.param(0.1, 256, marks=pytest.mark.full),
+        pytest.param(0.5, 4, marks=pytest.mark.full),
+        # Three and four minutes, mostly of waiting before a request is repeated.
+        pytest.param(0.3, 256, marks=pytest.mark.slow),
+        pytest.param(0.5, 256, marks=pytest.mark.slow),
+    ],
+)
 def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     store: FarStore, share: float, ledgers: int
 ) -> None:
