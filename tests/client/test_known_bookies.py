@@ -37,6 +37,15 @@ def say(
     return said
 
 
+def test_a_bookie_has_a_host_unless_its_files_are_in_a_bucket(ground: Ground) -> None:
+    first, *others = ground.context.bookies.registrations()
+    assert ground.context.bookies.hosts()[first] == first.rpartition(":")[0]
+    known = ground.context.bookies.registrations()[first]
+    ground.stop(first)
+    ground.context.store.register(replace(known, root_uri="s3://bucket/root"))
+    assert [*ground.context.bookies.hosts()] == others
+
+
 @pytest.mark.parametrize(
     ("other", "is_chosen"),
     [

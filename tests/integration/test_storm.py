@@ -89,15 +89,11 @@ def store() -> Iterator[FarStore]:
         yield store
 
 
+# Three and four minutes for the slow ones, mostly of waiting before a request is repeated.
 @pytest.mark.parametrize(
     ("share", "ledgers"),
-    [
-        pytest.param(0.1, 256, marks=pytest.mark.full),
-        pytest.param(0.5, 4, marks=pytest.mark.full),
-        # Three and four minutes, mostly of waiting before a request is repeated.
-        pytest.param(0.3, 256, marks=pytest.mark.slow),
-        pytest.param(0.5, 256, marks=pytest.mark.slow),
-    ],
+    [pytest.param(*of, marks=pytest.mark.full) for of in [(0.1, 256), (0.5, 4)]]
+    + [pytest.param(*of, marks=pytest.mark.slow) for of in [(0.3, 256), (0.5, 256)]],
 )
 def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     store: FarStore, share: float, ledgers: int

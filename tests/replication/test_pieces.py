@@ -105,6 +105,7 @@ def test_a_part_is_copied_once_by_the_piece_in_which_it_begins(
 
     def piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]:
         (row,) = copy_piece(context, work)
+        assert {*work.sources} == {*writer.metadata.last_fragment.ensemble} - {*work.lost}
         owned.append(row.entries)
         return [row]
 
