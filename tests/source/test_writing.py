@@ -137,6 +137,17 @@ def test_a_log_that_is_deleted_during_a_batch_is_made_by_none_but_the_next_one(
     assert find_log(context.store.registers, "orders") is not None
 
 
+@pytest.mark.parametrize("to", [{"log": "orders", "createLog": "true"}, {"ledgerId": "7"}])
+def test_of_a_write_that_spark_gives_up_it_is_said_that_nothing_was_written(
+    to: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = batch_writer(SourceOptions.parse({"metadataUri": "zk1:2181", **to}), ROWS, False)
+    for _ in range(2):
+        sink.abort([])
+    what = "log orders" if "log" in to else "ledger 7"
+    assert f"nothing was written to {what}" in caplog.text
+
+
 def test_a_ledger_of_its_own_needs_no_log() -> None:
     with pytest.raises(InvalidArgumentError, match="createLog makes the log that is written to"):
         write(ledgerId="7", createLog="true")
