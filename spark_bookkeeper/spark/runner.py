@@ -201,10 +201,9 @@ class SparkRunner(Runner):
 def wish_of(items: Sequence[Item], hosts: Mapping[BookieId, str]) -> Wish:
     """Where the bytes of a task are. What is small is read from anywhere in no more time."""
     wish: Wish = Counter()
-    for item in items:
-        if item.size_bytes >= LARGE_BYTES:
-            found = [hosts[b] for b in getattr(item, "sources", ()) if b in hosts]
-            wish.update(dict.fromkeys(found, item.size_bytes))
+    for item in (each for each in items if each.size_bytes >= LARGE_BYTES):
+        found = [hosts[b] for b in getattr(item, "sources", ()) if b in hosts]
+        wish.update(dict.fromkeys(found, item.size_bytes))
     return wish
 
 
@@ -305,7 +304,8 @@ def run_tasks(
         tasks: RDD[Any] = spark.sparkContext.parallelize([], count)
         if any(wishes):
             with suppress(*spark_errors()):  # who forbids such calls has no preferences
-                tasks = located(tasks, preferred(wishes, executor_hosts(tasks.context)))
+                if any(hosts := preferred(wishes, executor_hosts(tasks.context))):
+                    tasks = located(tasks, hosts)
         return tasks.mapPartitionsWithIndex(_of_partition(work)).collect()
 
     return run_jobs(spark, collected, description, on_tasks)
@@ -313,15 +313,13 @@ def run_tasks(
 
 def executor_hosts(context: Any) -> Counter[str]:
     """How many executors are on each host, under the names that Spark has for them."""
-    listed = context._jsc.sc().getExecutorMemoryStatus().keys().mkString(",").split(",")  # noqa: SLF001
+    listed = context._jsc.sc().getExecutorMemoryStatus().keys().mkString(",")  # noqa: SLF001
     driver = Counter([context.getConf().get("spark.driver.host")])  # which is listed, too
-    return Counter(each.rpartition(":")[0] for each in listed) - driver
+    return Counter(each.rpartition(":")[0] for each in listed.split(",")) - driver
 
 
 def located(tasks: RDD[Any], hosts: Sequence[Sequence[str]]) -> RDD[Any]:
     """The same tasks, each preferred to run on its hosts; pyspark has no word for it."""
-    if not any(hosts):
-        return tasks
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer
 

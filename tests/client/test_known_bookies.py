@@ -38,12 +38,10 @@ def say(
 
 
 def test_a_bookie_has_a_host_unless_its_files_are_in_a_bucket(ground: Ground) -> None:
-    first, *others = ground.context.bookies.registrations()
-    assert ground.context.bookies.hosts()[first] == first.rpartition(":")[0]
-    known = ground.context.bookies.registrations()[first]
+    context, (first, *others) = ground.context, ground.bookie_ids
     ground.stop(first)
-    ground.context.store.register(replace(known, root_uri="s3://bucket/root"))
-    assert [*ground.context.bookies.hosts()] == others
+    context.store.register(Registration(first, "s3://bucket/root", "1"))
+    assert context.bookies.hosts() == {each: each.rpartition(":")[0] for each in others}
 
 
 @pytest.mark.parametrize(
