@@ -319,8 +319,8 @@ def test_a_task_prefers_a_host_that_has_executors_and_no_task_waits_for_another_
 def test_spark_is_told_of_preferred_hosts_and_runs_each_task_wherever_it_can(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = located(spark.sparkContext.parallelize([], 3), [["a"], [], ["b"]])._jrdd.rdd()
-    assert [tasks.preferredLocations(p).mkString(",") for p in tasks.partitions()] == ["a", "", "b"]
+    made = located(spark.sparkContext.parallelize([], 3), [["a"], [], ["b"]])._jrdd.rdd()
+    assert [made.preferredLocations(p).mkString() for p in made.partitions()] == ["a", "", "b"]
     assert not executor_hosts(spark.sparkContext), "in local mode a task would wait for ever"
 
     monkeypatch.setattr("spark_bookkeeper.spark.runner.executor_hosts", lambda _: Counter(a=1, b=1))
