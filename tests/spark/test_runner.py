@@ -155,22 +155,7 @@ def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
     assert list(idle.run(step(work), [], no_progress)) == []
 
 
-def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
-        if item.number == 1:
-            raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
-        if item.number == 2:
-            raise RuntimeError("a fault of ours")
-        return [Done(item.number)]
-
-    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(4)], no_progress))
-
-    assert [row.status for row in rows] == ["replicated", "left", "damaged", "replicated"]
-    assert rows[1].reason == "it went away"
-    assert rows[2].reason == "RuntimeError: a fault of ours"
-
-
-def test_an_error_that_is_not_ours_is_the_result_of_its_item(bk: sbk.BookKeeper) -> None:
+def test_an_error_is_the_result_of_its_item_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
     def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         if item.number == 1:
             raise TypeError("not this type")
@@ -182,12 +167,15 @@ def test_an_error_that_is_not_ours_is_the_result_of_its_item(bk: sbk.BookKeeper)
             return work(context, item)  # for ever
         if item.number == 5:
             raise BadToPickle(lambda: None)
+        if item.number == 6:
+            raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
         return [Done(item.number)]
 
-    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(7)], no_progress))
+    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(8)], no_progress))
 
-    assert [row.status for row in rows] == ["replicated", *["damaged"] * 5, "replicated"]
-    assert [row.number for row in rows] == [*range(7)]
+    assert [row.status for row in rows] == ["replicated", *["damaged"] * 5, "left", "replicated"]
+    assert [row.number for row in rows] == [*range(8)]
+    assert [rows[1].reason, rows[6].reason] == ["TypeError: not this type", "it went away"]
     reasons = [str(row.reason).partition(":")[0] for row in rows[1:6]]
     assert reasons == [
         *("TypeError", "MemoryError", "ArrowNotImplementedError", "RecursionError", "BadToPickle"),
