@@ -207,17 +207,17 @@ def wish_of(items: Sequence[Item], hosts: Mapping[BookieId, str]) -> Wish:
     return wish
 
 
-def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[list[str]]:
-    """One host for each task, or none.
+def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[str]:
+    """A host for each task, or ``""``.
 
     Spark has a task wait for a host some seconds (``spark.locality.wait``), and in local mode for
     ever. So only hosts of executors are named, and none for more than its part of the tasks.
     """
-    room = {h: -(-len(wishes) * n // executors.total()) for h, n in executors.items()}
-    chosen: list[list[str]] = []
+    room = Counter({h: -(-len(wishes) * n // executors.total()) for h, n in executors.items()})
+    chosen: list[str] = []
     for wish in wishes:
-        chosen.append([host for host, _ in wish.most_common() if room.get(host)][:1])
-        room.update((host, room[host] - 1) for host in chosen[-1])
+        chosen.append(next((host for host, _ in wish.most_common() if room[host] > 0), ""))
+        room[chosen[-1]] -= 1
     return chosen
 
 
@@ -318,15 +318,15 @@ def executor_hosts(context: Any) -> Counter[str]:
     return Counter(each.rpartition(":")[0] for each in listed.split(",")) - driver
 
 
-def located(tasks: RDD[Any], hosts: Sequence[Sequence[str]]) -> RDD[Any]:
-    """The same tasks, each preferred to run on its hosts; pyspark has no word for it."""
+def located(tasks: RDD[Any], hosts: Sequence[str]) -> RDD[Any]:
+    """The same tasks, each preferred to run on its host; pyspark has no word for it."""
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer
 
     context: Any = tasks.context
-    seq = context._jvm.PythonUtils.toSeq  # noqa: SLF001  (pyspark's own way)
-    rows = seq([context._jvm.scala.Tuple2(b"", seq(list(each))) for each in hosts])  # noqa: SLF001
-    made = context._jsc.sc().makeRDD(rows, tasks._jrdd.classTag())  # noqa: SLF001
+    seq, row = context._jvm.PythonUtils.toSeq, context._jvm.scala.Tuple2  # noqa: SLF001
+    rows = {host: row(b"", seq([host] if host else [])) for host in {*hosts}}  # each asks the JVM
+    made = context._jsc.sc().makeRDD(seq([rows[h] for h in hosts]), tasks._jrdd.classTag())  # noqa: SLF001
     return RDD(made.toJavaRDD(), context, NoOpSerializer())
 
 

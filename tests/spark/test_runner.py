@@ -291,23 +291,23 @@ def test_a_task_wishes_to_be_where_large_items_of_it_are() -> None:
 @pytest.mark.parametrize(
     ("wishes", "chosen"),
     [
-        ([{"a": 1, "b": 2}, {}], [["b"], []]),
-        ([{"a": 2, "b": 1}] * 3, [["a"], ["a"], ["b"]]),  # no more than its part
-        ([{"b": 9}] * 6, [["b"], ["b"], [], [], [], []]),
-        ([{"unknown": 9, "b": 1}, {"unknown": 9}], [["b"], []]),  # where no executor is
+        ([{"a": 1, "b": 2}, {}], ["b", ""]),
+        ([{"a": 2, "b": 1}] * 3, ["a", "a", "b"]),  # no more than its part
+        ([{"b": 9}] * 6, ["b", "b", "", "", "", ""]),
+        ([{"unknown": 9, "b": 1}, {"unknown": 9}], ["b", ""]),  # where no executor is
     ],
 )
 def test_a_task_prefers_a_host_that_has_executors_and_no_task_waits_for_another_one(
-    wishes: list[dict[str, int]], chosen: list[list[str]]
+    wishes: list[dict[str, int]], chosen: list[str]
 ) -> None:
     assert preferred([Counter(wish) for wish in wishes], Counter(a=2, b=1)) == chosen
-    assert preferred([Counter(wish) for wish in wishes], Counter()) == [[]] * len(wishes)
+    assert preferred([Counter(wish) for wish in wishes], Counter()) == [""] * len(wishes)
 
 
 def test_spark_is_told_of_preferred_hosts_and_runs_each_task_wherever_it_can(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = located(spark.sparkContext.parallelize([], 3), [["a"], [], ["b"]])._jrdd.rdd()
+    made = located(spark.sparkContext.parallelize([], 3), ["a", "", "b"])._jrdd.rdd()
     assert [made.preferredLocations(p).mkString() for p in made.partitions()] == ["a", "", "b"]
     assert not executor_hosts(spark.sparkContext), "in local mode a task would wait for ever"
 
