@@ -90,11 +90,11 @@ def store() -> Iterator[FarStore]:
         yield store
 
 
-# s3fs and the SDK pause before they repeat: for minutes in all, so the slow ones pause a tenth.
+# s3fs and the SDK pause before they repeat: for minutes in all, so the slow ones pause a hundredth.
 @pytest.mark.parametrize(
     ("share", "ledgers", "pauses"),
     [pytest.param(*of, 1, marks=pytest.mark.full) for of in [(0.1, 256), (0.5, 4)]]
-    + [pytest.param(*of, 0.1, marks=pytest.mark.slow) for of in [(0.3, 256), (0.5, 256)]],
+    + [pytest.param(*of, 0.01, marks=pytest.mark.slow) for of in [(0.3, 256), (0.5, 256)]],
 )
 def test_in_a_storm_all_is_appended_and_all_ledgers_are_closed_where_they_end(
     store: FarStore, share: float, ledgers: int, pauses: float, monkeypatch: pytest.MonkeyPatch
