@@ -78,6 +78,11 @@ class CheckWork:
         first, bookie = self.share or (None, None)
         return name_of(self.ledger_id, first, bookie)
 
+    @property
+    def sources(self) -> Sequence[BookieId]:
+        """The bookies that it reads, where it reads one only."""
+        return self.share[1:] if self.share else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Finding(ShareResult):

@@ -56,6 +56,8 @@ class PieceWork:
     size_bytes: int
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    sources: tuple[BookieId, ...] = ()
+    """The bookies that it is copied from."""
 
     def name(self) -> str:
         """For people."""
@@ -145,6 +147,7 @@ def pieces_of(
                 work.bytes_per_second,
                 work.size_bytes // count,
                 metadata.nonce,
+                tuple(each for each in fragment.ensemble if each not in work.lost),
             )
 
 

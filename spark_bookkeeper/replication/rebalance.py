@@ -326,6 +326,7 @@ class _Plan:
             self.wish.bytes_per_second,
             size,
             nonce=metadata.nonce,
+            sources=tuple(b for b in fragment.ensemble if b != source),
         )
         now = live_copies(metadata.quorum, fragment, live)
         moved = _with(fragment, position, target)

@@ -299,6 +299,7 @@ def _todo(
             wish.bytes_per_second,
             size,
             nonce=metadata.nonce,
+            sources=tuple(b for b in fragment.ensemble if b not in wish.bookies),
         )
         large = metadata if size >= 2 * wish.piece_bytes else None
         found.append((live_copies(metadata.quorum, fragment, live), Todo(work, large)))

@@ -67,6 +67,8 @@ class FragmentWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
     rate_now: RateNow | None = None
     """The limit while it copies; ``None`` is the same as at first."""
+    sources: tuple[BookieId, ...] = ()
+    """The bookies that it is copied from, where they are known."""
 
     def name(self) -> str:
         """For people."""

@@ -32,7 +32,10 @@ that would be under way without them, so there are never more of them than of th
 
 
 class Item(Protocol):
-    """One piece of work on a ledger: a frozen value that can be pickled."""
+    """One piece of work on a ledger: a frozen value that can be pickled.
+
+    It may have ``sources``: the bookies that it is read from.
+    """
 
     @property
     def ledger_id(self) -> LedgerId:

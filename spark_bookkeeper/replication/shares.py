@@ -15,6 +15,7 @@ from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.runtime.own_machine import is_here
 
 
 def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
@@ -63,8 +64,10 @@ def pieces_to_read(
 def in_order(
     ensemble: Sequence[BookieId], positions: Collection[int], last_resort: Collection[BookieId]
 ) -> list[int]:
-    """Positions in the order they are asked: bookies that are lost come last."""
-    return sorted(positions, key=lambda p: (ensemble[p] in last_resort, p))
+    """Positions in the order they are asked: this machine's first; bookies that are lost last."""
+    return sorted(
+        positions, key=lambda p: (ensemble[p] in last_resort, not is_here(ensemble[p]), p)
+    )
 
 
 def sources_of(

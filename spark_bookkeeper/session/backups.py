@@ -90,7 +90,7 @@ def _archive_at(self: ClusterHandle, path: str) -> Archive:
     return Archive(
         context,
         self.spark,
-        lambda ranges, schema: self.frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
+        lambda ranges, schema: self.frames.read(context, schema, ranges, places=PLACE_COLUMNS),
         path,
     )
 

@@ -175,4 +175,4 @@ class ClusterHandle(PublicNames):
         """A Spark job, unless jobs run here, or there is nothing to run."""
         if dry_run or self.runs_here:
             return LocalRunner(self.context)
-        return self.frames.runner(job)
+        return self.frames.runner(job, self.context.bookies.hosts)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_GIVEN_UP = "nothing was written to %s: Spark gave the write up, and its error says why"
+
 _OF_LEDGERS = (
     "ledgerId",
     "name",
@@ -106,7 +108,8 @@ class LogSink(DataSourceArrowWriter):
         """Also called when ``commit`` raised: what is in the log stays there."""
         if self._staged is not None:
             with told():
-                abort(task_context(self._connection), self._staged)
+                if abort(task_context(self._connection), self._staged):
+                    _log.warning(_GIVEN_UP, f"log {self._log}")
 
 
 class LedgerSink(DataSourceArrowWriter):
@@ -129,8 +132,10 @@ class LedgerSink(DataSourceArrowWriter):
     @override
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Also called when ``commit`` raised: a ledger that is closed has its rows, and stays."""
+        ledger_id = LedgerId(self._plan.key.ledger_id)
         with told():
-            staging.discard(task_context(self._connection), LedgerId(self._plan.key.ledger_id))
+            if staging.discard(task_context(self._connection), ledger_id):
+                _log.warning(_GIVEN_UP, f"ledger {ledger_id}")
 
 
 def batch_writer(

@@ -25,6 +25,7 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import Counts, Metrics
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
@@ -36,7 +37,6 @@ from spark_bookkeeper.spark.write_task import write_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 RESULT_SCHEMA: Final = "task int, result binary"
 
@@ -72,9 +72,9 @@ class SparkFrames(Frames):
         """The Spark session; started when there is none."""
         return spark_session(**self._conf) if self._spark is None else self._spark
 
-    def runner(self, job: str) -> Runner:
+    def runner(self, job: str, hosts: Callable[[], Mapping[BookieId, str]] = dict) -> Runner:
         """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
-        return SparkRunner(lambda: self.session, self._connection, job, self._counts.add)
+        return SparkRunner(lambda: self.session, self._connection, job, self._counts.add, hosts)
 
     @override
     def is_frame(self, data: Any) -> bool:
@@ -141,35 +141,15 @@ class SparkFrames(Frames):
         ranges: Sequence[EntryRange],
         *,
         skip_lost: bool = False,
+        places: tuple[str, ...] = (),
     ) -> DataFrame:
         """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
         Spark runs the DataFrame.
-        """
-        return self._read(context, schema, ranges, (), skip_lost=skip_lost)
-
-    def read_placed(
-        self,
-        context: ClientContext,
-        schema: pa.Schema,
-        ranges: Sequence[EntryRange],
-        columns: tuple[str, str, str],
-    ) -> DataFrame:
-        """The same rows behind three columns that say where each was.
 
         Args:
-            columns: their names: ledger id, entry id (both long), number within the entry (int).
+            places: names of columns before the others, which say where each row was: ledger id,
+                entry id (both long), number within the entry (int).
         """
-        return self._read(context, schema, ranges, columns)
-
-    def _read(
-        self,
-        context: ClientContext,
-        schema: pa.Schema,
-        ranges: Sequence[EntryRange],
-        places: tuple[str, ...],
-        *,
-        skip_lost: bool = False,
-    ) -> DataFrame:
         spark = self.session
         pieces = 2 * parallelism(spark)
         cuts = tuple(
@@ -177,9 +157,7 @@ class SparkFrames(Frames):
             for each in ranges
             for first, last in cut(context, each.ledger, each.first, each.last, pieces)
         )
-        of_frame = spark_schema(schema)
-        if places:
-            of_frame = _with_places(of_frame, places)
+        of_frame = spark_schema(pa.schema([*_place_fields(places), *schema], schema.metadata))
         if not cuts:
             return spark.createDataFrame([], of_frame)
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
@@ -188,14 +166,6 @@ class SparkFrames(Frames):
         task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell)
         tasks = tasks_for(cuts, pieces)
         return spark.range(0, len(cuts), 1, tasks).mapInArrow(task, of_frame)
-
-
-def _with_places(schema: StructType, names: tuple[str, ...]) -> StructType:
-    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
-    kinds = (LongType(), LongType(), IntegerType())
-    places = [StructField(n, kind, False) for n, kind in zip(names, kinds, strict=True)]
-    return StructType([*places, *schema.fields])
 
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:

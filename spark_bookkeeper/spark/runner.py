@@ -13,7 +13,9 @@ about twice the processor time of an RDD, before the tasks begin. Spark Connect 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -24,6 +26,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.metrics import Counts
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import (
     Failure,
     Item,
@@ -63,6 +66,9 @@ ITEMS_PER_TASK: Final = 256
 BYTES_PER_TASK: Final = 1 << 30
 """The same for items that say how large they are (``size_bytes``)."""
 
+LARGE_BYTES: Final = 16 << 20
+"""Of an item: it is best done where its bytes are."""
+
 _OF_STOPPED: Final = "the Spark session was stopped, and its jobs with it"
 
 _STOPPED: Final = Failure(
@@ -77,6 +83,9 @@ _ANSWER_SCHEMA: Final = "number int, value binary"
 
 _Answer = tuple[int, bytes]
 """The number of a pack, or ``_COUNTS``, and a pickled value."""
+
+Wish = Counter[str]
+"""Bytes that a task reads, by the host that has them."""
 
 _Work = Callable[[int], Iterable[_Answer]]
 """What the task of that number does. Picklable to tasks."""
@@ -95,6 +104,7 @@ class SparkRunner(Runner):
         connection: how tasks reach the cluster.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
         on_counts: is given what each task counted.
+        hosts: gives the hosts of bookies; tasks on them read their files without a network.
     """
 
     is_elsewhere: Final = True
@@ -105,7 +115,9 @@ class SparkRunner(Runner):
         connection: Connection,
         job: str,
         on_counts: Tell = lambda counts: None,
+        hosts: Callable[[], Mapping[BookieId, str]] = dict,
     ) -> None:
+        self._hosts = hosts
         self._on_counts = on_counts
         self._session = session
         self._connection = connection
@@ -164,12 +176,12 @@ class SparkRunner(Runner):
         tasks = len(items) if step.is_computing else task_count(items, cores)
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
         # Together: what items have in common, their classes to begin with, travels once.
-        packs = [pickle.dumps([items[i] for i in numbers]) for numbers in hands]
-        work = _task(self._connection, packs, step)
+        packs = [[items[i] for i in numbers] for numbers in hands]
+        work = _task(self._connection, [pickle.dumps(pack) for pack in packs], step)
+        hosts = self._hosts()
+        wishes = [wish_of(pack, hosts) for pack in packs]
         try:
-            answers = run_tasks(
-                self._spark, len(packs), work, f"{self._job}: {step.phase}", on_tasks
-            )
+            answers = run_tasks(self._spark, wishes, work, f"{self._job}: {step.phase}", on_tasks)
         except spark_errors() as error:
             if is_stopped(self._spark):
                 return [step.failed(item, _STOPPED) for item in items]
@@ -184,6 +196,29 @@ class SparkRunner(Runner):
             else:
                 found.update(zip(hands[pack], told, strict=True))
         return [result for number in range(len(items)) for result in found[number]]
+
+
+def wish_of(items: Sequence[Item], hosts: Mapping[BookieId, str]) -> Wish:
+    """Where the bytes of a task are. What is small is read from anywhere in no more time."""
+    wish: Wish = Counter()
+    for item in (each for each in items if each.size_bytes >= LARGE_BYTES):
+        found = [hosts[b] for b in getattr(item, "sources", ()) if b in hosts]
+        wish.update(dict.fromkeys(found, item.size_bytes))
+    return wish
+
+
+def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[str]:
+    """A host for each task, or ``""``.
+
+    Spark has a task wait for a host some seconds (``spark.locality.wait``), and in local mode for
+    ever. So only hosts of executors are named, and none for more than its part of the tasks.
+    """
+    room = Counter({h: -(-len(wishes) * n // executors.total()) for h, n in executors.items()})
+    chosen: list[str] = []
+    for wish in wishes:
+        chosen.append(next((host for host, _ in wish.most_common() if room[host] > 0), ""))
+        room[chosen[-1]] -= 1
+    return chosen
 
 
 def task_count(items: Sequence[Item], cores: int) -> int:
@@ -250,30 +285,55 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) 
 
 
 def run_tasks(
-    spark: SparkSession, count: int, work: _Work, description: str, on_tasks: Tasks
+    spark: SparkSession, wishes: Sequence[Wish], work: _Work, description: str, on_tasks: Tasks
 ) -> list[_Answer]:
-    """Run so many tasks as a job of that description; all that they answer, in their order.
+    """Run a task for each wish as a job of that description; all that they answer, in their order.
 
     Args:
+        wishes: where each is best started. Spark Connect has no means for it.
         on_tasks: as by ``run_jobs``.
 
     Raises what ``spark_errors`` names.
     """
+    count = len(wishes)
     if is_connect(spark):
         frame = spark.range(0, count, 1, count).mapInArrow(_of_rows(work), _ANSWER_SCHEMA)
         return [(row.number, bytes(row.value)) for row in collect(frame, description, on_tasks)]
 
     def collected() -> list[_Answer]:  # where Ctrl-C meets nobody who talks with the JVM
         tasks: RDD[Any] = spark.sparkContext.parallelize([], count)
+        if any(wishes):
+            with suppress(*spark_errors()):  # who forbids such calls has no preferences
+                if any(hosts := preferred(wishes, executor_hosts(tasks.context))):
+                    tasks = located(tasks, hosts)
         return tasks.mapPartitionsWithIndex(_of_partition(work)).collect()
 
     return run_jobs(spark, collected, description, on_tasks)
 
 
+def executor_hosts(context: Any) -> Counter[str]:
+    """How many executors are on each host, under the names that Spark has for them."""
+    listed = context._jsc.sc().getExecutorMemoryStatus().keys().mkString(",")  # noqa: SLF001
+    driver = Counter([context.getConf().get("spark.driver.host")])  # which is listed, too
+    return Counter(each.rpartition(":")[0] for each in listed.split(",")) - driver
+
+
+def located(tasks: RDD[Any], hosts: Sequence[str]) -> RDD[Any]:
+    """The same tasks, each preferred to run on its host; pyspark has no word for it."""
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
+    context: Any = tasks.context
+    seq, row = context._jvm.PythonUtils.toSeq, context._jvm.scala.Tuple2  # noqa: SLF001
+    rows = {host: row(b"", seq([host] if host else [])) for host in {*hosts}}  # each asks the JVM
+    made = context._jsc.sc().makeRDD(seq([rows[h] for h in hosts]), tasks._jrdd.classTag())  # noqa: SLF001
+    return RDD(made.toJavaRDD(), context, NoOpSerializer())
+
+
 def _of_partition(work: _Work) -> Callable[[int, Iterable[Any]], Iterable[_Answer]]:
     def run(number: int, nothing: Iterable[Any]) -> Iterable[_Answer]:
         for _ in nothing:  # read to its end, or Spark does not use this process again
-            raise AssertionError("the partitions are empty")
+            pass
         return work(number)
 
     return run

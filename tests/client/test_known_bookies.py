@@ -38,6 +38,13 @@ def say(
     return said
 
 
+def test_a_bookie_has_a_host_unless_its_files_are_in_a_bucket(ground: Ground) -> None:
+    context, (first, *others) = ground.context, ground.bookie_ids
+    ground.stop(first)
+    context.store.register(Registration(first, "s3://bucket/root", "1"))
+    assert context.bookies.hosts() == {each: each.rpartition(":")[0] for each in others}
+
+
 @pytest.mark.parametrize(
     ("other", "is_chosen"),
     [

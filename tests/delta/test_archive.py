@@ -245,7 +245,7 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
         yield from batches
 
     def read(ranges: Any, schema: pa.Schema) -> Any:
-        frame = bk.frames.read_placed(bk.context, schema, ranges, PLACE_COLUMNS)
+        frame = bk.frames.read(bk.context, schema, ranges, places=PLACE_COLUMNS)
         return frame.coalesce(1).mapInArrow(held, frame.schema)
 
     slow = Archive(bk.context, bk.spark, read, str(path))

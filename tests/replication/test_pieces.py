@@ -22,6 +22,7 @@ from spark_bookkeeper.replication.pieces import PieceCopied, PieceWork, copy_pie
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, no_progress
+from spark_bookkeeper.replication.shares import in_order
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.whole import assert_whole
 
@@ -69,6 +70,11 @@ def lose(ground: Ground, writer: LedgerWriter) -> BookieId:
     return lost
 
 
+def test_copies_are_read_from_this_machine_first_and_from_lost_bookies_last() -> None:
+    ensemble = [*map(BookieId, ("localhost:1", "x.invalid:1", "x.invalid:2", "localhost:2"))]
+    assert in_order(ensemble, range(4), ensemble[:1]) == [3, 1, 2, 0]
+
+
 @pytest.mark.parametrize("write", [in_parts, in_slots], ids=["parts", "slots"])
 @pytest.mark.parametrize("quorum", SIZES, ids=str)
 def test_a_share_copied_in_pieces_is_reported_as_one_share(
@@ -105,6 +111,7 @@ def test_a_part_is_copied_once_by_the_piece_in_which_it_begins(
 
     def piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]:
         (row,) = copy_piece(context, work)
+        assert {*work.sources} == {*writer.metadata.last_fragment.ensemble} - {*work.lost}
         owned.append(row.entries)
         return [row]
 

@@ -137,6 +137,25 @@ def test_a_log_that_is_deleted_during_a_batch_is_made_by_none_but_the_next_one(
     assert find_log(context.store.registers, "orders") is not None
 
 
+@pytest.mark.parametrize("to", [{"log": "orders", "createLog": "true"}, {"ledgerId": "7"}])
+def test_of_a_write_that_spark_gives_up_it_is_said_that_nothing_was_written(
+    to: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = batch_writer(SourceOptions.parse({"metadataUri": "zk1:2181", **to}), ROWS, False)
+    sink.abort([])
+    assert f"nothing was written to {'log orders' if 'log' in to else 'ledger 7'}" in caplog.text
+
+
+def test_of_a_write_that_is_given_up_after_it_was_committed_nothing_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = SourceOptions.parse({"metadataUri": "zk1:2181", "ledgerId": "7"})
+    sink = batch_writer(options, ROWS, False)
+    sink.commit([])
+    sink.abort([])
+    assert "nothing was written" not in caplog.text
+
+
 def test_a_ledger_of_its_own_needs_no_log() -> None:
     with pytest.raises(InvalidArgumentError, match="createLog makes the log that is written to"):
         write(ledgerId="7", createLog="true")

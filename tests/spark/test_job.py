@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,5 +86,7 @@ def test_the_jvm_is_asked_for_tasks_where_no_interrupt_meets_who_asks(
     monkeypatch.setattr(runner, "run_jobs", run_jobs)
     spark: Any = SimpleNamespace(sparkContext=Tasks())
 
-    assert runner.run_tasks(spark, 1, lambda _: (), "nothing", lambda *_: None) == [(0, b"")]
+    assert runner.run_tasks(spark, [Counter()], lambda _: (), "nothing", lambda *_: None) == [
+        (0, b"")
+    ]
     assert asked

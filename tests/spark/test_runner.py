@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -18,6 +19,8 @@ from pyspark import TaskContext
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Bounds, Failure, no_progress
 from spark_bookkeeper.spark.job import collect, first_line
@@ -27,7 +30,12 @@ from spark_bookkeeper.spark.runner import (
     SparkRunner,
     cut,
     dealt,
+    executor_hosts,
+    located,
+    preferred,
+    run_tasks,
     task_count,
+    wish_of,
 )
 from spark_bookkeeper.spark.workers import OBJECTS_COLLECTED, task_context
 from spark_bookkeeper.testing.pieces import Done, Piece, step
@@ -147,22 +155,7 @@ def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
     assert list(idle.run(step(work), [], no_progress)) == []
 
 
-def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
-        if item.number == 1:
-            raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
-        if item.number == 2:
-            raise RuntimeError("a fault of ours")
-        return [Done(item.number)]
-
-    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(4)], no_progress))
-
-    assert [row.status for row in rows] == ["replicated", "left", "damaged", "replicated"]
-    assert rows[1].reason == "it went away"
-    assert rows[2].reason == "RuntimeError: a fault of ours"
-
-
-def test_an_error_that_is_not_ours_is_the_result_of_its_item(bk: sbk.BookKeeper) -> None:
+def test_an_error_is_the_result_of_its_item_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
     def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         if item.number == 1:
             raise TypeError("not this type")
@@ -174,12 +167,15 @@ def test_an_error_that_is_not_ours_is_the_result_of_its_item(bk: sbk.BookKeeper)
             return work(context, item)  # for ever
         if item.number == 5:
             raise BadToPickle(lambda: None)
+        if item.number == 6:
+            raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
         return [Done(item.number)]
 
-    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(7)], no_progress))
+    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(8)], no_progress))
 
-    assert [row.status for row in rows] == ["replicated", *["damaged"] * 5, "replicated"]
-    assert [row.number for row in rows] == [*range(7)]
+    assert [row.status for row in rows] == ["replicated", *["damaged"] * 5, "left", "replicated"]
+    assert [row.number for row in rows] == [*range(8)]
+    assert [rows[1].reason, rows[6].reason] == ["TypeError: not this type", "it went away"]
     reasons = [str(row.reason).partition(":")[0] for row in rows[1:6]]
     assert reasons == [
         *("TypeError", "MemoryError", "ArrowNotImplementedError", "RecursionError", "BadToPickle"),
@@ -281,6 +277,44 @@ def test_there_are_few_tasks_unless_there_is_much_to_do() -> None:
     large = Piece(0, size_bytes=1 << 30)
     assert task_count([large] * 3, cores=2) == 3, "large ones: each its own"
     assert task_count([Piece(0, size_bytes=1 << 20)] * 100, cores=2) == 2
+
+
+def test_a_task_wishes_to_be_where_large_items_of_it_are() -> None:
+    hosts = {BookieId("a:1"): "a", BookieId("a:2"): "a", BookieId("b:1"): "b"}  # s:1 has a bucket
+    sizes = [("a:1", 1 << 30), ("a:2", 2 << 30), ("b:1", 2 << 30), ("b:1", 9), ("s:1", 9 << 30)]
+    ledger = CheckWork(LedgerId(1), 100, size_bytes=9 << 30)
+    shares = [replace(ledger, share=(EntryId(0), BookieId(b)), size_bytes=n) for b, n in sizes]
+
+    assert wish_of([ledger, *shares], hosts) == {"a": 3 << 30, "b": 2 << 30}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "chosen"),
+    [
+        ([{"a": 1, "b": 2}, {}], ["b", ""]),
+        ([{"a": 2, "b": 1}] * 3, ["a", "a", "b"]),  # no more than its part
+        ([{"b": 9}] * 6, ["b", "b", "", "", "", ""]),
+        ([{"unknown": 9, "b": 1}, {"unknown": 9}], ["b", ""]),  # where no executor is
+    ],
+)
+def test_a_task_prefers_a_host_that_has_executors_and_no_task_waits_for_another_one(
+    wishes: list[dict[str, int]], chosen: list[str]
+) -> None:
+    assert preferred([Counter(wish) for wish in wishes], Counter(a=2, b=1)) == chosen
+    assert preferred([Counter(wish) for wish in wishes], Counter()) == [""] * len(wishes)
+
+
+def test_spark_is_told_of_preferred_hosts_and_runs_each_task_wherever_it_can(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = located(spark.sparkContext.parallelize([], 3), ["a", "", "b"])._jrdd.rdd()
+    assert [made.preferredLocations(p).mkString() for p in made.partitions()] == ["a", "", "b"]
+    assert not executor_hosts(spark.sparkContext), "in local mode a task would wait for ever"
+
+    monkeypatch.setattr("spark_bookkeeper.spark.runner.executor_hosts", lambda _: Counter(a=1, b=1))
+    wishes = [Counter(a=1), Counter[str](), Counter(b=1)]
+    found = run_tasks(spark, wishes, lambda n: [(n, b"done")], "x", lambda *_: None)
+    assert found == [(n, b"done") for n in range(3)]
 
 
 def test_a_task_looks_for_garbage_seldom_and_the_next_as_it_was_asked_to(

@@ -79,6 +79,12 @@ class Bookies:
         self._roots.update({bookie: r.root_uri for bookie, r in alive.items() if r.root_uri})
         return alive
 
+    def hosts(self) -> Mapping[BookieId, str]:
+        """The hosts of live bookies, as their ids say, without those in buckets. Asks nobody."""
+        alive = self.last_registrations()
+        on_disk = (b for b, each in alive.items() if each.root_uri.startswith(("/", "file:")))
+        return {bookie: bookie.rpartition(":")[0] for bookie in on_disk}
+
     def known(self) -> Sequence[BookieId]:
         """The bookies that are registered or have a cookie, in order."""
         cookies = {cookie.value.bookie_id for cookie in self._registry.cookies()}
