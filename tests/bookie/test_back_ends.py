@@ -129,4 +129,4 @@ def test_a_closed_ledger_is_compacted_though_killed_anywhere(
         if not kill.is_dead:
             break
         number += stride
-    assert number > 40
+    assert number > 30

@@ -52,5 +52,5 @@ def test_the_two_commands_are_those_that_continuous_integration_runs() -> None:
     assert "pip install -e '.[test]'" in first
     assert first.endswith("spark-bookkeeper demo")
     assert second == "python -m pytest"
-    assert "pip install -e '.[test]'" in ci
+    assert "pip install -q -e '.[test,kerberos]'" in ci
     assert 'Suite("python -m pytest", (sys.executable, "-m", "pytest"))' in suites

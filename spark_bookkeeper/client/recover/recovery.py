@@ -159,11 +159,11 @@ class LedgerRecovery:
         decision = self._decide()
         if self._accepting and (more := self._accepting.exceeded_by(decision.given_up)):
             ledger_id = self._ledger.ledger_id
-            named = "".join(f" --gone {bookie}" for bookie in self._accepting.gone)
+            named = " ".join(["--accept-loss", *(f"--gone {b}" for b in self._accepting.gone)])
             raise RecoveryUndecidedError(
                 f"of ledger {ledger_id} {more}. Nothing was given up, and it stays IN_RECOVERY. To "
                 "see what is left now, and to be asked again: `spark-bookkeeper ledger recover "
-                f"{ledger_id} --accept-loss{named}`",
+                f"{ledger_id} {named}`",
                 ledger_id=ledger_id,
                 entry_id=decision.given_up[0][0],
                 answers={},
