@@ -27,7 +27,7 @@ def on_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, bk: ClusterHandle) -> None:
             self._bk = bk
 
-        def runner(self, job: str) -> LocalRunner:
+        def runner(self, job: str, hosts: object = None) -> LocalRunner:
             jobs.append(job)
             return LocalRunner(self._bk.context)
 
