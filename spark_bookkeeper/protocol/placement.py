@@ -1,8 +1,8 @@
 """Which bookies form an ensemble, and which one takes the place of another.
 
-Pure: the caller gives the candidates in order of preference (it shuffles them, or puts those
-with the most free space first), and the reasons why a bookie must not be chosen. Where there are
-racks, every write set is spread over as many as it can be (``racks.py``).
+Pure: the caller gives the candidates in order of preference (``drawn`` by free space), and the
+reasons why a bookie must not be chosen. Where there are racks, every write set is spread over as
+many as it can be (``racks.py``).
 
 Source: BookKeeper ``client/DefaultEnsemblePlacementPolicy``: only writable bookies are
 candidates, and a replacement is never a member of the ensemble it joins;

@@ -168,7 +168,7 @@ def test_the_commands_show_what_the_auditors_checks_found_and_ask_for_them(
         assert (found["check"], found["ledgers"], found["found"]) == ("replicas", 1, {})
         assert "nothing" in said("autorecovery", "checks")
 
-        said("autorecovery", "trigger-checks")
+        assert "they begin at once, or when" in said("autorecovery", "trigger-checks")
 
         until(lambda: bk.autorecovery.checks()[1].ended_at_ms > found["ended_at_ms"], "counted")
         running.stop()

@@ -363,6 +363,8 @@ def test_fencing_asks_first_and_says_how_many_bookies_took_it(
     assert "was OPEN: 3 of 3 bookies fenced; its writer is stopped" in done.out
     (row,) = again.json["rows"]
     assert (row["state"], len(row["fenced"]), row["is_stopped"]) == ("IN_RECOVERY", 3, True)
+    size = call("ledger", "delete", fence[-1], "--even-if-alive", "--dry-run").out
+    assert "1 ledger with at least 0 bytes would go" in size, "nobody knows how many"
     gone = open_ledger(call, numbers)
     monkeypatch.setattr(deletion, "confirm", lambda _: call("ledger", "delete", gone, "--yes"))
     assert call(*fence, gone).code == 1, "something was changed"

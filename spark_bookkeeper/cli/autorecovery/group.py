@@ -373,7 +373,8 @@ def trigger_checks(settings: Settings, access: Access) -> int:
     auditor's configuration is not done. `autorecovery checks` shows what was found when they have
     ended.
     """
-    return _trigger(settings, access, AutorecoveryControl.trigger_checks, "its checks")
+    what = "its checks; they begin at once, or when no bookie is waited for any more"
+    return _trigger(settings, access, AutorecoveryControl.trigger_checks, what)
 
 
 def _trigger(

@@ -84,8 +84,9 @@ YES: Final = "Do not ask."
 
 
 def would_go(planned: Sequence[Deletion]) -> str:
-    """What a dry run says of ledgers that would be deleted."""
-    size = counted(sum(each.length_bytes or 0 for each in planned), "byte")
+    """What a dry run says of ledgers that would be deleted; of an open one nobody knows a size."""
+    least = "at least " if any(each.length_bytes is None for each in planned) else ""
+    size = least + counted(sum(each.length_bytes or 0 for each in planned), "byte")
     return f"{counted(len(planned), 'ledger')} with {size} would go; nothing was changed"
 
 

@@ -9,7 +9,7 @@ folder of this file. What costs a task more than its work:
 * Spark puts its own code on the path as archives, of which Python keeps no bytecode, and which
   every task reads again to see whether they have changed. The same code is installed beside them.
 
-What a worker does without this is tested by ``processes/test_fresh_workers.py``.
+What a worker does without this is tested by ``spark/processes/test_fresh_workers.py``.
 """
 
 from __future__ import annotations
