@@ -95,6 +95,8 @@ def info(settings: Settings, access: Access) -> int:
         "length_bytes": sum(row["length_bytes"] for row in ledgers if _is_closed(row)),
         "free_bytes": (free := sum(row["free_bytes"] or 0 for row in disks)),
         "total_bytes": (total := sum(row["total_bytes"] for row in disks)),
+        "free_inodes": (free_inodes := sum(row["free_inodes"] or 0 for row in disks)),
+        "total_inodes": (inodes := sum(row["total_inodes"] or 0 for row in disks)),
     }
 
     def show() -> None:
@@ -107,6 +109,7 @@ def info(settings: Settings, access: Access) -> int:
             ["entries of closed ledgers", f"{value['entries']:,}"],
             ["bytes of closed ledgers", f"{value['length_bytes']:,} before replication"],
             ["free space", f"{free / GIB:,.1f} of {total / GIB:,.1f} GiB, shared disks once"],
+            ["free inodes", f"{free_inodes:,} of {inodes:,}, shared disks once"],
         ]
         settings.output.table(["what", "value"], [[row[0], str(row[1])] for row in rows])
         for each in unwell:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.cli.bookie.space import _by_log
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.testing.memory_store import MemoryStore
@@ -99,13 +100,27 @@ def test_a_bookie_that_takes_nothing_new_is_not_called_healthy(
     assert (for_programs.json["healthy"], for_programs.json["verdict"]) == (True, "warning")
 
 
+def test_the_log_with_the_most_bytes_is_first_however_many_files_another_has() -> None:
+    few = {"ledger_id": 1, "live_bytes": 900, "garbage_bytes": 0, "orphan_bytes": 0, "files": 1}
+    many = {**few, "live_bytes": 100, "files": 5_000}
+
+    rows = _by_log([{"log": "many", **many}, {"log": "few", **few}])
+
+    assert [row["log"] for row in rows] == ["few", "many"]
+
+
+SIZES = ("total_bytes", "total_inodes")
+
+
 def test_a_disk_that_bookies_share_is_counted_once(own_cluster: LocalCluster, call: Call) -> None:
     one = call("bookie", "list", "--json").json["bookies"][0]
 
     told = call("cluster", "info", "--json").json
 
-    assert told["total_bytes"] == one["total_bytes"]
-    assert f"of {one['total_bytes'] / 2**30:,.1f} GiB" in call("cluster", "info").out
+    assert [told[name] for name in SIZES] == [one[name] for name in SIZES]
+    shown = call("cluster", "info").out
+    assert f"of {one['total_bytes'] / 2**30:,.1f} GiB" in shown
+    assert f"of {one['total_inodes']:,}, shared" in shown
 
 
 @pytest.fixture

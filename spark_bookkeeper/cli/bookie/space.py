@@ -15,7 +15,8 @@ from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
-_KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes", "files")
+_BYTES: Final = ("live_bytes", "garbage_bytes", "orphan_bytes")
+_KINDS: Final = (*_BYTES, "files")
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie space 10.0.0.3:3181 --ledgers")
@@ -65,7 +66,7 @@ def space(
         if not by_ledger:
             return
         held = [row for row in shown if row["ledger_id"] is not None]
-        held.sort(key=lambda row: -sum(row[kind] for kind in _KINDS))
+        held.sort(key=lambda row: -sum(row[kind] for kind in _BYTES))
         settings.output.table(
             ["bookie", "ledger", "log", "live bytes", "garbage", "orphan", "files", "why"],
             [
@@ -113,4 +114,4 @@ def _by_log(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for log, held in logs.items()
     ]
-    return sorted(sums, key=lambda each: -sum(each[kind] for kind in _KINDS))
+    return sorted(sums, key=lambda each: -sum(each[kind] for kind in _BYTES))
