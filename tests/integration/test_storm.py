@@ -40,6 +40,9 @@ ENTRIES = 1
 
 APPENDS = 4
 
+PATIENCE_MS = 300_000
+"""A storm of hundreds of ledgers takes minutes on a machine that is busy besides."""
+
 
 class Buckets:
     """Four bookies, each in a bucket, with metadata in memory."""
@@ -62,7 +65,7 @@ class Buckets:
 
     def client(self) -> ClientContext:
         """A new process."""
-        store, config = self._cluster.session(), ClientConfig()
+        store, config = self._cluster.session(), ClientConfig(bookie_timeout_ms=PATIENCE_MS)
 
         def opened(uri: str, door: Door) -> FileBookie:
             storage = open_storage(uri, self._options, door.bookie_id)
