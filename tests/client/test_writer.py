@@ -49,14 +49,17 @@ def test_entry_ids_are_dense_from_0_and_nothing_written_is_minus_1(ground: Groun
 @pytest.mark.parametrize(
     "sizes", [(1, 1, 1), (2, 2, 1), (3, 3, 3), (3, 2, 2), (4, 3, 2), (4, 2, 1)]
 )
-def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, int, int]) -> None:
+def test_callbacks_are_called_in_entry_order(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(max_group_entries=16))
     writer = lifecycle.create_ledger(ground.context, Quorum(*sizes))
+    gate = hold_adds(ground, *writer.metadata.last_fragment.ensemble)
     order: list[int] = []
     futures = []
     for i in range(500):
         future = writer.append_async(b"%d" % i)
         future.add_done_callback(lambda f: order.append(f.result()))
         futures.append(future)
+    gate.open()  # a callback that comes after the acknowledgement would be called at once
 
     assert writer.flush() == 499
     assert [f.result(60) for f in futures] == list(range(500))

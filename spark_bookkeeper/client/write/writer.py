@@ -167,6 +167,7 @@ class LedgerWriter(PublicNames):
 
         Takes what ``append`` takes but Spark DataFrames. Waits only while more than
         ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
+        Callbacks are called in entry order; one that is added to a finished future, at once.
         In a coroutine, ``await asyncio.wrap_future(writer.append_async(data))``.
         """
         if self._process is not process.here:
