@@ -18,11 +18,6 @@ from typing import Any, Final, cast
 import spark_bookkeeper
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, bounded
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -38,6 +33,11 @@ from spark_bookkeeper.protocol.arguments import check_filled
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 from spark_bookkeeper.secrecy import without_passwords
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage, bounded
+from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 

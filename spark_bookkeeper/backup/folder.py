@@ -20,7 +20,6 @@ from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.connection import partition_of
@@ -31,6 +30,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
 )
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.table.listing import DIRECTORY, Listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG

@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -20,6 +19,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.plain_names import has_names_only
 from spark_bookkeeper.runtime.private_files import warn_if_others_may_read
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.storage import Content, Storage
 
 FORMAT: Final = 2
 """Since backups to a table; ``index`` and ``is_refused`` are what 1 did not have."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -31,20 +31,11 @@ from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
 
 T = TypeVar("T")
-
-Answer: TypeAlias = T | BookKeeperError
-"""For one of many ledgers."""
-
-
-def value_of(answer: Answer[T]) -> T:
-    """The answer, or its error raised."""
-    if isinstance(answer, BookKeeperError):
-        raise answer
-    return answer
 
 
 def is_by_itself(bookie_id: str) -> BookieUnavailableError:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -31,7 +30,6 @@ from spark_bookkeeper.bookie.bookie import (
     Swept,
     Verification,
     is_by_itself,
-    value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -46,9 +44,7 @@ from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
-from spark_bookkeeper.bookie.rounds import Rounds
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.bookie.together import (
     empty_together,
     fence_together,
@@ -68,6 +64,9 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer, value_of
+from spark_bookkeeper.storage.batching import Rounds
+from spark_bookkeeper.storage.storage import FileSink, Storage, unavailable
 
 SLOTS_LOOKED_AT: Final = 512
 """More slots than this hold small appends, and a range of them can be cut anywhere."""
@@ -85,7 +84,7 @@ T = TypeVar("T")
 def in_rounds(
     method: Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]],
 ) -> Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]]:
-    """A call for many ledgers: in an object store each is a run of its own (``rounds.py``)."""
+    """A call for many ledgers: each ledger is a run of its own (``storage/batching.py``)."""
 
     @wraps(method)
     def call(

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.bookie.storage.storage import Content
+from spark_bookkeeper.storage.storage import Content
 
 MAGIC: Final = b"ARROW1\0\0"
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"

@@ -27,7 +27,6 @@ from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths, has_content_of, is_of_era
 from spark_bookkeeper.bookie.slots import WHOLE_KEPT_BYTES, SlotReader
-from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
     BookieError,
@@ -38,6 +37,7 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Content, Request, Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, LEDGERS, MARKER_PATH, WITNESS_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.protocol.ids import read_bookie_id
+from spark_bookkeeper.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)

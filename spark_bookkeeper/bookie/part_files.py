@@ -17,8 +17,8 @@ from spark_bookkeeper.bookie.bookie import LedgerRef, PartPlace
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.storage import FileSink, Storage, unavailable
 
 _CHUNK_BYTES: Final = 8 << 20
 

@@ -16,12 +16,12 @@ from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, check_marker, read_marker
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
     UnsuitableStorageError,
 )
+from spark_bookkeeper.storage.storage import Storage
 
 PROBE_DIRECTORY: Final = ".probe"
 """Where the probe writes; removed when it ends."""

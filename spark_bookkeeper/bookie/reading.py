@@ -27,9 +27,9 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.messages import Int64Array, only_payload
-from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Request, Storage
 
 _READ_BYTES: Final = 16 << 20
 """At most so much is read at once, unless one entry is larger."""

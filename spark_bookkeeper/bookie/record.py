@@ -50,10 +50,10 @@ from spark_bookkeeper.bookie.schema import (
     LedgerPaths,
     copy_name,
 )
-from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Content
 
 _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
 

@@ -19,13 +19,13 @@ from spark_bookkeeper.bookie.bookie import (
     SlotView,
     Span,
     Verification,
-    value_of,
 )
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.runtime.answer import value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 from spark_bookkeeper.protocol.balance import usable_bytes
+from spark_bookkeeper.storage.storage import Storage
 
 RESERVE_BYTES: Final = 64 << 20
 """Kept free on a large partition; a hundredth of a small one. A fence takes a few KiB."""

@@ -28,9 +28,9 @@ from spark_bookkeeper.bookie.index import (
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.schema import LedgerPaths, copy_range, slot_number
-from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.storage.storage import Request, Storage
 
 _HEADER_GUESS_BYTES: Final = 64 << 10
 """Read first; a longer header takes a second read."""

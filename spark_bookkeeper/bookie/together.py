@@ -3,7 +3,7 @@
 What takes time for a small ledger on a disk is a handful of syncs. Here the files of many ledgers
 are synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
 ledger needs by itself. In an object store each ledger takes these steps by itself, in rounds with
-the others (``rounds.py``).
+the others (``storage/batching.py``).
 
 Only ledgers that meet nothing unusual are done here. One that meets a hole, somebody else's fence,
 damage, or an error of a call for all of them gets no answer here, and nothing is concluded about
@@ -23,9 +23,9 @@ from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
 from spark_bookkeeper.bookie.record import encode_copy
 from spark_bookkeeper.bookie.retrieval import Retrieval
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.storage.storage import Storage
 
 V = TypeVar("V")
 W = TypeVar("W")

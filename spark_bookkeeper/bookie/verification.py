@@ -16,9 +16,9 @@ from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.index import Holding
 from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.record import Record
-from spark_bookkeeper.bookie.rounds import together
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.storage.batching import together
+from spark_bookkeeper.storage.storage import Storage
 
 _FILES_AT_ONCE: Final = 16
 """Looked at together in a bucket; records among them are in memory whole."""

@@ -17,7 +17,6 @@ from typing import Any
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ClusterClock
 from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
@@ -45,6 +44,7 @@ from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
+from spark_bookkeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 

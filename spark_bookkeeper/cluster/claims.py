@@ -39,11 +39,11 @@ from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import holds_anything
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.underreplication import RECOVER, REFILL
+from spark_bookkeeper.storage.storage import Storage
 
 
 class Judgement(enum.Enum):

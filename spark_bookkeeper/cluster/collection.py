@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from spark_bookkeeper.autorecovery.publishing import chunks
-from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef, RangeRef, value_of
+from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef, RangeRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.context import ClientContext
@@ -42,6 +42,7 @@ from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.runtime.answer import value_of
 
 LEDGERS_AT_ONCE: Final = 500
 """Whose metadata are read together."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.cluster.claims import (
     Claims,
@@ -33,6 +32,7 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
+from spark_bookkeeper.storage.storage import Storage
 
 
 def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:

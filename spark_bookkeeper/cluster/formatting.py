@@ -15,7 +15,6 @@ from spark_bookkeeper.bookie.partition import (
     wipe_partition,
 )
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import dependents_of
@@ -27,6 +26,7 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
+from spark_bookkeeper.storage.storage import Storage
 
 _OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
 """What may be in a partition, and goes when it is formatted again."""

@@ -28,12 +28,12 @@ from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_CAUSES, READONLY_REASON
 from spark_bookkeeper.protocol.balance import usable_bytes
+from spark_bookkeeper.storage.storage import Storage, unavailable
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Judgement, claims_of, judge, mismatch, moved
 from spark_bookkeeper.cluster.cookies import check_whole, cookie_of
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.storage.storage import Storage
 
 OpenRoot = Callable[[str], Storage]
 """Opens the storage at a root, with a bound on how long it may be silent."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import wipe_partition
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
@@ -39,6 +38,7 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
+from spark_bookkeeper.storage.local import LocalStorage
 
 log = logging.getLogger(__name__)
 

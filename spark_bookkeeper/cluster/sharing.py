@@ -14,9 +14,9 @@ from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.storage.storage import Storage
 
 What = Literal["disk", "bucket", "machine"]
 

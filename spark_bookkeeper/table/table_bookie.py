@@ -16,7 +16,6 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -51,6 +50,7 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
 )
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
 from spark_bookkeeper.table.folder import Folder
 from spark_bookkeeper.table.listing import Listed, Listing, digest_of, listing_path, patched
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, TableRows, batches_of

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage, nothing
+from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
 _NOTED_AS: Final = {"exists": "size"}
 """Both ask the same of a disk."""

@@ -20,10 +20,6 @@ from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -32,6 +28,10 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.storage import Content, FileSink, Storage, nothing
 from spark_bookkeeper.table.table_bookie import TableBookie
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore

@@ -7,9 +7,9 @@ from typing import Final
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.storage import FileSink, Storage
 from spark_bookkeeper.testing.counting import CountingStorage
 
 OPERATIONS: Final = (

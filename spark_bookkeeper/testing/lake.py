@@ -14,11 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from spark_bookkeeper.backup.saving import BackupReport, backup
-from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef, value_of
+from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
@@ -32,6 +31,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
+from spark_bookkeeper.runtime.answer import value_of
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground
 
 USUAL: Final = Quorum(3, 3, 2)

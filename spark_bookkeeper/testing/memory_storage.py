@@ -14,7 +14,8 @@ from typing import Literal
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import (
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.storage import (
     Content,
     FileSink,
     Storage,
@@ -23,7 +24,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     top_is_gone,
     unavailable,
 )
-from spark_bookkeeper.errors import BookieUnavailableError
 
 Moment = Literal["before", "visible", "after"]
 """``before`` the effect; ``visible`` to others, not durable (puts only); ``after`` it, when the

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.s3 import S3Server
 
 ON_DEMAND: Final = BookieConfig(probe_interval_ms=3_600_000)

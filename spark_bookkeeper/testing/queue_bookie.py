@@ -18,7 +18,6 @@ import pyarrow as pa
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -42,9 +41,10 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.client.bookies.asking import Door, step
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
+from spark_bookkeeper.storage.bookie_client import Door, step
 
 _SESSIONS_KEPT: Final = 100
 """One that was dropped here begins anew when it is asked for again."""

@@ -21,10 +21,10 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.reading import Wanted
 from spark_bookkeeper.bookie.record import decode, encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage
 
 BOOKIE_ID: Final = "10.0.0.1:3181"

@@ -13,14 +13,14 @@ from typing import Final
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.partition import wipe_partition
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 from tests.benchmarks import plain_s3, raw
 from tests.benchmarks.appending import SMALL
 from tests.benchmarks.lab import Lab

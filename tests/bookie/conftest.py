@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log
 
 _NUMBERS: Final = itertools.count()
@@ -65,12 +64,3 @@ def format_anew(bookie: Bookie) -> None:
 @pytest.fixture
 def bookie() -> Bookie:
     return formatted()
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """One server for all tests that leave it running."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
-    with S3Server() as server:
-        yield server

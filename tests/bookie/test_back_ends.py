@@ -18,9 +18,9 @@ from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.damage import Specimen
 from spark_bookkeeper.testing.ground import GroundStorage, KillAt, Killed
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage

@@ -11,10 +11,10 @@ from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, BookieConformance, Shelf
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie

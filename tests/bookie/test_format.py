@@ -12,15 +12,15 @@ import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
 from spark_bookkeeper.bookie.partition import format_partition, probe, wipe_partition
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
     InvalidArgumentError,
     UnsuitableStorageError,
 )
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Content, FileSink
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
 

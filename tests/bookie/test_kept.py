@@ -20,9 +20,9 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage import new_file
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError
+from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
 
 KEY = LedgerKey(7, "n1")

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.bookie import (
-    EntriesRef,
-    LedgerRef,
-    NewCopies,
-    RangeRef,
-    Verification,
-    value_of,
-)
+from spark_bookkeeper.bookie.bookie import EntriesRef, LedgerRef, NewCopies, RangeRef, Verification
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -26,8 +19,6 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
-from spark_bookkeeper.bookie.storage import file_system, local, new_file
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -35,6 +26,9 @@ from spark_bookkeeper.errors import (
     LedgerFencedError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.runtime.answer import value_of
+from spark_bookkeeper.storage import file_system, local, new_file
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from tests.bookie.ledgers import BOOKIE, fill, ledgers, partition

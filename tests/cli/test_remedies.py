@@ -20,7 +20,6 @@ from _pytest.mark.structures import ParameterSet
 from kazoo.client import KazooClient
 
 import spark_bookkeeper
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import root as command_line
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
@@ -33,6 +32,7 @@ from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from tests.cli.conftest import Call, is_integration
 from tests.twins import twins
 from tests.worlds import there

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime

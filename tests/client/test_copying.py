@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import record
-from spark_bookkeeper.bookie.bookie import EntriesRef, value_of
+from spark_bookkeeper.bookie.bookie import EntriesRef
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.testing.slotlog import Bookie, every_place

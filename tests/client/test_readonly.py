@@ -27,7 +27,6 @@ from spark_bookkeeper.bookie.reserve import (
     reserve_bytes,
     together_bytes,
 )
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
 from spark_bookkeeper.client.write.watch import Watch
@@ -44,6 +43,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.rows import wait_for_every_copy

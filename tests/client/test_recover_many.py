@@ -12,11 +12,8 @@ import pytest
 
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies import together
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover import copying_many, recovery
 from spark_bookkeeper.client.recover.many import Found, recover_many
@@ -28,6 +25,9 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from tests.alone import Alone

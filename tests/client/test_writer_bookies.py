@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -25,6 +24,7 @@ from spark_bookkeeper.errors import (
     ProcessLimitError,
 )
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.storage import new_file
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy

@@ -15,7 +15,6 @@ from urllib.request import urlopen
 import pytest
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.cookie_text import decode_cookie
 from spark_bookkeeper.metadata.store import Cookie
@@ -23,6 +22,7 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.conformance.metadata import eventually
 from spark_bookkeeper.testing.program import Program
 from spark_bookkeeper.testing.sessions import connect_without_spark

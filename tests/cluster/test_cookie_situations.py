@@ -15,13 +15,13 @@ import pytest
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 from tests.worlds import there
 

@@ -11,7 +11,6 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -22,6 +21,7 @@ from spark_bookkeeper.cluster.health import (
     observe,
 )
 from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.storage.storage import Content
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from tests.worlds import there
 

@@ -19,7 +19,6 @@ import psutil
 import pytest
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.background import start_detached
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.processes import birth_of
@@ -30,6 +29,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import is_gone, processes_of, start_script

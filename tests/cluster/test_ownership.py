@@ -15,8 +15,6 @@ import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
 from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie, touch_cookie
@@ -38,6 +36,8 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 from tests.worlds import failing, there
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster import present
 from spark_bookkeeper.cluster.health import Observation, Published
 from spark_bookkeeper.cluster.present import present_bookie
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.errors import BookieUnavailableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import READONLY_BELOW
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.memory_store import MemoryStore
 

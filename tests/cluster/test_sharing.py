@@ -9,13 +9,13 @@ import pytest
 
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster import sharing
 from spark_bookkeeper.cluster.sharing import Place, Shared, place_of, shared, shared_with
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import open_root
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 
 A, B, C = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))

@@ -15,8 +15,6 @@ import pytest
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.bookie import compaction as bookie_compaction
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import collect_garbage
@@ -45,6 +43,8 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds

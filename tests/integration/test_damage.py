@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieFullError, RecoveryUndecidedError
@@ -20,6 +19,7 @@ from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.outages import paused
 from spark_bookkeeper.testing.rows import (

@@ -20,7 +20,6 @@ import pytest
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
@@ -32,6 +31,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing import junk
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 from spark_bookkeeper.testing.sessions import connect_without_spark

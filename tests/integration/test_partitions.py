@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import BookieConfig, ClientConfig
@@ -17,6 +16,7 @@ from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, Not
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.outages import paused
 from spark_bookkeeper.testing.program import Program, until

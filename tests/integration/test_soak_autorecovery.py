@@ -45,10 +45,10 @@ from kazoo.client import KazooClient
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.new_file import is_temporary
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.new_file import is_temporary
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.program import Program, until
 from spark_bookkeeper.testing.rows import check_numbered_ledger

@@ -285,11 +285,11 @@ class ZooKeeperEnsemble:
 def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
     tmp_path: Path,
 ) -> None:
-    from spark_bookkeeper.bookie.storage.local import LocalStorage
     from spark_bookkeeper.cluster.agent import BookieAgent
     from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
     from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import ThreadRuntime
+    from spark_bookkeeper.storage.local import LocalStorage
 
     runtime = ThreadRuntime()
     servers = ZooKeeperEnsemble(tmp_path / "zk")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.readonly import set_readonly
@@ -26,6 +25,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.peer import peer

@@ -14,9 +14,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger_info import LedgerInfo
@@ -43,6 +41,8 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
 from spark_bookkeeper.testing.rows import wait_for_every_copy

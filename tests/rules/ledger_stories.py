@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger import Ledger
@@ -42,6 +41,7 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster

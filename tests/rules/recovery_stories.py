@@ -12,7 +12,6 @@ from spark_bookkeeper.bookie import slots
 from spark_bookkeeper.bookie.index import Doubt
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
@@ -21,6 +20,7 @@ from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.recovery import FencedAnswer
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put

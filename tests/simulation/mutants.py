@@ -23,7 +23,6 @@ from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
@@ -62,6 +61,7 @@ from spark_bookkeeper.replication.rereplicate import (
     ShareCopied,
     Successor,
 )
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage

@@ -9,7 +9,6 @@ import click
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.partition import held_in, ledger_directories, probe
 from spark_bookkeeper.bookie.schema import ledger_of
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
 from spark_bookkeeper.cli.bookie.decommission import decommission
@@ -39,6 +38,7 @@ from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import REFILL
 from spark_bookkeeper.replication.recent_jobs import note_deletion
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.storage import Storage
 
 
 @click.group(

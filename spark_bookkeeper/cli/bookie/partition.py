@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.cluster_options import Access, opened_store
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.config import PartitionConf
@@ -20,6 +19,7 @@ from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.storage import Storage
 
 id_option = click.option(
     "--bookie-id", required=True, metavar="HOST:PORT", help="Its name in the cluster."

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
@@ -21,6 +20,7 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.storage.storage import Storage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")

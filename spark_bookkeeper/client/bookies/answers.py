@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from spark_bookkeeper.client.bookies.asking import PLACE_SECONDS, Door, NoPlaceError
-from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import PLACE_SECONDS, Door, NoPlaceError
+from spark_bookkeeper.storage.call import Call
 
 T = TypeVar("T")
 K = TypeVar("K")

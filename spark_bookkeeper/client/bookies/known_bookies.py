@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.call import Call, Patience
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -29,6 +27,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.placement import Candidate, drawn
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.call import Call, Patience
 
 T = TypeVar("T")
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_bookkeeper.bookie.bookie import Answer, Bookie
+from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.answer import Answer
 from spark_bookkeeper.runtime.runtime import Runtime
 
 GRACE_SECONDS: Final = 2.0

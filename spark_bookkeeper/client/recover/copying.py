@@ -18,7 +18,6 @@ import numpy as np
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import aside
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.errors import (
     BookieError,
@@ -30,6 +29,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import aside
 
 COPY_BYTES = 8 << 20
 """Small entries that share one copy file, about."""

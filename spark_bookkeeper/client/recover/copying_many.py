@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
-from spark_bookkeeper.bookie.bookie import Answer, Bookie, EntriesRef, NewCopies
+from spark_bookkeeper.bookie.bookie import Bookie, EntriesRef, NewCopies
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.together import Together
@@ -21,6 +21,7 @@ from spark_bookkeeper.client.recover.copying import Throttle, no_throttle
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
+from spark_bookkeeper.runtime.answer import Answer
 
 SMALL_BYTES: Final = 256 << 10
 """For one target: what is larger gains nothing by company, and many of these fit into memory."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_bookkeeper.bookie.bookie import Answer, Bookie, LedgerRef, Verification
+from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef, Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.verdict import Verdict
@@ -28,6 +28,7 @@ from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.recovery import Decision
+from spark_bookkeeper.runtime.answer import Answer
 
 Found = Mapping[LedgerId, Versioned[LedgerMetadata]]
 

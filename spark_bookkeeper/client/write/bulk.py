@@ -21,7 +21,6 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.write import rows
@@ -32,6 +31,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.channel import Channel
 from spark_bookkeeper.runtime.progress import watched
+from spark_bookkeeper.storage.call import Call
 
 CHANNEL_BYTES = 32 << 20
 """Encoded bytes that may wait for one slow bookie before the task waits too."""

@@ -28,11 +28,11 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.runtime.bell import Bell
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.client.bookies.asking import Door
-    from spark_bookkeeper.client.bookies.call import Call
     from spark_bookkeeper.client.ledger import Ledger
     from spark_bookkeeper.client.write.pending import BulkBlock, Run
     from spark_bookkeeper.runtime.runtime import Runtime
+    from spark_bookkeeper.storage.bookie_client import Door
+    from spark_bookkeeper.storage.call import Call
 
 PAUSES_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Before each repeat of a call whose outcome is unknown; after the last the bookie is given up."""

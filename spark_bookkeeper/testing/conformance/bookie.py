@@ -26,7 +26,6 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    value_of,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
@@ -46,6 +45,7 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.runtime.answer import value_of
 
 T = TypeVar("T")
 

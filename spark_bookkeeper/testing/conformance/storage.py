@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 
 HANGING_CALLS: dict[str, Callable[[Storage], object]] = {

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client.bookies.answers import Answers, Late
-from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, TRIALS, Door, aside
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Call, current_call
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, TRIALS, Door, aside
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.call import Call, current_call
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 from spark_bookkeeper.testing.simulation.scheduler import World
@@ -518,10 +518,10 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
 
 STUCK = """
     import sys, tempfile, pathlib
-    from spark_bookkeeper.bookie.storage.roots import open_storage
-    from spark_bookkeeper.client.bookies.asking import Door
-    from spark_bookkeeper.client.bookies.call import Patience
-    from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+    from spark_bookkeeper.storage.roots import open_storage
+    from spark_bookkeeper.storage.bookie_client import Door
+    from spark_bookkeeper.storage.call import Patience
+    from spark_bookkeeper.storage.bounded_storage import BoundedStorage
     from spark_bookkeeper.runtime.runtime import ThreadRuntime
     from spark_bookkeeper.errors import BookieUnavailableError
 

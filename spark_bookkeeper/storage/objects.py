@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import fsspec.asyn
 
-from spark_bookkeeper.bookie.storage.requests import found_taken, is_beyond_end, require_bucket
+from spark_bookkeeper.storage.requests import found_taken, is_beyond_end, require_bucket
 
 _CONFLICT_ATTEMPTS: Final = 8
 """S3 may answer 409 while another conditional put of the name is going on."""

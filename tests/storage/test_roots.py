@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.storage.roots import open_storage
 
 
 @pytest.mark.parametrize(

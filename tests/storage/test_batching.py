@@ -12,12 +12,13 @@ import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.bookie import reading, verification
-from spark_bookkeeper.bookie.bookie import NewestRecord, RangeRef, Verification, value_of
+from spark_bookkeeper.bookie.bookie import NewestRecord, RangeRef, Verification
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.rounds import MOST_BYTES, MOST_RUNS, Rounds
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import Request, nothing
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, CorruptEntryError
+from spark_bookkeeper.runtime.answer import value_of
+from spark_bookkeeper.storage.batching import MOST_BYTES, MOST_RUNS, Rounds
+from spark_bookkeeper.storage.storage import Request, nothing
 from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from tests.bookie.ledgers import BOOKIE, fill, ledgers, partition

@@ -15,10 +15,6 @@ import fsspec.asyn
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from spark_bookkeeper.bookie.storage.objects import Objects
-from spark_bookkeeper.bookie.storage.remote import RemoteStorage
-from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests
-from spark_bookkeeper.bookie.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.errors import (
     NO_ACCESS,
     BookieFullError,
@@ -26,6 +22,10 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MissingRequirementError,
 )
+from spark_bookkeeper.storage.objects import Objects
+from spark_bookkeeper.storage.remote import RemoteStorage
+from spark_bookkeeper.storage.requests import OF_ONE_CALL, Requests
+from spark_bookkeeper.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.s3 import S3Server
 

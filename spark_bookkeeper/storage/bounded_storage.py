@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage, nothing
-from spark_bookkeeper.client.bookies.asking import Door, step
-from spark_bookkeeper.client.bookies.call import Patience, current_call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import Door, step
+from spark_bookkeeper.storage.call import Patience, current_call
+from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_bookkeeper.bookie.storage import local, new_file
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, ProcessLimitError
+from spark_bookkeeper.storage import local, new_file
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.storage import Content, Storage
 from spark_bookkeeper.testing.conformance.storage import (
     RACERS,
     StorageConformance,

@@ -1,7 +1,7 @@
 """One thing that a bookie is asked for, and which call of its storage it waits in.
 
 What counts is silence, not duration: each call that comes back is progress, and a call that moves
-many bytes has the time that they need. ``asking.py`` says who is asked, and who waits.
+many bytes has the time that they need. ``bookie_client.py`` says who is asked, and who waits.
 """
 
 from __future__ import annotations

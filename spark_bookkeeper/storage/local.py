@@ -26,9 +26,11 @@ from typing import TypeAlias
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import new_file
-from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
-from spark_bookkeeper.bookie.storage.new_file import (
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+from spark_bookkeeper.runtime.private_files import PRIVATE_MODE
+from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage.file_system import FEWEST, file_system, is_fit
+from spark_bookkeeper.storage.new_file import (
     O_TMPFILE,
     SHARED_MODE,
     KeptDirectory,
@@ -43,7 +45,7 @@ from spark_bookkeeper.bookie.storage.new_file import (
     sync_directory,
     write,
 )
-from spark_bookkeeper.bookie.storage.storage import (
+from spark_bookkeeper.storage.storage import (
     Content,
     FileSink,
     Storage,
@@ -53,8 +55,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     top_is_gone,
     whose,
 )
-from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
-from spark_bookkeeper.runtime.private_files import PRIVATE_MODE
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
-from spark_bookkeeper.client.bookies.call import Call, Patience, current_call, running_call
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.runtime import Condition, Runtime
+from spark_bookkeeper.storage.call import Call, Patience, current_call, running_call
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.memory_storage import (
     LateEffect,

@@ -22,9 +22,18 @@ from typing import Any, Final
 import fsspec
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.objects import Objects
-from spark_bookkeeper.bookie.storage.requests import OF_ONE_CALL, Requests, is_denied, is_full
-from spark_bookkeeper.bookie.storage.storage import (
+from spark_bookkeeper.errors import (
+    NO_ACCESS,
+    BookieError,
+    BookieFullError,
+    InvalidArgumentError,
+    MissingRequirementError,
+)
+from spark_bookkeeper.protocol.plain_names import has_names_only
+from spark_bookkeeper.runtime.iso_times import parse_time
+from spark_bookkeeper.storage.objects import Objects
+from spark_bookkeeper.storage.requests import OF_ONE_CALL, Requests, is_denied, is_full
+from spark_bookkeeper.storage.storage import (
     FileSink,
     Operation,
     Request,
@@ -36,15 +45,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     unavailable,
     whose,
 )
-from spark_bookkeeper.errors import (
-    NO_ACCESS,
-    BookieError,
-    BookieFullError,
-    InvalidArgumentError,
-    MissingRequirementError,
-)
-from spark_bookkeeper.protocol.plain_names import has_names_only
-from spark_bookkeeper.runtime.iso_times import parse_time
 
 _CONNECTIONS: Final = 128
 """That a client of S3 may have open; its own default of 10 would make the others wait. Calls for

@@ -20,8 +20,9 @@ from typing import Any, Final, Generic, TypeVar
 from greenlet import GreenletExit, greenlet
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.bookie import Answer
-from spark_bookkeeper.bookie.storage.storage import (
+from spark_bookkeeper.errors import BookieError, BookKeeperError
+from spark_bookkeeper.runtime.answer import Answer
+from spark_bookkeeper.storage.storage import (
     FileSink,
     Operation,
     Request,
@@ -29,7 +30,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     Storage,
     nothing,
 )
-from spark_bookkeeper.errors import BookieError, BookKeeperError
 
 MOST_RUNS: Final = 256
 """That are begun and not ended: so much is in memory at once. The others begin as these end."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.storage import Storage
 
 _HDFS: Final = "HDFS shows a file while it is still written. Use a disk, or Ozone by s3://"
 _WEB: Final = "a web server creates no files. Write s3://bucket/root, with endpoint_url as option"
@@ -78,6 +78,6 @@ def _opened(uri: str, scheme: str, bookie_id: str | None, options: dict[str, Any
             "root is one place: write s3://bucket/prefix or another URI without '::'"
         )
     # fsspec brings asyncio, TLS and compressors, which a cluster on mounted disks has no use for.
-    from spark_bookkeeper.bookie.storage.remote import RemoteStorage
+    from spark_bookkeeper.storage.remote import RemoteStorage
 
     return RemoteStorage(uri, bookie_id, **options)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Request, Storage
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, _BoundedSink
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage, _BoundedSink
+from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.storage import FileSink, Request, Storage
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
