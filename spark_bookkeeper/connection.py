@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import spark_bookkeeper
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -154,8 +155,8 @@ def open_root(
     runtime: Runtime,
     config: ClientConfig | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Storage:
-    """The storage at a root, for whoever formats it, looks after it or examines it.
+) -> Partition:
+    """The partition at a root, for whoever formats it, looks after it or examines it.
 
     No call of it waits for ever: after ``bookie_timeout_ms`` of silence it raises
     ``BookieUnavailableError``.
@@ -163,11 +164,21 @@ def open_root(
     Raises:
         InvalidArgumentError, MissingRequirementError: as ``open_storage``.
     """
-    return bounded(open_storage(uri, options), runtime, Patience.of(config or ClientConfig()))
+    patience = Patience.of(config or ClientConfig())
+    return Partition(bounded(open_storage(uri, options), runtime, patience))
 
 
-def partition_of(context: ClientContext, bookie_id: BookieId) -> Storage:
-    """The files of a bookie, for those who look after partitions; no call of it takes for ever.
+def partition_of(context: ClientContext, bookie_id: BookieId) -> Partition:
+    """The partition of a bookie; no call of it takes for ever.
+
+    Raises:
+        BookieUnavailableError: as ``storage_of``.
+    """
+    return Partition(storage_of(context, bookie_id))
+
+
+def storage_of(context: ClientContext, bookie_id: BookieId) -> Storage:
+    """The files of a bookie, for a backup, which has files of its own beside them.
 
     Raises:
         BookieUnavailableError: nobody knows where it is, or it does not keep files.

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from spark_bookkeeper.bookie import partition
+from spark_bookkeeper.bookie import probe
 from spark_bookkeeper.client.write import lane
 from spark_bookkeeper.cluster import running_cluster
 from spark_bookkeeper.errors import BookKeeperError
@@ -153,7 +153,7 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(new_file, "sync_content", os.fstat)  # what is closed is an error as ever
         patch.setattr(os, "fsync", os.fstat)
         patch.setattr(FileSystem, "sync", lambda _: None)
-        patch.setattr(partition, "_CONTENT_BYTES", 1 << 10)
+        patch.setattr(probe, "_CONTENT_BYTES", 1 << 10)
         yield
 
 

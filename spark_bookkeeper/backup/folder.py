@@ -17,12 +17,12 @@ from typing import Final, TypeVar
 
 from spark_bookkeeper.backup.snapshot import SNAPSHOTS, Snapshots, local_path
 from spark_bookkeeper.bookie.bookie import LedgerRef
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
@@ -62,10 +62,11 @@ class BackupFolder:
         self.bookie_id = BookieId(f"backup-{name}:1")
         context.bookies.learn({self.bookie_id: uri})
         try:
-            self._storage: Storage = partition_of(context, self.bookie_id)
+            self._storage: Storage = storage_of(context, self.bookie_id)
         except BookieUnavailableError as error:
             said = self.in_words(error.message)
             raise InvalidArgumentError(f"no backup can be at {uri!r}: {said}") from error
+        self._partition = Partition(self._storage)
         self.snapshots = Snapshots(self._storage, uri, context.runtime)
 
     def incarnation(self, instance_id: str | None = None) -> str:
@@ -92,7 +93,7 @@ class BackupFolder:
 
     def _marker(self) -> Marker | None:
         """That of a backup; ``None``: there is none."""
-        marker = _unless_file(lambda: read_marker(self._storage))
+        marker = _unless_file(self._partition.marker)
         is_one = marker is not None and marker.bookie_id.startswith("backup-")
         return marker if is_one else None
 
@@ -137,7 +138,7 @@ class BackupFolder:
                     has_witness=not self._storage.has_directories,
                 )
                 self._storage.make_directory(SNAPSHOTS)
-                furnish(self._storage, marker)
+                self._partition.furnish(marker)
             return self.incarnation(instance_id)
 
     def check(self, instance_id: str) -> None:
@@ -172,7 +173,7 @@ class BackupFolder:
         """
         if self._storage.has_directories:
             _check_writable(local_path(self._storage.uri))
-        if read_marker(self._storage) is not None:
+        if self._partition.marker() is not None:
             self.incarnation(instance_id)
             return True
         found = self._storage.list("")

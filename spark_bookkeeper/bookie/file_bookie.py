@@ -38,8 +38,7 @@ from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import lost_directory, read_marker
-from spark_bookkeeper.bookie.partition import ledger_directories
+from spark_bookkeeper.bookie.marker import ledger_directories, lost_directory, read_marker
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve

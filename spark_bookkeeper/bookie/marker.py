@@ -139,3 +139,8 @@ def check_marker_data(
         expected=incarnation,
         found=None if marker is None else marker.incarnation,
     )
+
+
+def ledger_directories(storage: Storage) -> list[str]:
+    """What a partition has of ledgers: ``<ledger id>-<nonce>`` of each."""
+    return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]

@@ -6,7 +6,6 @@ import shlex
 import socket
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.marker import lost_directory
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.claims import claims_of, judge
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
@@ -106,10 +105,10 @@ def _seen_at(
     """
     copies = _copies(bookie, attended)
     try:
-        storage = partition_of(context, bookie)
-        claims = claims_of(context.store, storage, bookie, context.store.read_cookie(bookie))
+        partition = partition_of(context, bookie)
+        claims = claims_of(context.store, partition, bookie, context.store.read_cookie(bookie))
         judge(claims)
-        gone = None if claims.marker is None else lost_directory(storage, claims.marker)
+        gone = None if claims.marker is None else partition.lost_directory(claims.marker)
     except CookieMismatchError as error:
         meaning, remedy = error.facts.get("meaning"), error.facts.get("remedy")
         if not meaning or not remedy:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS, ClusterClock
 from spark_bookkeeper.cluster.cookies import has_cookie, touch_cookie
 from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
@@ -44,7 +44,6 @@ from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
-from spark_bookkeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class BookieAgent:
 
     Args:
         store: the cluster; stays open when the agent stops.
-        storage: the partition; stays open when the agent stops.
+        partition: the partition; stays open when the agent stops.
         bookie_id: who it is.
         runtime: clock and threads.
         config: how often to look, and when space is short.
@@ -125,7 +124,7 @@ class BookieAgent:
     def __init__(
         self,
         store: MetadataStore,
-        storage: Storage,
+        partition: Partition,
         bookie_id: BookieId,
         runtime: Runtime,
         config: BookieConfig | None = None,
@@ -138,7 +137,7 @@ class BookieAgent:
         self.bookie_id = bookie_id
         self.metrics = metrics or BookieMetrics()
         self._store = store
-        self._storage = storage
+        self._partition = partition
         self._runtime = runtime
         self._config = config or BookieConfig()
         self._rack = rack
@@ -181,7 +180,7 @@ class BookieAgent:
         state = "not registered"
         if self._published is not None:
             state = "read-only" if self._published.is_readonly else "writable"
-        return f"BookieAgent({self.bookie_id}, {self._storage.uri}, {state})"
+        return f"BookieAgent({self.bookie_id}, {self._partition.uri}, {state})"
 
     @property
     def status(self) -> AgentStatus:
@@ -192,7 +191,7 @@ class BookieAgent:
         free_inodes, total_inodes = seen.inodes or (None, None)
         return AgentStatus(
             bookie_id=self.bookie_id,
-            root_uri=self._storage.uri,
+            root_uri=self._partition.uri,
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
@@ -228,7 +227,7 @@ class BookieAgent:
         self._looks += 1  # what a look from before says is old
         self._marker = claim_partition(
             self._store,
-            self._storage,
+            self._partition,
             self.bookie_id,
             token=self._runtime.token,
             moved_from=self._moved_from,
@@ -237,7 +236,7 @@ class BookieAgent:
         if not self._is_listening:
             self._store.on_session_lost(self._session_lost)
             self._is_listening = True
-        seen = observe(self._storage, self._marker, self._runtime.token)
+        seen = observe(self._partition, self._marker, self._runtime.token)
         self._count_probe(seen)
         self._problem = seen.problem
         if seen.problem is not None:
@@ -291,7 +290,7 @@ class BookieAgent:
                 # Time has passed since the claim was checked: the cluster may have been
                 # formatted, or the bookie given up and its cookie deleted.
                 assert self._marker is not None
-                check_claim(self._store, self._storage, self.bookie_id, self._marker)
+                check_claim(self._store, self._partition, self.bookie_id, self._marker)
             elif seen.problem is None:
                 seen = self._with_cookie(seen)
             action = decide(self._published, self._with_orders(seen), self._config)
@@ -350,7 +349,7 @@ class BookieAgent:
     def _observe(self, number: int) -> None:
         assert self._marker is not None
         try:
-            seen = observe(self._storage, self._marker, self._runtime.token)
+            seen = observe(self._partition, self._marker, self._runtime.token)
         except Exception as error:
             log.exception("bookie %s: looking at its storage failed", self.bookie_id)
             seen = Observation(f"{type(error).__name__}: {error}")
@@ -366,7 +365,7 @@ class BookieAgent:
         """
         assert self._marker is not None
         try:
-            check_claim(self._store, self._storage, self.bookie_id, found)
+            check_claim(self._store, self._partition, self.bookie_id, found)
         except CookieMismatchError:
             return seen
         log.warning(
@@ -376,7 +375,7 @@ class BookieAgent:
             self._marker.incarnation,
         )
         self._marker, self._lacks_cookie = found, False
-        return observe(self._storage, found, self._runtime.token)
+        return observe(self._partition, found, self._runtime.token)
 
     def _with_cookie(self, seen: Observation) -> Observation:
         """What was seen, and whether the cookie was deleted while the bookie is served."""
@@ -396,7 +395,7 @@ class BookieAgent:
                 "agent",
                 self.bookie_id,
                 self.bookie_id,
-                shlex.quote(self._storage.uri),
+                shlex.quote(self._partition.uri),
             )
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
@@ -479,7 +478,7 @@ class BookieAgent:
         self._store.register(
             Registration(
                 bookie_id=self.bookie_id,
-                root_uri=self._storage.uri,
+                root_uri=self._partition.uri,
                 incarnation=self._marker.incarnation,
                 is_readonly=state.is_readonly,
                 rack=self._rack,
@@ -530,8 +529,6 @@ class BookieAgent:
         after this partition now.
         """
         try:
-            for name in self._storage.list(""):
-                if name.startswith(AGENT_PROBE_PREFIX):
-                    self._storage.delete(name)
+            self._partition.remove_old_probes()
         except BookKeeperError as error:
             log.info("old probes of bookie %s stay: %s", self.bookie_id, error)

@@ -37,13 +37,12 @@ import enum
 import shlex
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.partition import holds_anything
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.underreplication import RECOVER, REFILL
-from spark_bookkeeper.storage.storage import Storage
 
 
 class Judgement(enum.Enum):
@@ -182,18 +181,18 @@ def _is_elsewhere(cookie: Cookie, claims: Claims) -> bool:
 
 def claims_of(
     store: MetadataStore,
-    storage: Storage,
+    partition: Partition,
     bookie_id: BookieId,
     known: Versioned[Cookie] | None,
 ) -> Claims:
     """Ask all three. Raises ``BookieUnavailableError``, ``MetadataUnavailableError``."""
     return Claims(
         bookie_id=bookie_id,
-        root_uri=storage.uri,
+        root_uri=partition.uri,
         instance_id=store.instance_id(),
         cookie=known.value if known else None,
-        marker=read_marker(storage),
-        has_content=holds_anything(storage),
+        marker=partition.marker(),
+        has_content=partition.holds_anything(),
     )
 
 

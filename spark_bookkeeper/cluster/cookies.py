@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.cluster.claims import (
     Claims,
@@ -32,10 +33,9 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
-from spark_bookkeeper.storage.storage import Storage
 
 
-def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:
+def restore_cookie(store: MetadataStore, partition: Partition, bookie_id: BookieId) -> Cookie:
     """Write the cookie of a partition that is whole, and whose cookie is gone.
 
     Returns:
@@ -45,14 +45,14 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
         CookieMismatchError: see ``generate_cookie``.
         VersionConflictError: somebody else wrote the cookie meanwhile.
     """
-    cookie, is_there = generate_cookie(store, storage, bookie_id)
+    cookie, is_there = generate_cookie(store, partition, bookie_id)
     if not is_there:
         store.write_cookie(cookie, None)
     return cookie
 
 
 def generate_cookie(
-    store: MetadataStore, storage: Storage, bookie_id: BookieId
+    store: MetadataStore, partition: Partition, bookie_id: BookieId
 ) -> tuple[Cookie, bool]:
     """The cookie of a partition that is whole, made again from it. Changes nothing.
 
@@ -75,7 +75,7 @@ def generate_cookie(
             it; the text names the way out.
     """
     known = store.read_cookie(bookie_id)
-    claims = claims_of(store, storage, bookie_id, known)
+    claims = claims_of(store, partition, bookie_id, known)
     if claims.marker is None and known is None:
         start = f"--bookie-id {bookie_id} --root {shlex.quote(claims.root_uri)}"
         raise mismatch(
@@ -105,7 +105,7 @@ def generate_cookie(
                 "and repeat",
             )
     check_whole(store, claims)
-    return cookie_of(claims.marker, storage), False
+    return cookie_of(claims.marker, partition), False
 
 
 def forget_bookie(
@@ -268,11 +268,11 @@ def check_whole(store: MetadataStore, claims: Claims) -> None:
         )
 
 
-def cookie_of(marker: Marker, storage: Storage) -> Cookie:
+def cookie_of(marker: Marker, partition: Partition) -> Cookie:
     """The cookie of a partition that says who it is by its marker."""
     return Cookie(
         bookie_id=BookieId(marker.bookie_id),
-        root_uri=storage.uri,
+        root_uri=partition.uri,
         incarnation=marker.incarnation,
         instance_id=marker.instance_id,
     )

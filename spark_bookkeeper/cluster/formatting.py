@@ -6,15 +6,8 @@ import shlex
 from collections.abc import Callable
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import (
-    AGENT_PROBE_PREFIX,
-    PROBE_DIRECTORY,
-    OnCheck,
-    format_partition,
-    tell_nobody,
-    wipe_partition,
-)
-from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.partition import Partition
+from spark_bookkeeper.bookie.probe import OnCheck, tell_nobody
 from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import dependents_of
@@ -26,15 +19,11 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.underreplication import RECOVER
 from spark_bookkeeper.replication.report import some_of
-from spark_bookkeeper.storage.storage import Storage
-
-_OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
-"""What may be in a partition, and goes when it is formatted again."""
 
 
 def format_bookie(
     store: MetadataStore,
-    storage: Storage,
+    partition: Partition,
     bookie_id: BookieId,
     *,
     token: Callable[[], str],
@@ -58,22 +47,22 @@ def format_bookie(
             checked; nothing was changed.
         UnsuitableStorageError: the file system cannot fence.
     """
-    known, instance_id = check_formattable(store, storage, bookie_id, is_replaced=is_replaced)
+    known, instance_id = check_formattable(store, partition, bookie_id, is_replaced=is_replaced)
     version, incarnation = (known.version, known.value.incarnation) if known else (None, "")
-    with kept_from_agents(store, bookie_id, storage.uri, incarnation):
+    with kept_from_agents(store, bookie_id, partition.uri, incarnation):
         # Reading all ledgers may have taken minutes: an agent may have served it, and ended.
         version_now = store.cookie_version(bookie_id)
         if version_now != version:
             raise refusals.cookie_conflict(bookie_id, version, version_now)
-        wipe_partition(storage)
-        marker = format_partition(storage, bookie_id, instance_id, token=token, on_check=on_check)
-        store.write_cookie(cookie_of(marker, storage), version)
+        partition.wipe()
+        marker = partition.format(bookie_id, instance_id, token=token, on_check=on_check)
+        store.write_cookie(cookie_of(marker, partition), version)
         forget_order(store, bookie_id)
     return marker
 
 
 def check_formattable(
-    store: MetadataStore, storage: Storage, bookie_id: BookieId, *, is_replaced: bool = False
+    store: MetadataStore, partition: Partition, bookie_id: BookieId, *, is_replaced: bool = False
 ) -> tuple[Versioned[Cookie] | None, str]:
     """Refuse to format what may hold the last good copy of anything. Changes nothing.
 
@@ -88,14 +77,14 @@ def check_formattable(
             belongs to somebody else.
     """
     known = store.read_cookie(bookie_id)
-    claims = claims_of(store, storage, bookie_id, known)
+    claims = claims_of(store, partition, bookie_id, known)
     found = claims.marker
     if found is not None and (found.instance_id, found.bookie_id) != (
         claims.instance_id,
         bookie_id,
     ):
         raise InvalidArgumentError(
-            f"the storage at {storage.uri} belongs to bookie {found.bookie_id} of cluster "
+            f"the storage at {partition.uri} belongs to bookie {found.bookie_id} of cluster "
             f"{found.instance_id}, not to {bookie_id} of {claims.instance_id}; it may hold the "
             "last good copy of something. Nothing was changed; use an empty root"
         )
@@ -108,15 +97,11 @@ def check_formattable(
     else:
         # Its own copies can be reached only with a cookie.
         is_cut_off = known is None and found is not None
-        _check_nobody_counts_on(store, bookie_id, storage.uri if is_cut_off else None)
-    foreign = [
-        name
-        for name in storage.list("")
-        if name not in _OWN_NAMES and not name.startswith(AGENT_PROBE_PREFIX)
-    ]
+        _check_nobody_counts_on(store, bookie_id, partition.uri if is_cut_off else None)
+    foreign = partition.foreign_names()
     if foreign:
         raise InvalidArgumentError(
-            f"{storage.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
+            f"{partition.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
             "elsewhere, or use an empty root. Nothing was changed"
         )
     return known, claims.instance_id

@@ -26,14 +26,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
-from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import NotWrittenError, Partition
 from spark_bookkeeper.client.cluster_clock import SAME_CLOCK_SECONDS
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import BookieFullError, BookKeeperError
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD, READONLY_CAUSES, READONLY_REASON
 from spark_bookkeeper.protocol.balance import usable_bytes
-from spark_bookkeeper.storage.storage import Storage, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -193,14 +192,14 @@ def _moved(had: int | None, has: int | None, most: int | None) -> bool:
     return abs(had - has) > _NEWS * most
 
 
-def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Observation:
+def observe(partition: Partition, expected: Marker, token: Callable[[], str]) -> Observation:
     """Look at a partition: its marker, whether there is anything that holds its ledgers, its space,
     and a small file written, synced and read.
 
     Nothing is written to storage that does not show the expected marker.
     """
     try:
-        found = read_marker(storage)
+        found = partition.marker()
         if found is None:
             return Observation("the storage holds no BOOKIE marker: not mounted, or wiped")
         if found != expected:
@@ -210,55 +209,20 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
                 f"in {expected.instance_id}",
                 other=found,
             )
-        lost = lost_directory(storage, found)
+        lost = partition.lost_directory(found)
         if lost is not None:
             return Observation(lost)
         is_full, write_error = False, None
         try:
-            _write_and_read(storage, f"{AGENT_PROBE_PREFIX}{token()}")
+            partition.write_and_read(token())
         except BookieFullError:
             is_full = True
-        except _WriteError as error:
+        except NotWrittenError as error:
             write_error = str(error)
-            if read_marker(storage) != expected:  # whether it still can be read
+            if partition.marker() != expected:  # whether it still can be read
                 return Observation(write_error)
-        free_bytes, total_bytes = storage.space() or (None, None)
-        inodes = storage.inodes()
+        free_bytes, total_bytes = partition.space() or (None, None)
+        inodes = partition.inodes()
     except BookKeeperError as error:
         return Observation(error.message)
     return Observation(None, is_full, free_bytes, total_bytes, inodes, write_error=write_error)
-
-
-class _WriteError(Exception):
-    """A small file could not be written; the message says why."""
-
-
-def _write_and_read(storage: Storage, path: str) -> None:
-    """Write a small file, read it back and remove it.
-
-    Raises:
-        BookieFullError: there was no space for it.
-        _WriteError: it could not be written.
-        BookieUnavailableError: it could not be read back.
-    """
-    data = path.encode() * 16
-    try:
-        try:
-            storage.put_if_absent(path, data)
-        except BookieFullError:
-            raise
-        except BookieUnavailableError as error:
-            raise _WriteError(error.message) from error
-        # Its name was never used before: what is read is ours, also where the answer to the put was
-        # lost, and its repetition found the name taken (SLOT-LOG rule R3).
-        if storage.read(path) != data:
-            raise unavailable(
-                storage,
-                f"{storage.uri}/{path} was written and does not read back as it was written",
-                path,
-            )
-    finally:
-        try:
-            storage.delete(path)
-        except BookKeeperError as error:
-            log.info("%s/%s could not be removed: %s", storage.uri, path, error)

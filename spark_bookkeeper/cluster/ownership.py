@@ -8,24 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.partition import format_partition
-from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.claims import Judgement, claims_of, judge, mismatch, moved
 from spark_bookkeeper.cluster.cookies import check_whole, cookie_of
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.storage.storage import Storage
 
-OpenRoot = Callable[[str], Storage]
+OpenRoot = Callable[[str], Partition]
 """Opens the storage at a root, with a bound on how long it may be silent."""
 
 
 def claim_partition(
     store: MetadataStore,
-    storage: Storage,
+    partition: Partition,
     bookie_id: BookieId,
     *,
     token: Callable[[], str],
@@ -35,7 +33,7 @@ def claim_partition(
 
     Args:
         store: the cluster.
-        storage: the partition.
+        partition: the partition.
         bookie_id: who it is.
         token: gives names that were never used before.
         moved_from: given when the partition may be known under another root, which this opens.
@@ -50,7 +48,7 @@ def claim_partition(
     """
     while True:
         known = store.read_cookie(bookie_id)
-        claims = claims_of(store, storage, bookie_id, known)
+        claims = claims_of(store, partition, bookie_id, known)
         verdict = judge(claims)
         if verdict is Judgement.ACCEPT:
             assert claims.marker is not None
@@ -62,21 +60,21 @@ def claim_partition(
             check_whole(store, claims)
         if verdict is Judgement.FORMAT:
             forget_order(store, bookie_id)  # left for the one before, by who died forgetting it
-            marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
+            marker = partition.format(bookie_id, claims.instance_id, token=token)
         assert marker is not None
         try:
             if verdict is Judgement.MOVE:
                 assert known is not None
                 assert moved_from is not None
-                _move(store, known, moved_from, storage, marker)
+                _move(store, known, moved_from, partition, marker)
             else:
-                store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+                store.write_cookie(cookie_of(marker, partition), known.version if known else None)
         except VersionConflictError:
             continue  # somebody else was here: look again, and judge what is there now
 
 
 def check_claim(
-    store: MetadataStore, storage: Storage, bookie_id: BookieId, marker: Marker
+    store: MetadataStore, partition: Partition, bookie_id: BookieId, marker: Marker
 ) -> None:
     """Check that a partition is what was seen of it, and this bookie's. Changes nothing.
 
@@ -84,7 +82,7 @@ def check_claim(
         CookieMismatchError: it is not; for one, its cookie was deleted because the bookie was
             given up.
     """
-    claims = claims_of(store, storage, bookie_id, store.read_cookie(bookie_id))
+    claims = claims_of(store, partition, bookie_id, store.read_cookie(bookie_id))
     if judge(claims) is not Judgement.ACCEPT or claims.marker != marker:
         raise mismatch(
             claims,
@@ -97,7 +95,7 @@ def _move(
     store: MetadataStore,
     known: Versioned[Cookie],
     open_root: OpenRoot,
-    storage: Storage,
+    partition: Partition,
     marker: Marker,
 ) -> None:
     """Make the cookie name the root that a bookie has moved to.
@@ -106,9 +104,9 @@ def _move(
     what is stored there from now on. So that is refused, and the session of an agent that was
     killed is waited for.
     """
-    with kept_from_agents(store, BookieId(marker.bookie_id), storage.uri, marker.incarnation):
-        _retire_old_root(known.value.root_uri, open_root, storage, marker)
-        store.write_cookie(cookie_of(marker, storage), known.version)
+    with kept_from_agents(store, BookieId(marker.bookie_id), partition.uri, marker.incarnation):
+        _retire_old_root(known.value.root_uri, open_root, partition, marker)
+        store.write_cookie(cookie_of(marker, partition), known.version)
 
 
 @contextmanager
@@ -127,7 +125,9 @@ def kept_from_agents(
         store.unregister(bookie_id)
 
 
-def _retire_old_root(old_uri: str, open_root: OpenRoot, storage: Storage, marker: Marker) -> None:
+def _retire_old_root(
+    old_uri: str, open_root: OpenRoot, partition: Partition, marker: Marker
+) -> None:
     """Take the marker away from what may be left at the root that a bookie has moved from.
 
     A client that found the bookie there before would go on asking it, and a copy lacks what is
@@ -137,10 +137,10 @@ def _retire_old_root(old_uri: str, open_root: OpenRoot, storage: Storage, marker
     with suppress(BookKeeperError):
         old = open_root(old_uri)
         try:
-            if read_marker(old) == marker:
-                old.delete(MARKER_PATH)
+            if old.marker() == marker:
+                old.remove_marker()
         finally:
             old.close()
     # The old root may be another name for the new one: a link, or a second mount.
-    if read_marker(storage) is None:
-        storage.put_if_absent(MARKER_PATH, marker.encode())
+    if partition.marker() is None:
+        partition.put_marker(marker)

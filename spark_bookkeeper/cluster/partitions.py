@@ -29,7 +29,7 @@ MakeAgent = Callable[[BookieMetrics], tuple[BookieAgent, Callable[[], None]]]
 """Opens a partition's storage: an agent that was not started, and how the storage is closed."""
 
 
-class Partition:
+class ServedPartition:
     """One of them, served or not.
 
     Args:
@@ -115,7 +115,7 @@ class Partitions:
     def __init__(
         self,
         runtime: Runtime,
-        partitions: Sequence[Partition],
+        partitions: Sequence[ServedPartition],
         retry_seconds: float = 30.0,
         tell: Callable[[str], None] = log.warning,
     ) -> None:
@@ -138,7 +138,7 @@ class Partitions:
                 store; what the first one of them met.
         """
 
-        def attempt(partition: Partition) -> BookKeeperError | None:
+        def attempt(partition: ServedPartition) -> BookKeeperError | None:
             try:
                 partition.start()
             except BookKeeperError as error:
@@ -170,7 +170,7 @@ class Partitions:
             retrying.join()
         self._side_by_side("stopping", _stop)
 
-    def _side_by_side(self, name: str, do: Callable[[Partition], T]) -> list[T]:
+    def _side_by_side(self, name: str, do: Callable[[ServedPartition], T]) -> list[T]:
         """What it comes to for each of them.
 
         The caller only waits: an interrupt that meets it in the middle of one partition would have
@@ -194,7 +194,7 @@ class Partitions:
                 if not partition.is_started:
                     self._try_again(partition)
 
-    def _try_again(self, partition: Partition) -> None:
+    def _try_again(self, partition: ServedPartition) -> None:
         try:
             partition.start()
         except BookKeeperError as error:
@@ -205,7 +205,7 @@ class Partitions:
             self._tell(f"bookie {partition.bookie_id} serves {partition.root} now")
 
 
-def _stop(partition: Partition) -> None:
+def _stop(partition: ServedPartition) -> None:
     try:
         partition.stop()
     except BookKeeperError as error:

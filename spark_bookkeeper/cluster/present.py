@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-from spark_bookkeeper.bookie.marker import check_marker
-from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.health import BY_HAND, FULL, NOT_WRITTEN, SHORT_OF_SPACE
@@ -80,8 +78,8 @@ def _storage(
     context: ClientContext, check: str, live: Registration, instance_id: str | None
 ) -> Diagnosis:
     try:
-        storage = partition_of(context, live.bookie_id)
-        marker = check_marker(storage, live.incarnation, live.bookie_id)
+        partition = partition_of(context, live.bookie_id)
+        marker = partition.check_marker(live.incarnation, live.bookie_id)
         if instance_id is not None and marker.instance_id != instance_id:
             return Diagnosis(
                 check,
@@ -89,8 +87,8 @@ def _storage(
                 f"its storage belongs to cluster {marker.instance_id}",
                 "the agent was started on the partition of another cluster: stop it",
             )
-        probe(storage, ThreadRuntime().token)
-        space, inodes = storage.space(), storage.inodes()
+        partition.probe(ThreadRuntime().token)
+        space, inodes = partition.space(), partition.inodes()
     except BookieFullError as error:
         return Diagnosis(
             check,

@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
@@ -38,7 +37,6 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
-from spark_bookkeeper.storage.local import LocalStorage
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ class RunningCluster:
         self.directory = given or temporary_directory()
         make_directory(self.directory)
         self.agents: dict[BookieId, BookieAgent] = {}
-        self._storages: dict[BookieId, LocalStorage] = {}
+        self._partitions: dict[BookieId, Partition] = {}
         self._store: MetadataStore | None = None
         self.state = read_state(self.directory) or new_state(wanted)
         self.zookeeper = EmbeddedZooKeeper(self.directory / "zookeeper", self.state.zookeeper_port)
@@ -125,8 +123,8 @@ class RunningCluster:
                     self._store.close()  # nobody would answer: let nobody wait for an answer
                 self._runtime.map(lambda bookie: bookie.stop(), list(self.agents.values()))
                 self.agents.clear()
-                while self._storages:
-                    self._storages.popitem()[1].close()
+                while self._partitions:
+                    self._partitions.popitem()[1].close()
                 if self._store is not None:
                     self._store.close()
                     self._store = None
@@ -166,14 +164,14 @@ class RunningCluster:
                 # A writer may be adding files to it at this moment. The marker goes first, so none
                 # of them counts; the loop takes what comes after the listing of a directory.
                 with suppress(BookieUnavailableError):
-                    wipe_partition(self._storage(bookie))
+                    self._partition(bookie).wipe()
                 while root.exists():
                     shutil.rmtree(root, ignore_errors=True)
             if agent is not None:
                 agent.stop()
-            storage = self._storages.pop(bookie.bookie_id, None)
-            if storage is not None:
-                storage.close()
+            partition = self._partitions.pop(bookie.bookie_id, None)
+            if partition is not None:
+                partition.close()
 
     def start_bookie(self, bookie_id: str, replaced: bool) -> None:
         with self._changing:
@@ -181,11 +179,11 @@ class RunningCluster:
             if bookie.bookie_id in self.agents:
                 return
             if bookie.is_destroyed:
-                storage = self._storage(bookie)
-                if read_marker(storage) is None:  # nobody formatted it meanwhile
+                partition = self._partition(bookie)
+                if partition.marker() is None:  # nobody formatted it meanwhile
                     format_bookie(
                         self.store,
-                        storage,
+                        partition,
                         bookie.bookie_id,
                         token=self._runtime.token,
                         is_replaced=replaced,
@@ -210,7 +208,7 @@ class RunningCluster:
     def _start_agent(self, bookie: LocalBookie) -> None:
         agent = BookieAgent(
             self.store,
-            self._storage(bookie),
+            self._partition(bookie),
             bookie.bookie_id,
             self._runtime,
             self._config,
@@ -220,13 +218,13 @@ class RunningCluster:
         agent.start()
         self.agents[bookie.bookie_id] = agent
 
-    def _storage(self, bookie: LocalBookie) -> LocalStorage:
-        storage = self._storages.get(bookie.bookie_id)
-        if storage is None:
+    def _partition(self, bookie: LocalBookie) -> Partition:
+        partition = self._partitions.get(bookie.bookie_id)
+        if partition is None:
             root = self.directory / bookie.directory
             root.mkdir(parents=True, exist_ok=True)
-            storage = self._storages[bookie.bookie_id] = LocalStorage(str(root))
-        return storage
+            partition = self._partitions[bookie.bookie_id] = open_root(str(root), self._runtime)
+        return partition
 
     def _save_bookie(self, changed: LocalBookie) -> None:
         bookies = (changed if b.bookie_id == changed.bookie_id else b for b in self.state.bookies)

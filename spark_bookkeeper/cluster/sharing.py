@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.storage.storage import Storage
 
 What = Literal["disk", "bucket", "machine"]
 
@@ -77,26 +76,26 @@ def shared_with(bookie_id: BookieId, places: Mapping[BookieId, Place]) -> Sequen
     return [each for each in shared(places) if bookie_id in each.bookies]
 
 
-def place_of(storage: Storage, bookie_id: BookieId, *, is_new: bool = False) -> Place:
+def place_of(partition: Partition, bookie_id: BookieId, *, is_new: bool = False) -> Place:
     """Where a partition is.
 
     A path names a directory of this machine, which need not be the one that the bookie means: its
     disk is told only where the bookie's marker is found.
 
     Args:
-        storage: bounded, for it may hang.
+        partition: bounded, for it may hang.
         bookie_id: whose it should be.
         is_new: the partition is about to be formatted here, and has no marker yet.
     """
-    if not may_be_on_a_disk(storage.uri):
-        return Place(storage.uri)
+    if not may_be_on_a_disk(partition.uri):
+        return Place(partition.uri)
     try:
-        marker = read_marker(storage)
+        marker = partition.marker()
         if is_new or (marker is not None and marker.bookie_id == bookie_id):
-            return Place(storage.uri, _disk(unquote(_split(storage.uri).path)))
+            return Place(partition.uri, _disk(unquote(_split(partition.uri).path)))
     except (BookKeeperError, OSError):
         pass  # not seen from here
-    return Place(storage.uri)
+    return Place(partition.uri)
 
 
 def may_be_on_a_disk(root_uri: str) -> bool:

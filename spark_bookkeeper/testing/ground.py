@@ -19,7 +19,7 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -202,7 +202,7 @@ class Ground:
         self.root(bookie).mkdir(parents=True)
         incarnation = self.runtime.token()
         marker = Marker(bookie, incarnation, self._agent.instance_id())
-        furnish(LocalStorage(str(self.root(bookie))), marker)
+        Partition(LocalStorage(str(self.root(bookie)))).furnish(marker)
         known = self._agent.read_cookie(bookie)
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._agent.instance_id())
         self._agent.write_cookie(cookie, known.version if known else None)

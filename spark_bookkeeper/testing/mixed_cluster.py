@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import BookieConfig
@@ -49,14 +49,15 @@ class MixedCluster:
             self.roots[bookie] = f"s3://{self.server.make_bucket()}/bookies/{bookie}"
         storage = open_storage(self.roots[bookie], self.server.storage_options)
         # What a bucket promises is probed in tests of storage; it takes fifty requests.
-        format_partition(
-            storage,
+        Partition(storage).format(
             bookie,
             self.store.instance_id(),
             token=self.runtime.token,
             is_probe_required=False,
         )
-        agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime, ON_DEMAND)
+        agent = BookieAgent(
+            self.store, Partition(storage), BookieId(bookie), self.runtime, ON_DEMAND
+        )
         agent.start()
         self.agents[bookie] = agent
         return bookie
@@ -69,7 +70,7 @@ class MixedCluster:
 
     def wipe(self, bookie: str) -> None:
         """Everything in its partition is gone, and nobody has told the cluster."""
-        wipe_partition(open_storage(self.roots[bookie], self.server.storage_options))
+        Partition(open_storage(self.roots[bookie], self.server.storage_options)).wipe()
 
     def stop(self, bookie: str) -> None:
         self.agents.pop(bookie).stop()

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log
@@ -35,8 +35,7 @@ def formatted(
 ) -> Bookie:
     """A bookie that has just been formatted, in memory or in another storage."""
     disk = MemoryDisk(BOOKIE_ID, has_directories=has_directories)
-    marker = format_partition(
-        storage or MemoryStorage(disk),
+    marker = Partition(storage or MemoryStorage(disk)).format(
         BOOKIE_ID,
         "cluster",
         token=new_token,
@@ -57,7 +56,7 @@ def written_slots(bookie: Bookie, count: int, *, width: int = 1) -> Log:
 def format_anew(bookie: Bookie) -> None:
     """Its partition is wiped, and has another incarnation."""
     storage = MemoryStorage(bookie.disk)
-    wipe_partition(storage)
+    Partition(storage).wipe()
     formatted(storage)
 
 

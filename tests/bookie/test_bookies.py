@@ -10,7 +10,7 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.bookie_client import Door
@@ -31,7 +31,7 @@ class Files(Shelf):
     def bookie(self, name: str = "10.0.0.1:3181") -> Bookie:
         if name not in self.disks:
             disk = self.disks[name] = MemoryDisk(name, has_directories=self._has_directories)
-            furnish(MemoryStorage(disk), Marker(name, INCARNATION, "cluster"))
+            Partition(MemoryStorage(disk)).furnish(Marker(name, INCARNATION, "cluster"))
         return FileBookie(MemoryStorage(self.disks[name]))
 
     @override

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.together import fence_together
@@ -293,7 +293,7 @@ def test_r5_a_partition_wiped_while_it_answers_answers_nothing(bookie: Bookie) -
 
     def wipe_after_listing(op: str, path: str, moment: Moment) -> None:
         if (op, moment) == ("list", "before"):
-            wipe_partition(MemoryStorage(bookie.disk))
+            Partition(MemoryStorage(bookie.disk)).wipe()
 
     with pytest.raises((CookieMismatchError, BookieUnavailableError)):
         bookie.log(wipe_after_listing).locate(0)

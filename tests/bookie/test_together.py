@@ -16,7 +16,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.errors import (
@@ -135,7 +135,7 @@ def test_what_is_wiped_between_the_fence_and_its_verification_is_not_good(
     wanted = verifications(bookie)
     disk.wipe()
     if is_formatted:
-        furnish(MemoryStorage(disk), Marker(BOOKIE, "another", "cluster"))
+        Partition(MemoryStorage(disk)).furnish(Marker(BOOKIE, "another", "cluster"))
 
     answers = bookie.verify(wanted)
 
@@ -415,7 +415,7 @@ def wiped_before(disk: MemoryDisk, is_due: Callable[[str, str], bool]) -> Memory
         if not is_over and is_due(operation, path):
             is_over = True
             disk.wipe()
-            furnish(MemoryStorage(disk), Marker(BOOKIE, "another", "cluster"))
+            Partition(MemoryStorage(disk)).furnish(Marker(BOOKIE, "another", "cluster"))
 
     return MemoryStorage(disk, faults)
 

@@ -41,7 +41,7 @@ class Opening:
             self.goes_on.wait(60)
         elif not self.hangs:
             self.all_are_asked.wait(60)
-        return SimpleNamespace(uri=uri, read=lambda _: None, close=lambda: None)
+        return SimpleNamespace(uri=uri, marker=lambda: None, close=lambda: None)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.retrieval import Retrieval
@@ -40,7 +40,7 @@ FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 def formatted(name: str, encoding: LedgerEncoding | None = None) -> Bookie:
     disk = MemoryDisk(name)
     marker = Marker(name, f"incarnation of {name}", "instance")
-    furnish(MemoryStorage(disk), marker)
+    Partition(MemoryStorage(disk)).furnish(marker)
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 

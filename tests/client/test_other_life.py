@@ -19,6 +19,7 @@ from typing import Protocol
 import pytest
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
@@ -504,7 +505,11 @@ class Moving:
         root.mkdir(exist_ok=True)
         storage = LocalStorage(root)
         marker = claim_partition(
-            self.store, storage, bookie, token=self.runtime.token, moved_from=open_storage
+            self.store,
+            Partition(storage),
+            bookie,
+            token=self.runtime.token,
+            moved_from=lambda uri: Partition(open_storage(uri)),
         )
         self.store.register(Registration(bookie, storage.uri, marker.incarnation))
 

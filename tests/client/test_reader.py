@@ -29,7 +29,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,
@@ -296,7 +296,7 @@ def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Pa
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     for bookie in ground.bookie_ids:
-        door, storage = client.bookies.door(bookie), partition_of(client, bookie)
+        door, storage = client.bookies.door(bookie), storage_of(client, bookie)
         door.begin("reading a bad file", partial(storage.read, "bad"), ground.runtime.condition())
     ground.until(lambda: all(client.bookies.is_silent(b) for b in ground.bookie_ids))
 

@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.reserve import (
     NEAR_BYTES,
     PROCESSES,
@@ -470,7 +470,7 @@ def test_a_put_that_is_interrupted_as_it_begins_is_under_way_no_more(kind: str) 
             raise KeyboardInterrupt
 
     storage = MemoryStorage(MemoryDisk())
-    furnish(storage, Marker("10.0.0.1:3181", "i", "cluster"))
+    Partition(storage).furnish(Marker("10.0.0.1:3181", "i", "cluster"))
     reserve = Interrupted(storage)
     bookie = FileBookie(storage, reserve)
     ledger = LedgerRef(LedgerKey(LedgerId(7), "n"), "i", LedgerEncoding())

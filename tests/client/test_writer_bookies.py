@@ -14,7 +14,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieFullError,
@@ -302,7 +302,7 @@ def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path)
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     with pytest.raises(BookieUnavailableError):
-        partition_of(client, ground.bookie_ids[0]).read("bad")
+        storage_of(client, ground.bookie_ids[0]).read("bad")
 
     writer = lifecycle.create_ledger(client, USUAL)
     assert writer.append(b"0") == 0

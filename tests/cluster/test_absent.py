@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.autorecovery.names import process_name
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH
-from spark_bookkeeper.cluster import present
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookieFullError
@@ -176,10 +176,10 @@ def test_a_full_disk_is_told_as_full_and_not_as_out_of_reach(
 ) -> None:
     full = ground.bookie_ids[0]
 
-    def probe(storage: object, token: object) -> None:
+    def probe(partition: object, token: object) -> None:
         raise BookieFullError("No space left on device", bookie_id=full)
 
-    monkeypatch.setattr(present, "probe", probe)
+    monkeypatch.setattr(Partition, "probe", probe)
     told = findings(ground)[f"bookie {full}"]
 
     assert (told.verdict, "so full" in told.detail) == ("problem", True)

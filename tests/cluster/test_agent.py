@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
+from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX, Partition
 from spark_bookkeeper.cli.shell.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import restore_cookie
@@ -76,11 +76,13 @@ class AgentWorld:
         self.store = MemoryStore(self.metadata, self.disturb.of_store)
         self.disk = half_full()
         self.storage = MemoryStorage(self.disk, self.disturb.of_storage)
-        self.agent = BookieAgent(self.store, self.storage, BOOKIE, NoLoop(), STEPPED)
+        self.agent = BookieAgent(self.store, Partition(self.storage), BOOKIE, NoLoop(), STEPPED)
 
     def start_loop(self, interval_ms: int) -> None:
         config = BookieConfig(interval_ms, 100, 200)
-        self.agent = BookieAgent(self.store, self.storage, BOOKIE, ThreadRuntime(), config)
+        self.agent = BookieAgent(
+            self.store, Partition(self.storage), BOOKIE, ThreadRuntime(), config
+        )
         self.agent.start()
 
     def lose_cookie(self) -> None:
@@ -262,7 +264,7 @@ def test_a_bookie_whose_disk_was_replaced_and_formatted_under_its_agent_is_serve
     world.agent.step()
     assert world.state == "gone"
     new = format_bookie(
-        world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True
+        world.store, Partition(world.storage), BOOKIE, token=ThreadRuntime().token, is_replaced=True
     )
     world.agent.step()
 
@@ -277,7 +279,7 @@ def test_the_disk_of_another_bookie_of_the_cluster_at_the_same_path_is_never_ser
     """As when a disk is mounted on the wrong machine, where paths are alike."""
     disk = half_full()
     storage, name = MemoryStorage(disk), BookieId("another:1")
-    other = BookieAgent(fresh.metadata.session(), storage, name, NoLoop(), STEPPED)
+    other = BookieAgent(fresh.metadata.session(), Partition(storage), name, NoLoop(), STEPPED)
     other.start()
     other.stop()
     fresh.agent.start()
@@ -295,7 +297,7 @@ def test_a_bookie_whose_disk_was_formatted_before_its_agent_looked_is_gone_befor
     world.disk.wipe()
     world.store.unregister(BOOKIE)
     new = format_bookie(
-        world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True
+        world.store, Partition(world.storage), BOOKIE, token=ThreadRuntime().token, is_replaced=True
     )
     world.agent.step()
     assert world.state == "gone"
@@ -308,8 +310,12 @@ def test_a_bookie_whose_disk_was_formatted_before_its_agent_looked_is_gone_befor
 def test_a_bookie_that_was_formatted_by_another_agent_leaves_it_to_that(world: AgentWorld) -> None:
     world.disk.wipe()
     world.agent.step()
-    format_bookie(world.store, world.storage, BOOKIE, token=ThreadRuntime().token, is_replaced=True)
-    second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, NoLoop(), CONFIG)
+    format_bookie(
+        world.store, Partition(world.storage), BOOKIE, token=ThreadRuntime().token, is_replaced=True
+    )
+    second = BookieAgent(
+        world.metadata.session(), Partition(world.storage), BOOKIE, NoLoop(), CONFIG
+    )
     second.start()
 
     world.agent.step()
@@ -545,7 +551,7 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     world.agent.step()
     assert world.state == "readonly", "what it has can still be read"
 
-    restore_cookie(world.store, world.storage, BOOKIE)
+    restore_cookie(world.store, Partition(world.storage), BOOKIE)
     world.agent.step()
 
     assert (world.state, world.causes) == ("writable", set())
@@ -563,7 +569,7 @@ def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
     assert world.state == "readonly"
 
     world.disk.free_bytes = 150
-    restore_cookie(world.store, world.storage, BOOKIE)
+    restore_cookie(world.store, Partition(world.storage), BOOKIE)
     world.agent.step()
 
     assert world.state == after
@@ -591,7 +597,9 @@ def test_a_cookie_that_cannot_be_read_for_a_moment_changes_nothing(world: AgentW
 def test_a_second_agent_for_the_same_bookie_is_refused(
     world: AgentWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, ThreadRuntime(), CONFIG)
+    second = BookieAgent(
+        world.metadata.session(), Partition(world.storage), BOOKIE, ThreadRuntime(), CONFIG
+    )
 
     with caplog.at_level("INFO"), pytest.raises(CookieMismatchError) as caught:
         second.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
@@ -51,11 +51,11 @@ class ServedBookie:
     def agent(self, root: Path, *, moved: bool = False) -> BookieAgent:
         return BookieAgent(
             self.store,
-            self.storage(root),
+            Partition(self.storage(root)),
             BOOKIE,
             self.runtime,
             CONFIG,
-            moved_from=(lambda uri: self.storage(self.root)) if moved else None,
+            moved_from=(lambda uri: Partition(self.storage(self.root))) if moved else None,
         )
 
     def cookie(self, **changed: object) -> None:
@@ -96,8 +96,7 @@ def data_without_marker(world: ServedBookie) -> None:
 
 def another_bookie_here(world: ServedBookie) -> None:
     world.wipe()
-    format_partition(
-        world.storage(world.root),
+    Partition(world.storage(world.root)).format(
         "10.0.0.4:3181",
         world.store.instance_id(),
         token=world.runtime.token,
@@ -113,7 +112,11 @@ def moved(world: ServedBookie) -> None:
 def replaced(world: ServedBookie) -> None:
     world.wipe()
     format_bookie(
-        world.store, world.storage(world.root), BOOKIE, token=world.runtime.token, is_replaced=True
+        world.store,
+        Partition(world.storage(world.root)),
+        BOOKIE,
+        token=world.runtime.token,
+        is_replaced=True,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cluster.health import (
     Observation,
@@ -112,8 +112,8 @@ def test_what_is_short_is_named() -> None:
 def formatted(*, has_directories: bool) -> tuple[MemoryDisk, Marker]:
     disk = MemoryDisk()
     disk.has_directories = has_directories
-    marker = format_partition(
-        MemoryStorage(disk), "b:1", "cluster", token=lambda: "t", is_probe_required=False
+    marker = Partition(MemoryStorage(disk)).format(
+        "b:1", "cluster", token=lambda: "t", is_probe_required=False
     )
     return disk, marker
 
@@ -124,10 +124,10 @@ def test_a_partition_that_lost_its_ledgers_and_not_its_marker_is_not_well(
 ) -> None:
     disk, marker = formatted(has_directories=has_directories)
     storage = MemoryStorage(disk)
-    assert observe(storage, marker, lambda: "x").problem is None
+    assert observe(Partition(storage), marker, lambda: "x").problem is None
     storage.delete_directory("ledgers")
 
-    problem = there(observe(storage, marker, lambda: "x").problem)
+    problem = there(observe(Partition(storage), marker, lambda: "x").problem)
 
     assert "what it held was removed" in problem
     assert decide(WRITABLE, Observation(problem), CONFIG) == Unregister(problem)
@@ -145,9 +145,9 @@ class RepeatsPuts(MemoryStorage):
 def test_storage_is_well_where_the_answer_to_a_put_was_lost() -> None:
     disk, marker = formatted(has_directories=False)
 
-    seen = observe(RepeatsPuts(disk), marker, lambda: "x")
+    seen = observe(Partition(RepeatsPuts(disk)), marker, lambda: "x")
 
-    assert seen == observe(MemoryStorage(disk), marker, lambda: "y")
+    assert seen == observe(Partition(MemoryStorage(disk)), marker, lambda: "y")
     assert seen.problem is None
 
 
@@ -156,7 +156,7 @@ def test_a_bucket_that_an_older_version_formatted_is_well() -> None:
     old = replace(marker, has_witness=False)
     disk.files = {MARKER_PATH: old.encode()}
 
-    assert observe(MemoryStorage(disk), old, lambda: "x").problem is None
+    assert observe(Partition(MemoryStorage(disk)), old, lambda: "x").problem is None
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_a_marker_that_says_anything_else_than_before_is_noticed(change: dict[st
     disk, marker = formatted(has_directories=True)
     disk.files[MARKER_PATH] = replace(marker, **change).encode()  # type: ignore[arg-type]
 
-    problem = there(observe(MemoryStorage(disk), marker, lambda: "x").problem)
+    problem = there(observe(Partition(MemoryStorage(disk)), marker, lambda: "x").problem)
 
     assert next(iter(change.values())) in problem

@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.duties import Duty, Turn
 from spark_bookkeeper.cluster.health_server import HealthServer
@@ -43,7 +44,7 @@ class ShownAgent:
         self.scrubbed = Bell(self.runtime)
         self.agent = BookieAgent(
             self.store,
-            MemoryStorage(self.disk, self.fail),
+            Partition(MemoryStorage(self.disk, self.fail)),
             BookieId(f"127.0.0.1:{free_port()}"),
             self.runtime,
             self.config,

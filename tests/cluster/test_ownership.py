@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
@@ -129,14 +130,14 @@ class Site:
         """What an agent does that is started there."""
         return claim_partition(
             self.store,
-            storage or self.storage,
+            Partition(storage or self.storage),
             BOOKIE,
             token=self.token,
-            moved_from=open_storage if moved else None,
+            moved_from=(lambda uri: Partition(open_storage(uri))) if moved else None,
         )
 
     def format(self, store: MemoryStore | None = None) -> Marker:
-        return format_bookie(store or self.store, self.storage, BOOKIE, token=self.token)
+        return format_bookie(store or self.store, Partition(self.storage), BOOKIE, token=self.token)
 
     def served(self) -> Marker:
         """The bookie held something and is down now."""
@@ -172,7 +173,9 @@ def test_a_new_partition_is_formatted_once(site: Site) -> None:
 def test_a_formatting_that_lost_the_metadata_store_is_finished_later(site: Site) -> None:
     refuse = failing("write_cookie", MetadataUnavailableError)
     with pytest.raises(MetadataUnavailableError):
-        claim_partition(site.metadata.session(refuse), site.storage, BOOKIE, token=site.token)
+        claim_partition(
+            site.metadata.session(refuse), Partition(site.storage), BOOKIE, token=site.token
+        )
     half = read_marker(site.storage)
     whole = site.claim()
 
@@ -206,7 +209,7 @@ def test_a_partition_that_an_agent_still_serves_is_not_called_moved(site: Site) 
     """What is elsewhere is a copy then, and lacks what is stored where the agent is."""
     of_the_agent = site.metadata.session()
     served = site.storage
-    before = claim_partition(of_the_agent, served, BOOKIE, token=site.token)
+    before = claim_partition(of_the_agent, Partition(served), BOOKIE, token=site.token)
     site.register(before, of_the_agent)
     shutil.copytree(site.directory / "b", site.directory / "c")
     copied = site.place("c")
@@ -234,7 +237,13 @@ def test_a_move_that_is_given_up_leaves_no_registration(site: Site, moment: str)
     moving = site.metadata.session(lose)
     moved = site.place("c")
     with pytest.raises(MetadataUnavailableError):
-        claim_partition(moving, moved, BOOKIE, token=site.token, moved_from=open_storage)
+        claim_partition(
+            moving,
+            Partition(moved),
+            BOOKIE,
+            token=site.token,
+            moved_from=lambda uri: Partition(open_storage(uri)),
+        )
 
     assert site.store.registrations() == []
 
@@ -271,7 +280,7 @@ def test_a_partition_moved_from_a_root_that_hangs_is_served_all_the_same(site: S
 
     after = claim_partition(
         site.store,
-        site.place("c"),
+        Partition(site.place("c")),
         BOOKIE,
         token=site.token,
         moved_from=lambda uri: open_root(uri, ThreadRuntime(), impatient),
@@ -282,11 +291,11 @@ def test_a_partition_moved_from_a_root_that_hangs_is_served_all_the_same(site: S
 
 def test_a_claim_ends_when_the_cookie_is_deleted(site: Site) -> None:
     marker = site.claim()
-    check_claim(site.store, site.storage, BOOKIE, marker)
+    check_claim(site.store, Partition(site.storage), BOOKIE, marker)
     site.lose_cookie()
 
     with pytest.raises(CookieMismatchError, match="given up"):
-        check_claim(site.store, site.storage, BOOKIE, marker)
+        check_claim(site.store, Partition(site.storage), BOOKIE, marker)
 
     assert site.store.read_cookie(BOOKIE) is None
 
@@ -322,10 +331,12 @@ def test_a_cookie_that_was_lost_is_written_again_and_the_bookie_is_served(site: 
     with pytest.raises(InvalidArgumentError, match="cookie create"):
         site.format()
 
-    assert restore_cookie(site.store, site.storage, BOOKIE) == before
+    assert restore_cookie(site.store, Partition(site.storage), BOOKIE) == before
 
     assert site.claim() == marker
-    assert restore_cookie(site.store, site.storage, BOOKIE) == before, "again: nothing changes"
+    assert restore_cookie(site.store, Partition(site.storage), BOOKIE) == before, (
+        "again: nothing changes"
+    )
 
 
 def test_a_bookie_that_was_given_up_may_come_back(site: Site) -> None:
@@ -333,7 +344,7 @@ def test_a_bookie_that_was_given_up_may_come_back(site: Site) -> None:
     add_ledger(site.store, OTHER, incarnation="i9")
     forget_bookie(site.store, BOOKIE)
 
-    restore_cookie(site.store, site.storage, BOOKIE)
+    restore_cookie(site.store, Partition(site.storage), BOOKIE)
 
     assert site.claim() == marker
 
@@ -344,7 +355,7 @@ def test_a_partition_that_the_ledgers_do_not_mean_gets_no_cookie(site: Site) -> 
     add_ledger(site.store, BOOKIE, incarnation="another")
 
     with pytest.raises(CookieMismatchError, match="ledger 0 counts on another formatting"):
-        restore_cookie(site.store, site.storage, BOOKIE)
+        restore_cookie(site.store, Partition(site.storage), BOOKIE)
 
     assert site.store.read_cookie(BOOKIE) is None
 
@@ -356,7 +367,10 @@ def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(site: 
     site.storage.delete_directory("ledgers")
     add_ledger(site.store, BOOKIE, incarnation=marker.incarnation)
 
-    for attempt in (lambda: restore_cookie(site.store, site.storage, BOOKIE), site.claim):
+    for attempt in (
+        lambda: restore_cookie(site.store, Partition(site.storage), BOOKIE),
+        site.claim,
+    ):
         with pytest.raises(CookieMismatchError, match="it is empty"):
             attempt()
 
@@ -370,20 +384,20 @@ def test_a_bookie_that_is_served_from_elsewhere_gets_no_cookie_here(site: Site) 
     site.register(marker)
 
     with pytest.raises(CookieMismatchError, match="an agent serves the bookie from"):
-        restore_cookie(site.store, site.place("copy"), BOOKIE)
-    restore_cookie(site.store, site.storage, BOOKIE)
+        restore_cookie(site.store, Partition(site.place("copy")), BOOKIE)
+    restore_cookie(site.store, Partition(site.storage), BOOKIE)
 
 
 def test_no_cookie_is_made_of_nothing(site: Site) -> None:
     empty = site.place("empty")
     with pytest.raises(CookieMismatchError, match="holds no BOOKIE marker"):
-        restore_cookie(site.store, empty, BOOKIE)
+        restore_cookie(site.store, Partition(empty), BOOKIE)
     site.served()
     with pytest.raises(CookieMismatchError, match="a bookie has one root"):
-        restore_cookie(site.store, empty, BOOKIE)
+        restore_cookie(site.store, Partition(empty), BOOKIE)
     (site.directory / "b").rename(site.directory / "c")
     with pytest.raises(CookieMismatchError, match="--moved"):
-        restore_cookie(site.store, site.place("c"), BOOKIE)
+        restore_cookie(site.store, Partition(site.place("c")), BOOKIE)
 
 
 def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(site: Site) -> None:
@@ -501,11 +515,13 @@ def test_no_agent_serves_a_bookie_while_it_is_formatted(site: Site) -> None:
             site.register(marker, agent)
         refused.append(caught.value)
 
-    after = format_bookie(site.store, site.storage, BOOKIE, token=site.token, on_check=start)
+    after = format_bookie(
+        site.store, Partition(site.storage), BOOKIE, token=site.token, on_check=start
+    )
 
     assert refused
     assert site.store.registrations() == []
-    assert claim_partition(agent, site.storage, BOOKIE, token=site.token) == after
+    assert claim_partition(agent, Partition(site.storage), BOOKIE, token=site.token) == after
 
 
 def test_a_bookie_that_nobody_counts_on_begins_anew(site: Site) -> None:
@@ -535,10 +551,10 @@ def test_the_partition_of_another_cluster_is_not_formatted(site: Site) -> None:
     other = MemoryCluster()
     other.number()  # so that its instance id is another one
     other.session().initialize_cluster()
-    theirs = claim_partition(other.session(), site.storage, BOOKIE, token=site.token)
+    theirs = claim_partition(other.session(), Partition(site.storage), BOOKIE, token=site.token)
 
     with pytest.raises(InvalidArgumentError, match="belongs to"):
-        format_bookie(site.metadata.session(), site.storage, BOOKIE, token=site.token)
+        format_bookie(site.metadata.session(), Partition(site.storage), BOOKIE, token=site.token)
     with pytest.raises(CookieMismatchError, match="another cluster"):
         site.claim()
 

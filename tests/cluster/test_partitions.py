@@ -10,9 +10,10 @@ from http.client import HTTPConnection
 
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.health_server import HealthServer, exposition, health_of_all
-from spark_bookkeeper.cluster.partitions import Partition, Partitions
+from spark_bookkeeper.cluster.partitions import Partitions, ServedPartition
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -57,7 +58,7 @@ class ThreeDisks:
         if "now" in text:
             self.heard.ring()
 
-    def partition(self, bookie: str) -> Partition:
+    def partition(self, bookie: str) -> ServedPartition:
         def fail(operation: str, path: str, moment: str) -> None:
             if bookie in self.failing:
                 raise BookieUnavailableError("input/output error", bookie_id=bookie)
@@ -67,11 +68,16 @@ class ThreeDisks:
                 raise InvalidArgumentError(f"/disks/{bookie} is not a directory")
             storage = MemoryStorage(self.disks[bookie], fail)
             agent = BookieAgent(
-                self.store, storage, BookieId(bookie), self.runtime, CONFIG, metrics=metrics
+                self.store,
+                Partition(storage),
+                BookieId(bookie),
+                self.runtime,
+                CONFIG,
+                metrics=metrics,
             )
             return agent, storage.close
 
-        return Partition(BookieId(bookie), f"/disks/{bookie}", opened)
+        return ServedPartition(BookieId(bookie), f"/disks/{bookie}", opened)
 
     def registered(self) -> list[str]:
         return sorted(r.bookie_id for r in self.metadata.session().registrations())
@@ -202,7 +208,7 @@ def test_an_interrupt_waits_for_no_partition_that_hangs(
     let_go = threading.Event()
     waited_for: list[str] = []
 
-    class Hanging(Partition):
+    class Hanging(ServedPartition):
         """Its disk hangs, and the person in front of it has had enough."""
 
         def _hang(self, now: str) -> None:

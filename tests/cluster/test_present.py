@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster import present
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.health import Observation, Published
 from spark_bookkeeper.cluster.present import present_bookie
 from spark_bookkeeper.config import GIB
@@ -91,7 +91,7 @@ def test_a_disk_that_became_readonly_is_told_as_its_agent_tells_it(
     def refuse(*_: object) -> None:
         raise BookieUnavailableError("Read-only file system", bookie_id=live.bookie_id)
 
-    monkeypatch.setattr(present, "probe", refuse)
+    monkeypatch.setattr(Partition, "probe", refuse)
     found = present_bookie(ground.context, told, cookie.value, None, metadata_only=False)
 
     assert found.verdict == "problem"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.cookies import forget_bookie
@@ -40,7 +41,7 @@ class OrderedBookie:
                 raise MetadataUnavailableError("no answer")
 
         store = MemoryStore(self.metadata, faults)
-        return BookieAgent(store, MemoryStorage(self.disk), BOOKIE, NoLoop(), STEPPED)
+        return BookieAgent(store, Partition(MemoryStorage(self.disk)), BOOKIE, NoLoop(), STEPPED)
 
     def order(self, reason: str = "new disk") -> None:
         set_readonly(self.person, BOOKIE, reason, NOW_MS)
@@ -182,7 +183,9 @@ def test_an_order_that_cannot_be_decoded_holds(world: OrderedBookie) -> None:
 def test_orders_end_with_the_bookie(world: OrderedBookie) -> None:
     world.order()
     world.agent.stop()
-    format_bookie(world.person, MemoryStorage(world.disk), BOOKIE, token=ThreadRuntime().token)
+    format_bookie(
+        world.person, Partition(MemoryStorage(world.disk)), BOOKIE, token=ThreadRuntime().token
+    )
     assert read_order(world.person, BOOKIE) is None
 
     world.order()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cluster import sharing
 from spark_bookkeeper.cluster.sharing import Place, Shared, place_of, shared, shared_with
@@ -63,12 +63,12 @@ def test_a_disk_is_told_only_where_the_marker_says_whose_it_is(tmp_path: Path) -
     storage = LocalStorage(tmp_path)
     disk = sharing._disk(str(tmp_path))
 
-    assert place_of(storage, A) == Place(storage.uri)
-    assert place_of(storage, A, is_new=True) == Place(storage.uri, disk)
-    format_partition(storage, A, "cluster", token=ThreadRuntime().token)
-    assert place_of(storage, A) == Place(storage.uri, disk)
-    assert place_of(storage, B) == Place(storage.uri)
-    assert place_of(MemoryStorage(MemoryDisk()), A).disk is None
+    assert place_of(Partition(storage), A) == Place(storage.uri)
+    assert place_of(Partition(storage), A, is_new=True) == Place(storage.uri, disk)
+    Partition(storage).format(A, "cluster", token=ThreadRuntime().token)
+    assert place_of(Partition(storage), A) == Place(storage.uri, disk)
+    assert place_of(Partition(storage), B) == Place(storage.uri)
+    assert place_of(Partition(MemoryStorage(MemoryDisk())), A).disk is None
 
 
 def test_a_storage_that_hangs_is_not_seen_and_not_waited_for(tmp_path: Path) -> None:

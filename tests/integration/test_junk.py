@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
@@ -90,7 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JunkWorld]:
             root = tmp_path_factory.mktemp("bookie")
             storage = LocalStorage(str(root))
             marker = Marker(name, runtime.token(), agent.instance_id())
-            furnish(storage, marker)
+            Partition(storage).furnish(marker)
             agent.write_cookie(
                 Cookie(name, storage.uri, marker.incarnation, agent.instance_id()), None
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import BookieConfig, ClientConfig
@@ -65,11 +66,11 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
         token = ThreadRuntime().token
 
         with pytest.raises(InvalidArgumentError, match="is alive; stop its agent first"):
-            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+            format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
         cluster.stop_bookie(bookie)
         before = tree_of(cluster.root_of(bookie))
         with pytest.raises(InvalidArgumentError) as caught:
-            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+            format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
 
         assert f"ledger {writer.ledger_id}" in caught.value.message
         assert f"spark-bookkeeper bookie recover {bookie}" in caught.value.message
@@ -77,7 +78,7 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
         assert tree_of(cluster.root_of(bookie)) == before
         report = bk.recover_bookie(bookie)  # what it says to do first: it still answers as a source
         assert report.is_complete, report.unfinished
-        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+        format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
         cluster.start_bookie(bookie)
         assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
 

@@ -13,7 +13,7 @@ import pytest
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
@@ -59,7 +59,7 @@ class Buckets:
             bookie = BookieId(f"10.0.0.{number}:3181")
             root, incarnation = f"s3://{store.make_bucket()}/root", self._runtime.token()
             storage = open_storage(root, self._options, bookie)
-            furnish(storage, Marker(bookie, incarnation, agent.instance_id()))
+            Partition(storage).furnish(Marker(bookie, incarnation, agent.instance_id()))
             agent.write_cookie(Cookie(bookie, root, incarnation, agent.instance_id()), None)
             agent.register(Registration(bookie, root, incarnation))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cluster import zookeeper as embedded
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -307,7 +308,7 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
             root = tmp_path / f"bookie-{number}"
             root.mkdir()
             bookie = BookieId(f"10.0.0.{number + 1}:3181")
-            agents.append(BookieAgent(store, LocalStorage(root), bookie, runtime))
+            agents.append(BookieAgent(store, Partition(LocalStorage(root)), bookie, runtime))
             agents[-1].start()
         written: list[tuple[int, int]] = []
         stop = threading.Event()

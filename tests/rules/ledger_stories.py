@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger import Ledger
@@ -177,7 +178,7 @@ def a_disk_that_holds_data_was_not_replaced(ground: Ground) -> None:
     with suppress(InvalidArgumentError):
         format_bookie(
             ground.context.store,
-            LocalStorage(ground.root(kept), kept),
+            Partition(LocalStorage(ground.root(kept), kept)),
             kept,
             token=ground.runtime.token,
             is_replaced=True,

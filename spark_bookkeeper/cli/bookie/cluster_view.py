@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.output import gib, number
@@ -215,9 +214,9 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         )
     answer, marker, space, inodes = "answers", None, None, None
     try:
-        storage = partition_of(bk.context, name)
-        marker = read_marker(storage)
-        space, inodes = storage.space(), storage.inodes()
+        partition = partition_of(bk.context, name)
+        marker = partition.marker()
+        space, inodes = partition.space(), partition.inodes()
         if marker is None:
             answer = "answers, and holds no BOOKIE marker: it is not mounted, or was wiped"
     except (BookieError, InvalidArgumentError) as error:

@@ -87,14 +87,14 @@ def generate(
     Without --store nothing is changed in the cluster. Refused where `create` would be.
     """
     name = parse_bookie_id(bookie_id)
-    with known_partition(settings, access, root) as (metadata, storage):
-        made, is_there = generate_cookie(metadata, storage, name)
+    with known_partition(settings, access, root) as (metadata, partition):
+        made, is_there = generate_cookie(metadata, partition, name)
         if output is not None:
             _write(made, output)
         if store and not is_there:
             if not yes:
-                _ask(settings, storage.uri, made)
-            made, is_there = restore_cookie(metadata, storage, name), True
+                _ask(settings, partition.uri, made)
+            made, is_there = restore_cookie(metadata, partition, name), True
 
     def show() -> None:
         settings.output.table(["what", "value"], [[k, str(v)] for k, v in _facts(made).items()])
@@ -126,12 +126,12 @@ def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: b
     Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
     """
     name = parse_bookie_id(bookie_id)
-    with known_partition(settings, access, root) as (metadata, storage):
-        written, is_there = generate_cookie(metadata, storage, name)
+    with known_partition(settings, access, root) as (metadata, partition):
+        written, is_there = generate_cookie(metadata, partition, name)
         if not is_there:
             if not yes:
-                _ask(settings, storage.uri, written)
-            written = restore_cookie(metadata, storage, name)
+                _ask(settings, partition.uri, written)
+            written = restore_cookie(metadata, partition, name)
     settings.output.result(
         _facts(written),
         lambda: settings.output.say(

@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.shell.cluster_options import Access, opened_store
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.config import PartitionConf
@@ -19,7 +20,6 @@ from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.storage import Storage
 
 id_option = click.option(
     "--bookie-id", required=True, metavar="HOST:PORT", help="Its name in the cluster."
@@ -29,18 +29,18 @@ root_option = click.option(
 )
 
 
-def marker_of(storage: Storage) -> Marker | None:
-    """What a partition says it is: the first look at a storage, before anything is done.
+def marker_of(partition: Partition) -> Marker | None:
+    """What a partition says it is: the first look at a partition, before anything is done.
 
     Raises:
         BookieUnavailableError: it does not answer. Nothing was changed.
     """
     try:
-        return read_marker(storage)
+        return partition.marker()
     except BookieUnavailableError as error:
         cause = error.__cause__ or error
         raise BookieUnavailableError(
-            f"{storage.uri} cannot be read: {type(cause).__name__}: {str(cause).rstrip('.')}. "
+            f"{partition.uri} cannot be read: {type(cause).__name__}: {str(cause).rstrip('.')}. "
             "Nothing was changed. Check the root and who may read it; credentials come from "
             "--storage-option or from the environment, as the file system's own documents say",
             **error.facts,
@@ -48,7 +48,7 @@ def marker_of(storage: Storage) -> Marker | None:
         ) from error
 
 
-def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage:
+def open_partition(root: str, access: Access, *, is_new: bool = True) -> Partition:
     """The storage at a root that was typed; the path of a directory becomes a whole one.
 
     Args:
@@ -59,11 +59,11 @@ def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage
     """
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
-    storage = access.open_root(root, ThreadRuntime())
-    place = urlsplit(storage.uri)
+    partition = access.open_root(root, ThreadRuntime())
+    place = urlsplit(partition.uri)
     if place.scheme == "file":
         try:
-            storage.list("")  # a mount that hangs is found out here
+            partition.foreign_names()  # a mount that hangs is found out here
         except BookieUnavailableError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
@@ -83,7 +83,7 @@ def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage
             f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
             f"itself: mkdir -p {path}. Nothing was changed"
         )
-    return storage
+    return partition
 
 
 def wanted_partitions(
@@ -122,11 +122,11 @@ def _partition(text: str, access: Access) -> PartitionConf:
     name, separator, root = text.partition("=")
     if separator and "/" not in name:
         return PartitionConf(parse_bookie_id(name), root)
-    storage = open_partition(text, access)
+    partition = open_partition(text, access)
     try:
-        marker = marker_of(storage)
+        marker = marker_of(partition)
     finally:
-        storage.close()
+        partition.close()
     if marker is None:
         raise InvalidArgumentError(
             f"{text} holds no bookie yet, so it has no name; write HOST:PORT={text}. Nothing was "
@@ -138,12 +138,12 @@ def _partition(text: str, access: Access) -> PartitionConf:
 @contextmanager
 def known_partition(
     settings: Settings, access: Access, root: str
-) -> Iterator[tuple[MetadataStore, Storage]]:
+) -> Iterator[tuple[MetadataStore, Partition]]:
     """The metadata store, and the storage of a bookie that there is or was."""
-    storage = open_partition(root, access, is_new=False)
+    partition = open_partition(root, access, is_new=False)
     try:
         with opened_store(settings, access, ThreadRuntime()) as store:
-            marker_of(storage)  # what cannot be read is told as that
-            yield store, storage
+            marker_of(partition)  # what cannot be read is told as that
+            yield store, partition
     finally:
-        storage.close()
+        partition.close()

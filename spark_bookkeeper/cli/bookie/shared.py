@@ -77,10 +77,10 @@ def _place_at(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
     if not may_be_on_a_disk(root_uri):
         return Place(root_uri)
     try:
-        storage = access.open_root(root_uri, ThreadRuntime())
+        partition = access.open_root(root_uri, ThreadRuntime())
     except (BookKeeperError, OSError):
         return Place(root_uri)
     try:
-        return place_of(storage, bookie_id)
+        return place_of(partition, bookie_id)
     finally:
-        storage.close()
+        partition.close()

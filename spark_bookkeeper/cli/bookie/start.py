@@ -22,7 +22,7 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping, until_signalled
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.health_server import HealthServer
-from spark_bookkeeper.cluster.partitions import Partition, Partitions
+from spark_bookkeeper.cluster.partitions import Partitions, ServedPartition
 from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError
@@ -94,7 +94,7 @@ def start(
         served = Partitions(
             runtime,
             [
-                Partition(
+                ServedPartition(
                     parse_bookie_id(each.bookie_id), each.root, partial(make_agent, each), own
                 )
                 for each in wanted
@@ -131,10 +131,10 @@ def _make_agent(
 ) -> tuple[BookieAgent, Callable[[], None]]:
     """The agent of a partition, which is opened for it, and what closes that again."""
     name = parse_bookie_id(wanted.bookie_id)
-    storage = open_partition(wanted.root, access)
+    partition = open_partition(wanted.root, access)
     agent = BookieAgent(
         store,
-        storage,
+        partition,
         name,
         runtime,
         access.conf.bookie,
@@ -143,7 +143,7 @@ def _make_agent(
         duties=upkeep_duties(bk.context, name, access.conf.bookie, metrics),
         metrics=metrics,
     )
-    return agent, storage.close
+    return agent, partition.close
 
 
 def _serve(

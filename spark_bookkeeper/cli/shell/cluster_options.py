@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
@@ -20,7 +21,6 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.storage.storage import Storage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class Access:
         uri = settings.require_metadata_uri()
         return Connection(uri, conf.client, conf.storage_options, conf.zk_options)
 
-    def open_root(self, uri: str, runtime: Runtime) -> Storage:
-        """The storage at a root, see ``connection.open_root``."""
+    def open_root(self, uri: str, runtime: Runtime) -> Partition:
+        """The partition at a root, see ``connection.open_root``."""
         return open_root(uri, runtime, self.conf.client, self.conf.storage_options)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
@@ -389,7 +389,7 @@ class SimCluster:
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
         has_directories = self.disks[bookie].has_directories
         marker = Marker(bookie, incarnation, self._instance_id, has_witness=not has_directories)
-        furnish(MemoryStorage(self.disks[bookie]), marker)
+        Partition(MemoryStorage(self.disks[bookie])).furnish(marker)
         self._incarnations[bookie] = incarnation
         # As it would be read: a session would send it through the text format of cookies.
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._instance_id)
