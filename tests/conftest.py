@@ -24,7 +24,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.storage import new_file
 from spark_bookkeeper.storage.file_system import FileSystem
-from spark_bookkeeper.testing.s3 import S3Server
+from tests.support.s3 import S3Server
 
 pytest_plugins = ["tests.parallel", "tests.worlds"]
 

@@ -28,8 +28,8 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
+from tests.support.rows import wait_for_every_copy
 
 USUAL: Final = Quorum(3, 3, 2)
 FoundT = TypeVar("FoundT")

@@ -1,7 +1,7 @@
 """The only door to time, chance and threads.
 
 Everything above ``protocol/`` takes a ``Runtime``. ``ThreadRuntime`` is the real one;
-``testing/simulation`` has one whose clock, dice and scheduler follow a seed, so that the same
+``tests/simulator`` has one whose clock, dice and scheduler follow a seed, so that the same
 code can be replayed step by step. It is the one module that may import ``threading``,
 ``time`` and ``random``.
 """

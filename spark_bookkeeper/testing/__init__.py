@@ -1,5 +1,4 @@
-"""What tests of this library, and of storage or metadata back ends written elsewhere, stand on.
+"""What tests of a storage or metadata back end, or of another kind of bookie, need.
 
-Memory twins, a seeded simulation, checkers of the named invariants, and conformance suites to
-inherit.
+Conformance suites to inherit, twins of the back ends in memory, and a ground of local bookies.
 """

@@ -16,8 +16,8 @@ from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
 from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import CONFIG, Process
 
 INTERVALS = {
     Check.ALL_LEDGERS: "ledger_check_interval_s",

@@ -30,9 +30,9 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, StandingStill
 from tests.autorecovery.seen import audited, damage_file, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.worlds import failing, there
 
 

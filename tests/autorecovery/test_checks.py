@@ -46,7 +46,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
-from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.ground import (
     METADATA,
     Ground,
@@ -67,6 +66,7 @@ from tests.autorecovery.checking import (
 )
 from tests.autorecovery.seen import audited, damage, task_ids
 from tests.autorecovery.test_auditor import control
+from tests.support.autorecovery import Process, written
 from tests.whole import assert_whole
 from tests.worlds import failing, there
 

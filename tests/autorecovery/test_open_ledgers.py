@@ -21,10 +21,10 @@ from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, USUAL, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, USUAL, Process, written
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_replicated
 
 

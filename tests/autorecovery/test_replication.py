@@ -22,9 +22,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
 from tests.autorecovery.seen import audited, damage, published, row_of, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.whole import assert_replicated
 from tests.worlds import there
 

@@ -20,8 +20,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, ItemT, Progress, ResultT, Step
 from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, written
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.support.autorecovery import CONFIG, written
 
 ON_ALL = Quorum(4, 2, 2)
 """Every ledger names every bookie of the ground."""

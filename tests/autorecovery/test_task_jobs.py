@@ -22,9 +22,9 @@ from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step, no_progress
 from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground
 from tests.autorecovery.seen import failed
+from tests.support.autorecovery import CONFIG, Process, written
 from tests.whole import assert_replicated, assert_whole
 
 LOST = "the Spark job failed: the executor was lost"

@@ -30,10 +30,10 @@ from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, StandingStill
 from tests.autorecovery.checking import Tasks
 from tests.autorecovery.seen import audited, failed, published
+from tests.support.autorecovery import CONFIG, Process, written
 from tests.whole import assert_replicated
 from tests.worlds import failing, there
 

@@ -28,7 +28,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import entries_of, metadata_of
+from tests.support.lake import entries_of, metadata_of
 
 FORMS: list[dict[str, Any]] = [
     {"digest_type": digest_type, "password": b"secret", "compression": compression}

@@ -37,15 +37,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.lake import (
-    archive,
-    bytes_ledger,
-    entries_of,
-    metadata_of,
-    release,
-    rows_ledger,
-)
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.backup.clusters import (
     FORMS,
     a_log,
@@ -56,6 +47,15 @@ from tests.backup.clusters import (
     run,
     statuses,
 )
+from tests.support.lake import (
+    archive,
+    bytes_ledger,
+    entries_of,
+    metadata_of,
+    release,
+    rows_ledger,
+)
+from tests.support.rows import wait_for_every_copy
 
 
 def test_every_form_of_ledger_comes_back_byte_for_byte(

@@ -28,9 +28,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
+from tests.support.lake import bytes_ledger, entries_of, metadata_of
 from tests.worlds import failing
 
 # Part after part

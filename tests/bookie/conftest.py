@@ -12,7 +12,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log
+from tests.support.slotlog import BOOKIE_ID, Bookie, Log
 
 _NUMBERS: Final = itertools.count()
 

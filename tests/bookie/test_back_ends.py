@@ -21,11 +21,11 @@ from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
 from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.storage.storage import Storage
-from spark_bookkeeper.testing.damage import Specimen
 from spark_bookkeeper.testing.ground import GroundStorage, KillAt, Killed
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
+from tests.support.damage import Specimen
+from tests.support.s3 import S3Server
+from tests.support.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
 
 KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()

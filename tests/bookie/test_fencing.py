@@ -21,8 +21,8 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.testing.memory_storage import MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place, find
 from tests.bookie.conftest import format_anew, formatted, written_slots
+from tests.support.slotlog import Bookie, every_place, find
 
 
 def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(

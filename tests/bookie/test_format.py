@@ -23,7 +23,7 @@ from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.storage.storage import Content, FileSink
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+from tests.support.slotlog import BOOKIE_ID
 
 Token = Callable[[], str]
 

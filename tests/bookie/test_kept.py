@@ -23,7 +23,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError
 from spark_bookkeeper.storage import new_file
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+from tests.support.slotlog import BOOKIE_ID
 
 KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()

@@ -21,8 +21,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.storage.storage import Content
 from spark_bookkeeper.testing.memory_storage import LateEffect, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, every_place, find, read_one
 from tests.bookie.conftest import format_anew
+from tests.support.slotlog import BOOKIE_ID, Bookie, every_place, find, read_one
 
 
 def fail_once(operation: str, when: Moment) -> Callable[[str, str, Moment], None]:

@@ -20,7 +20,7 @@ from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.slotlog import Bookie, every_place, read_one, scan
+from tests.support.slotlog import Bookie, every_place, read_one, scan
 
 SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.struct([("t", pa.string())])))])
 

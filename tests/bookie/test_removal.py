@@ -32,11 +32,11 @@ from spark_bookkeeper.protocol.quorum import Quorum, Share
 from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.counting import CountingStorage
-from spark_bookkeeper.testing.damage import Specimen, write_part
 from spark_bookkeeper.testing.ground import GroundStorage
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log, every_place
 from tests.bookie.conftest import formatted
+from tests.support.damage import Specimen, write_part
+from tests.support.slotlog import BOOKIE_ID, Bookie, Log, every_place
 
 LAST: Final = 5
 """Of a ``Specimen``."""

@@ -18,8 +18,8 @@ from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.memory_storage import Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place
 from tests.bookie.conftest import formatted
+from tests.support.slotlog import Bookie, every_place
 
 COUNT = 200
 ALL = list(range(COUNT))

@@ -15,8 +15,8 @@ from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 def test_every_bookie_is_listed(cluster: LocalCluster, call: Call) -> None:

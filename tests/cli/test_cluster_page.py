@@ -28,9 +28,9 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.znodes import operations_of
 from tests.cli.browser import Focused, Page, browsing, in_a_browser
+from tests.support.sessions import connect_without_spark
+from tests.support.znodes import operations_of
 
 RECOVER: Final = "spark-bookkeeper bookie recover"
 

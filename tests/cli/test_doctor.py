@@ -18,8 +18,8 @@ from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 from tests.worlds import there
 
 

@@ -14,8 +14,8 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.progress import Lines
 from spark_bookkeeper.session.handle import ClusterHandle
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from spark_bookkeeper.replication.runner import LocalRunner, Step, carry_out
 from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.log_facts import JsonFormatter, about, during
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done, Piece, step
 from tests.client.benches import Bench, in_a_world
+from tests.support.pieces import Done, Piece, step
 
 log = logging.getLogger("spark_bookkeeper.tests")
 

@@ -24,8 +24,8 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import LocalRunner, Runner, no_progress
 from spark_bookkeeper.session import replication
-from spark_bookkeeper.testing.autorecovery import CONFIG, written
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import CONFIG, written
 
 
 class Opened:

@@ -24,8 +24,8 @@ from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call, commands
+from tests.support.sessions import connect_without_spark
 
 full = pytest.mark.full
 

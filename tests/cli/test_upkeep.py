@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 def files(cluster: LocalCluster, ledger_id: int) -> list[Path]:

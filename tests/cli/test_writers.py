@@ -23,9 +23,9 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 CHECK = "writers of open ledgers"
 

@@ -13,8 +13,8 @@ from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import Task, World
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import Task, World
 
 PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
 

@@ -23,10 +23,10 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.client.gates import Gate
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
+from tests.support.slotlog import log_of
 from tests.worlds import rows_writer
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]

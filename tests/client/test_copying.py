@@ -32,7 +32,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place
+from tests.support.slotlog import Bookie, every_place
 
 FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 

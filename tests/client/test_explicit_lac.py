@@ -26,8 +26,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.hooks import At
+from tests.support.slotlog import log_of
 
 STRIPED = Quorum(4, 2, 2)
 

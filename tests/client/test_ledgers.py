@@ -18,7 +18,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 

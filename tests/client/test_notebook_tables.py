@@ -25,7 +25,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 NASTY = "<script>alert('&')</script>"

@@ -61,8 +61,8 @@ from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.ground import Ground, Hook
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.hooks import At
+from tests.support.slotlog import log_of
 from tests.worlds import USUAL
 
 ID = LedgerId(50)

@@ -46,10 +46,10 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.slotlog import every_place, log_of
 from tests.client.gates import hangs_at, hold_adds
 from tests.spoiling import spoil_at_random
+from tests.support.rows import wait_for_every_copy
+from tests.support.slotlog import every_place, log_of
 from tests.worlds import USUAL, rows_writer, written
 
 

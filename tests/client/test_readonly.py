@@ -46,8 +46,8 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_whole
 from tests.worlds import USUAL, payloads, written
 

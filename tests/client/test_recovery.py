@@ -30,10 +30,10 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
-from spark_bookkeeper.testing.slotlog import find, log_of, read_one
 from tests.hooks import NO_ANSWER, At
 from tests.snapshots import Snapshot
 from tests.spoiling import spoil, spoil_at_random
+from tests.support.slotlog import find, log_of, read_one
 from tests.worlds import USUAL, bulk_written, first_of, payloads, written
 
 

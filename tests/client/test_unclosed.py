@@ -26,8 +26,8 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import first_of, payloads
 
 Q322 = Quorum(3, 2, 2)

@@ -24,9 +24,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Task
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 

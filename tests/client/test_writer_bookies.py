@@ -27,9 +27,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.storage import new_file
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 

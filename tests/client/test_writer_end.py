@@ -20,9 +20,9 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, flag_in_recovery, hold_adds
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 # The cases of close

@@ -10,7 +10,7 @@ import pytest
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.program import Program
+from tests.support.program import Program
 
 
 @pytest.fixture

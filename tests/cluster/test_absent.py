@@ -18,9 +18,9 @@ from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookieFullError
 from spark_bookkeeper.metadata.store import CLOCK_AHEAD
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.autorecovery import written
 from spark_bookkeeper.testing.ground import Ground
 from tests.autorecovery.seen import audited
+from tests.support.autorecovery import written
 
 
 def findings(ground: Ground) -> dict[str, Diagnosis]:

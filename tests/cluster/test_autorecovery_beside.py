@@ -11,9 +11,9 @@ import pytest
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.program import Program, until
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.program import Program, until
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

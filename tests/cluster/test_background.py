@@ -20,8 +20,8 @@ from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.local_state import write_json
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
-from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import processes_of
+from tests.support.program import until
 
 pytestmark = pytest.mark.integration
 

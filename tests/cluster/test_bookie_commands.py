@@ -24,10 +24,10 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.conformance.metadata import eventually
-from spark_bookkeeper.testing.program import Program
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call, caller
 from tests.cluster.agents import free_port
+from tests.support.program import Program
+from tests.support.sessions import connect_without_spark
 from tests.worlds import there
 
 pytestmark = pytest.mark.integration

@@ -19,7 +19,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 
 BOOKIE = BookieId("10.0.0.3:3181")
 

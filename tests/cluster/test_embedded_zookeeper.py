@@ -17,8 +17,8 @@ from kazoo.client import KazooClient
 from spark_bookkeeper.cluster import zookeeper
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import MetadataUnavailableError
-from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import is_gone, start_script
+from tests.support.program import until
 
 pytestmark = pytest.mark.integration
 

@@ -22,8 +22,8 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.autorecovery import written
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import written
 from tests.worlds import failing
 
 CHECK = "entries below their ack quorum"

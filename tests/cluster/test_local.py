@@ -30,9 +30,9 @@ from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerS
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
-from spark_bookkeeper.testing.program import until
 from tests.cluster.processes import is_gone, processes_of, start_script
+from tests.support.interrupts import Noise, interrupt_until_it_ends
+from tests.support.program import until
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration

@@ -25,8 +25,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.cluster.test_orphan_deletion import numbered_payloads
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 

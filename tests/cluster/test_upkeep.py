@@ -46,9 +46,9 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.storage.bookie_client import Door
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
 from tests.hooks import silent
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import payloads, there
 
 

@@ -37,7 +37,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.listing import DIRECTORY
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
-from spark_bookkeeper.testing.lake import (
+from tests.support.lake import (
     USUAL,
     archive,
     bytes_ledger,

@@ -39,7 +39,7 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import METADATA, TABLE, Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import (
+from tests.support.lake import (
     archived_rows,
     bytes_ledger,
     entries_of,

@@ -24,7 +24,7 @@ from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.slotlog import Log, every_place
+from tests.support.slotlog import Log, every_place
 
 MARKER = Marker("10.0.0.1:3181", "0123456789abcdef", "9f4e6e1c-0000-4000-8000-000000000001")
 

@@ -20,15 +20,15 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.outages import paused
-from spark_bookkeeper.testing.rows import (
+from tests.support.actors import Actor
+from tests.support.outages import paused
+from tests.support.rows import (
     check_numbered_ledger,
     numbered,
     numbered_table,
     wait_for_every_copy,
 )
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration

@@ -32,10 +32,10 @@ from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing import junk
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.znodes import ZNodes, client_class
+from tests.support import junk
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
+from tests.support.znodes import ZNodes, client_class
 from tests.worlds import first_of
 
 T = TypeVar("T")

@@ -18,19 +18,19 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.outages import paused
-from spark_bookkeeper.testing.program import Program, until
-from spark_bookkeeper.testing.rows import (
+from tests.support.actors import Actor
+from tests.support.outages import paused
+from tests.support.program import Program, until
+from tests.support.rows import (
     check_numbered_ledger,
     check_replicas,
     numbered,
     numbered_table,
     wait_for_every_copy,
 )
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.slotlog import damaged_paths, log_of
-from spark_bookkeeper.testing.small_disk import MountRefusedError, SmallDisk
+from tests.support.sessions import connect_without_spark
+from tests.support.slotlog import damaged_paths, log_of
+from tests.support.small_disk import MountRefusedError, SmallDisk
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration

@@ -19,9 +19,9 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
 )
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.outages import without_storage
-from spark_bookkeeper.testing.rows import numbered, wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.outages import without_storage
+from tests.support.rows import numbered, wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 

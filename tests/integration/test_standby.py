@@ -8,7 +8,7 @@ import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
+from tests.support.actors import Actor
 
 # Full: what is shown of a standby is shown in one process by tests/logs/test_standby.py as well.
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -24,10 +24,10 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.program import until
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
+from tests.support.actors import Actor
+from tests.support.program import until
+from tests.support.rows import check_numbered_ledger, numbered
+from tests.support.sessions import connect_without_spark, give_up_after
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 
 from spark_bookkeeper.metadata.zookeeper.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
 from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
-from spark_bookkeeper.testing.znodes import operations_of
+from tests.support.znodes import operations_of
 
 
 class Answer(AsyncResult):  # type: ignore[misc]  # kazoo has no types

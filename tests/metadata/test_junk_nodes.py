@@ -28,8 +28,8 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
-from spark_bookkeeper.testing.znodes import ZNodes
 from tests.metadata.conftest import opened
+from tests.support.znodes import ZNodes
 
 ROOT = "/ledgers"
 GOOD = BookieId("10.0.0.1:3181")

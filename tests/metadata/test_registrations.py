@@ -16,8 +16,8 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.registrations import SharedRead
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.sessions import wait_no_longer_for_another
-from spark_bookkeeper.testing.znodes import ZNodes
+from tests.support.sessions import wait_no_longer_for_another
+from tests.support.znodes import ZNodes
 
 BOOKIE = BookieId("10.0.0.3:3181")
 

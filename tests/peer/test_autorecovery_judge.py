@@ -26,10 +26,10 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.storage.local import LocalStorage
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.peer import peer
 from tests.peer.shell import Shell
+from tests.support.rows import check_numbered_ledger, numbered
+from tests.support.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -23,7 +23,7 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
-from spark_bookkeeper.testing.describe import describe_fragments
+from tests.support.describe import describe_fragments
 
 SEEDS = 2_000
 

@@ -31,9 +31,9 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
 from tests.spoiling import spoil
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, bulk_written, rows_writer
 
 

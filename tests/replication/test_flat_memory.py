@@ -48,8 +48,8 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
 from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.runtime import spool
-from spark_bookkeeper.testing.autorecovery import CONFIG
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.support.autorecovery import CONFIG
 
 COUNTED = (
     *(CheckWork, Finding, FragmentWork, LedgerMetadata, PlannedShare, Recovered, RecoverWork),

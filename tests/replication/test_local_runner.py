@@ -21,8 +21,8 @@ from spark_bookkeeper.replication.runner import (
 from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.interrupts import functions_of
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.interrupts import functions_of
+from tests.support.pieces import Done, Piece, step
 
 
 def test_the_total_is_told_before_the_first_item_is_done(ground: Ground) -> None:

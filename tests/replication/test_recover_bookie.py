@@ -45,10 +45,10 @@ from spark_bookkeeper.storage.bookie_client import Door
 from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import At
 from tests.replication.recovering import recovered, with_fragments, written_and_lost
 from tests.snapshots import Snapshot
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_whole
 from tests.worlds import USUAL, payloads, written
 

@@ -19,8 +19,8 @@ from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.test_recovery import half_written
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads, written
 
 

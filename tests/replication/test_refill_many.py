@@ -20,11 +20,11 @@ from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.refill_many import refill_many
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import Bounds, LocalRunner
-from spark_bookkeeper.testing.autorecovery import written, written_on
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, Killed
 from tests.alone import Alone
 from tests.hooks import At
 from tests.snapshots import Snapshot
+from tests.support.autorecovery import written, written_on
 from tests.whole import is_whole
 
 

@@ -28,10 +28,10 @@ from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Bounds, LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
-from spark_bookkeeper.testing.autorecovery import Process
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from spark_bookkeeper.testing.interrupts import functions_of
 from tests.alone import Alone
+from tests.support.autorecovery import Process
+from tests.support.interrupts import functions_of
 
 BYTES: Final = 100
 """Of each ledger, and of its share on each bookie."""

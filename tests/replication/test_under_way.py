@@ -24,7 +24,7 @@ from spark_bookkeeper.replication.runner import Bounds, LocalRunner, Progress, S
 from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, said, with_others
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done
+from tests.support.pieces import Done
 
 A, B = BookieId("a:1"), BookieId("b:1")
 

@@ -30,7 +30,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner, no_progress
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.pieces import Done, Piece, step
 
 ERRORS = [
     TypeError("'float' object is not subscriptable"),

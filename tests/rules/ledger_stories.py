@@ -46,8 +46,8 @@ from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put, without
+from tests.support.slotlog import log_of
 from tests.worlds import USUAL, payloads, written
 
 # R10

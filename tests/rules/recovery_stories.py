@@ -22,9 +22,9 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.recovery import FencedAnswer
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put
 from tests.simulation import mutants
+from tests.support.slotlog import log_of
 from tests.worlds import written
 
 # R5

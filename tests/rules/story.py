@@ -11,7 +11,7 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.slotlog import log_of
+from tests.support.slotlog import log_of
 
 Story = Callable[[Ground], None]
 TakeOut = Callable[[pytest.MonkeyPatch], None]

@@ -65,7 +65,7 @@ from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.simulation import lifetime
+from tests.simulator import lifetime
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]

@@ -11,8 +11,8 @@ from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableE
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, Disaster, FaultPlan, Faults, Rates
-from spark_bookkeeper.testing.simulation.scheduler import World
+from tests.simulator.faults import NO_FAULTS, Disaster, FaultPlan, Faults, Rates
+from tests.simulator.scheduler import World
 
 B = BookieId("b:3181")
 

@@ -41,11 +41,11 @@ from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Call
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.pieces import Piece, step
-from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import SimCluster
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import Actor, DeadlockError, LivelockError, World
+from tests.simulator.faults import NO_FAULTS, FaultPlan
+from tests.simulator.ground import SimCluster
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import Actor, DeadlockError, LivelockError, World
+from tests.support.pieces import Piece, step
 
 CONFIG = ClientConfig(add_timeout_ms=2_000, bookie_timeout_ms=1_000, bookie_retry_ms=5_000)
 

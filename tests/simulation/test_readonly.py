@@ -11,8 +11,8 @@ from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.lane import Lane
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.testing.simulation.faults import Disaster
-from spark_bookkeeper.testing.simulation.lifetime import Script, run_lifetime
+from tests.simulator.faults import Disaster
+from tests.simulator.lifetime import Script, run_lifetime
 
 
 def crowded(seed: int, spare: int) -> Script:

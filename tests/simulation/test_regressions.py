@@ -18,12 +18,12 @@ from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
+from tests.simulator.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,
 )
-from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
-from spark_bookkeeper.testing.slotlog import Log
+from tests.simulator.lifetime import run_lifetime
+from tests.support.slotlog import Log
 
 KEY = LedgerKey(7, "n")
 ENCODING = LedgerEncoding()

@@ -22,13 +22,13 @@ from typing import Final
 
 import pytest
 
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
-from spark_bookkeeper.testing.simulation.evidence import Evidence
-from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
 from tests.simulation import lifetimes, mutants
 from tests.simulation.tiers import tiers
+from tests.simulator import checkers
+from tests.simulator.checkers import Checker, InvariantError
+from tests.simulator.evidence import Evidence
+from tests.simulator.ground import Life, SimCluster
+from tests.simulator.lifetime import LifetimeError, Script, run_lifetime
 
 INVARIANTS: Final = re.compile(
     "(acked-entries-are-readable|closed-entries-reach-ack-quorum|all-closes-agree"

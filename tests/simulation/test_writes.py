@@ -19,9 +19,9 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.transactions import MicroBatch, Transaction
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from tests.simulation.tiers import tiers
 from tests.simulation.writes import run_writes
+from tests.simulator.checkers import InvariantError
 
 Patch = pytest.MonkeyPatch
 MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], int]]] = {}

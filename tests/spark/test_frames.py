@@ -19,7 +19,7 @@ from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, write_task
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.spark.schemas import relabelled
-from spark_bookkeeper.testing.slotlog import log_of
+from tests.support.slotlog import log_of
 
 pytestmark = pytest.mark.spark
 

@@ -23,9 +23,9 @@ from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Call, current_call
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
-from spark_bookkeeper.testing.simulation.scheduler import World
 from tests.client.benches import PATIENCE, Bench, Two, in_a_world, in_world
 from tests.client.gates import hangs_at
+from tests.simulator.scheduler import World
 from tests.worlds import payloads, written
 
 CALLS: dict[str, Callable[[BoundedStorage], object]] = {

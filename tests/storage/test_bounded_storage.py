@@ -17,8 +17,8 @@ from spark_bookkeeper.storage.storage import FileSink, Request, Storage
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import World
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import World
 
 
 class BoundedStorages(ThreadRace):

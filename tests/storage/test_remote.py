@@ -27,7 +27,7 @@ from spark_bookkeeper.storage.remote import RemoteStorage
 from spark_bookkeeper.storage.requests import OF_ONE_CALL, Requests
 from spark_bookkeeper.storage.storage import Request, Storage, nothing
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
-from spark_bookkeeper.testing.s3 import S3Server
+from tests.support.s3 import S3Server
 
 
 class RemoteStorages(ThreadRace):

@@ -15,7 +15,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 CONFIG = AutorecoveryConfig(ledgers_at_once=1)

@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.testing.slotlog import Log, every_place
+from tests.support.slotlog import Log, every_place
 
 TYPED: Final = pa.schema(
     [

@@ -17,9 +17,9 @@ from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.ground import SimCluster
-from spark_bookkeeper.testing.simulation.scheduler import Actor
+from tests.simulator.checkers import InvariantError
+from tests.simulator.ground import SimCluster
+from tests.simulator.scheduler import Actor
 
 FILES_LEAST: Final = 2
 """Of a ledger of a few entries, any two files are compacted."""

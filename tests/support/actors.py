@@ -1,6 +1,6 @@
 """Processes that write and recover ledgers, to be frozen, interrupted and killed by tests.
 
-``python -m spark_bookkeeper.testing.actors write URI ...`` appends numbered rows as fast as it
+``python -m tests.support.actors write URI ...`` appends numbered rows as fast as it
 may, and says on standard output, one JSON object a line, what it was told: nothing that it did
 not say counts as acknowledged. ``Actor`` starts such a process and listens to it.
 """
@@ -30,11 +30,11 @@ from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookKeeperError, LogOwnershipLostError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
-from spark_bookkeeper.testing.rows import numbered, numbered_table
-from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
+from tests.support.interrupts import Noise, interrupt_until_it_ends
+from tests.support.rows import numbered, numbered_table
+from tests.support.sessions import connect_without_spark, give_up_after
 
-_MODULE = "spark_bookkeeper.testing.actors"
+_MODULE = "tests.support.actors"
 _PATIENCE_SECONDS = 120.0
 
 
@@ -290,7 +290,7 @@ def local(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """``write URI``, ``recover URI LEDGER``, ``stand-by URI LOG`` or ``local DIRECTORY``."""
-    parser = argparse.ArgumentParser(prog="spark_bookkeeper.testing.actors")
+    parser = argparse.ArgumentParser(prog="tests.support.actors")
     commands = parser.add_subparsers(required=True)
     writing = commands.add_parser("write")
     writing.add_argument("uri")

@@ -15,7 +15,7 @@ else go on, let time pass, or let something fail. The same seed gives the same h
     lifetime    one ledger from its creation to its end, under a seed
     campaign    many lifetimes, in several processes, and what they met
 
-Repeat a failure with ``python -m spark_bookkeeper.testing.simulation --seed N --verbose``;
+Repeat a failure with ``python -m tests.simulator --seed N --verbose``;
 run many with ``--lifetimes N --jobs 2``.
 
 Source: SLOT-LOG, "Named invariants" and "How the rules were checked".

@@ -1,4 +1,4 @@
-"""Run lifetimes: ``python -m spark_bookkeeper.testing.simulation --seed 7 --verbose``.
+"""Run lifetimes: ``python -m tests.simulator --seed 7 --verbose``.
 
 Or many, in several processes: ``... --lifetimes 100000 --jobs 2``. Progress goes to stderr, the
 failures and what was met to stdout.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from spark_bookkeeper.testing.simulation.campaign import Campaign, run_campaign
-from spark_bookkeeper.testing.simulation.faults import FAULT_KINDS
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
+from tests.simulator.campaign import Campaign, run_campaign
+from tests.simulator.faults import FAULT_KINDS
+from tests.simulator.lifetime import LifetimeError, run_lifetime
 
 
 def main() -> int:
     """Run the seeds asked for; 1 if one of them broke an invariant."""
-    parser = argparse.ArgumentParser(prog="python -m spark_bookkeeper.testing.simulation")
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator")
     parser.add_argument("--seed", "--first-seed", type=int, default=0, help="the first seed")
     parser.add_argument(
         "--lifetimes", "--count", type=int, default=1, help="how many seeds, from the first on"

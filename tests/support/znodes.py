@@ -282,7 +282,7 @@ def client_class(znodes: ZNodes) -> type[client.Client]:
                 return
             try:
                 answer = znodes.carry_out(request, self._session)
-            except Exception as error:  # noqa: BLE001  (handed to whoever asked)
+            except Exception as error:
                 async_object.set_exception(error)
             else:
                 async_object.set(answer)

@@ -27,14 +27,14 @@ from spark_bookkeeper.storage.bookie_client import Door
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.damage import LOST_LEDGERS, Damage, draw_damages
-from spark_bookkeeper.testing.simulation.evidence import Evidence
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faults
-from spark_bookkeeper.testing.simulation.history import History
-from spark_bookkeeper.testing.simulation.removals import Removals
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+from tests.simulator import checkers
+from tests.simulator.damage import LOST_LEDGERS, Damage, draw_damages
+from tests.simulator.evidence import Evidence
+from tests.simulator.faults import Disaster, FaultPlan, Faults
+from tests.simulator.history import History
+from tests.simulator.removals import Removals
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import Actor, World
 
 _METRICS: Final = ClientMetrics()
 """Of all clients: nobody looks at it here, and to make one takes as long as some storage calls."""

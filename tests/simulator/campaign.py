@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Final
 
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
-from spark_bookkeeper.testing.simulation.quiet import quiet
+from tests.simulator.lifetime import LifetimeError, run_lifetime
+from tests.simulator.quiet import quiet
 
 SEEDS_AT_ONCE: Final = 100
 """What a process is given at a time."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from spark_bookkeeper.protocol.metadata import LedgerState
-from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
-from spark_bookkeeper.testing.simulation.scheduler import SimulationError
+from tests.simulator.evidence import Evidence, write_set
+from tests.simulator.scheduler import SimulationError
 
 
 class InvariantError(SimulationError):

@@ -129,7 +129,7 @@ def _commit(
     try:
         whole = pa.concat_tables([table for _, table in tables], promote_options="default")
         write_deltalake(lake, whole, mode="append", schema_mode="merge", storage_options=options)
-    except Exception as error:  # noqa: BLE001  (what delta-rs raises for a column that conflicts)
+    except Exception as error:
         if len(tables) == 1:
             return {tables[0][0]: str(error)}
         return {k: v for one in tables for k, v in _commit(lake, [one], options).items()}

@@ -42,7 +42,7 @@ def give_up_after(bk: BookKeeper, seconds: float) -> None:
     """
     store = bk.context.store
     assert isinstance(store, ZooKeeperStore)
-    store._zk._link.patience = seconds  # noqa: SLF001  (no user needs to change it under way)
+    store._zk._link.patience = seconds
 
 
 def wait_no_longer_for_another(store: ZooKeeperStore) -> None:
@@ -50,4 +50,4 @@ def wait_no_longer_for_another(store: ZooKeeperStore) -> None:
 
     The session itself keeps the time that a busy machine needs.
     """
-    store._registrations._session_timeout_ms = 400  # noqa: SLF001  (as above)
+    store._registrations._session_timeout_ms = 400

@@ -36,14 +36,14 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.choices import Choices
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
-from spark_bookkeeper.testing.simulation.history import History, Rows
-from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
-from spark_bookkeeper.testing.simulation.upkeep import (
+from tests.simulator import checkers
+from tests.simulator.checkers import InvariantError
+from tests.simulator.choices import Choices
+from tests.simulator.faults import Disaster, FaultPlan
+from tests.simulator.ground import Life, SimCluster
+from tests.simulator.history import History, Rows
+from tests.simulator.scheduler import Actor, SimulationError, World
+from tests.simulator.upkeep import (
     KINDS,
     UNFORESEEN,
     Keeper,
@@ -168,7 +168,7 @@ class LifetimeError(SimulationError):
     def __init__(self, message: str, seed: int, history: History) -> None:
         super().__init__(
             f"{message}\nseed {seed}; repeat with "
-            f"`python -m spark_bookkeeper.testing.simulation --seed {seed} --verbose`"
+            f"`python -m tests.simulator --seed {seed} --verbose`"
         )
         self.seed = seed
         self.history = history

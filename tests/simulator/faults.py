@@ -25,8 +25,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing import memory_storage, memory_store
-from spark_bookkeeper.testing.simulation.damage import DAMAGES, SELDOM
-from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
+from tests.simulator.damage import DAMAGES, SELDOM
+from tests.simulator.scheduler import Actor, Task, World
 
 CALL_TIMEOUT: Final = 5.0
 """Seconds after which a caller is told that there is no answer, at most."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from spark_bookkeeper.client.lifecycle import create_ledger, open_ledger
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 
 
 @dataclass(frozen=True, slots=True)

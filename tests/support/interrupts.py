@@ -76,5 +76,5 @@ def interrupt_until_it_ends(
 
 def functions_of(thread: threading.Thread) -> list[str]:
     """The names of the functions that a thread is in, the innermost last."""
-    frame = sys._current_frames()[thread.ident or 0]  # noqa: SLF001  (documented, for debuggers)
+    frame = sys._current_frames()[thread.ident or 0]
     return [summary.name for summary in traceback.extract_stack(frame)]

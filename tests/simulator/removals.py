@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
+from tests.simulator.checkers import InvariantError
+from tests.simulator.evidence import Evidence, write_set
 
 
 class Removals:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.testing.simulation.history import History
+from tests.simulator.history import History
 
 RECORD_KEY: Final = b"spark-bookkeeper.record"
 ENTRIES_KEY: Final = b"spark-bookkeeper.entries"

@@ -20,8 +20,8 @@ from typing import NoReturn
 from greenlet import getcurrent, greenlet
 from typing_extensions import Self
 
-from spark_bookkeeper.testing.simulation.choices import Choices, SeededChoices
-from spark_bookkeeper.testing.simulation.history import History
+from tests.simulator.choices import Choices, SeededChoices
+from tests.simulator.history import History
 
 
 class Crash(BaseException):
@@ -86,7 +86,7 @@ class Task:
             self.run()
         except Crash:
             pass
-        except BaseException as error:  # noqa: BLE001  (the hub raises it)
+        except BaseException as error:
             if not self.actor.is_crashed:
                 self._world.fail_after(self, error)
         self.ended()

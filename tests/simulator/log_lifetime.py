@@ -33,13 +33,13 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.choices import Choices
-from spark_bookkeeper.testing.simulation.evidence import take_apart
-from spark_bookkeeper.testing.simulation.faults import FaultPlan
-from spark_bookkeeper.testing.simulation.ground import SimCluster
-from spark_bookkeeper.testing.simulation.history import History
-from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
+from tests.simulator.checkers import InvariantError
+from tests.simulator.choices import Choices
+from tests.simulator.evidence import take_apart
+from tests.simulator.faults import FaultPlan
+from tests.simulator.ground import SimCluster
+from tests.simulator.history import History
+from tests.simulator.scheduler import Actor, SimulationError, World
 
 NAME: Final = "orders"
 ELECTED_MS: Final = 5_000
@@ -153,7 +153,7 @@ def run_log_lifetime(
             crash = "" if drawn.crash_at is None else f" --crash {drawn.crash_at}"
             raise type(error)(
                 f"{error}\n{drawn}\nseed {seed}; repeat with `python -m "
-                f"spark_bookkeeper.testing.simulation.log_lifetime {seed}{crash}`"
+                f"tests.simulator.log_lifetime {seed}{crash}`"
             ) from error
 
 

@@ -20,14 +20,14 @@ from spark_bookkeeper.testing import memory_storage, memory_store
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
 from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
-from spark_bookkeeper.testing.simulation.history import History
-from spark_bookkeeper.testing.simulation.runtime import EPOCH_MS
-from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+from tests.simulator import checkers
+from tests.simulator.checkers import InvariantError
+from tests.simulator.evidence import Evidence, write_set
+from tests.simulator.faults import Disaster, FaultPlan
+from tests.simulator.ground import Life, SimCluster
+from tests.simulator.history import History
+from tests.simulator.runtime import EPOCH_MS
+from tests.simulator.scheduler import Actor, World
 
 PROBE_SECONDS: Final = 15.0
 """After which an agent notices that its bookie is not what it was."""
@@ -87,7 +87,7 @@ class _ProcessTree(MemoryUnderreplication):
     def __init__(self, store: ProcessStore, cluster: MemoryCluster) -> None:
         super().__init__(
             cluster.tasks,
-            store._call,  # noqa: SLF001  (as its own tree has it)
+            store._call,
             lambda: store.session_number,
             cluster.number,
         )

@@ -13,7 +13,7 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.roots import open_storage
-from spark_bookkeeper.testing.s3 import S3Server
+from tests.support.s3 import S3Server
 
 ON_DEMAND: Final = BookieConfig(probe_interval_ms=3_600_000)
 """An agent looks at its storage when a test makes it ``step``."""

@@ -7,7 +7,7 @@ cluster must make itself whole: nobody recovers, audits or repairs by hand. Then
 bookie goes, and nothing may be done; enabled, it is whole again. At the end everything is read, and
 again when a last compactor and a last collector have been there.
 
-``python -m spark_bookkeeper.testing.simulation.autorecovery_lifetime SEED`` shows one;
+``python -m tests.simulator.autorecovery_lifetime SEED`` shows one;
 ``... FIRST --lifetimes 10000`` runs many.
 """
 
@@ -38,19 +38,19 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.memory_store import MemoryStore
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.autorecovery_ground import (
+from tests.simulator import checkers
+from tests.simulator.autorecovery_ground import (
     PROBE_SECONDS,
     AutorecoveryCluster,
 )
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.choices import Choices
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import Life
-from spark_bookkeeper.testing.simulation.history import History, Rows
-from spark_bookkeeper.testing.simulation.quiet import quiet
-from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
-from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper, Kind, Upkeep, drawn_keepers
+from tests.simulator.checkers import InvariantError
+from tests.simulator.choices import Choices
+from tests.simulator.faults import Disaster, FaultPlan
+from tests.simulator.ground import Life
+from tests.simulator.history import History, Rows
+from tests.simulator.quiet import quiet
+from tests.simulator.scheduler import Actor, SimulationError, World
+from tests.simulator.upkeep import KINDS, Keeper, Kind, Upkeep, drawn_keepers
 
 QUORUMS: Final = (
     Quorum(3, 3, 2),
@@ -217,7 +217,7 @@ def run_autorecovery_lifetime(
         except SimulationError as error:
             raise type(error)(
                 f"{error}\nseed {seed}; repeat with `python -m "
-                f"spark_bookkeeper.testing.simulation.autorecovery_lifetime {seed}`"
+                f"tests.simulator.autorecovery_lifetime {seed}`"
             ) from error
 
 

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from spark_bookkeeper.runtime.runtime import Condition, parallel_map
 from spark_bookkeeper.runtime.unclosed import PendingWork
-from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, Task, World
+from tests.simulator.scheduler import Actor, SimulationError, Task, World
 
 T = TypeVar("T")
 
