@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.connection import metadata_uri as given_or_environment
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.session import check_session
 

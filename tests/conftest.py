@@ -19,8 +19,8 @@ from hypothesis.internal.conjecture import providers
 
 from spark_bookkeeper.bookie import probe
 from spark_bookkeeper.client.write import lane
-from spark_bookkeeper.cluster import running_cluster
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.local_cluster import running_cluster
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.storage import new_file
 from spark_bookkeeper.storage.file_system import FileSystem

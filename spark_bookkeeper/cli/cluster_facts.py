@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.table import why_waiting
 from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.client.views import bookie_rows
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.space import space_table
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata

@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
 from spark_bookkeeper.cli.shell.output import plain, text_of
 from spark_bookkeeper.client.presence import age
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum

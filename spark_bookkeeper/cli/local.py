@@ -13,8 +13,13 @@ from click.core import ParameterSource
 from spark_bookkeeper.cli.shell.output import gib
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
-from spark_bookkeeper.cluster.background import LocalStatus, start_detached, status, stop_detached
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.background import (
+    LocalStatus,
+    start_detached,
+    status,
+    stop_detached,
+)
 
 
 def _default_directory() -> Path:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spark_bookkeeper.agent.collection import withdraw
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.cluster.collection import withdraw
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,

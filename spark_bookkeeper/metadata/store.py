@@ -65,7 +65,7 @@ class Registration:
 
     @property
     def readonly_causes(self) -> frozenset[str]:
-        """The same for programs (``cluster/health.py`` has them)."""
+        """The same for programs (``agent/health.py`` has them)."""
         return frozenset(self.properties.get(READONLY_CAUSES, "").split(",")) - {""}
 
     @property
@@ -403,7 +403,7 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
         """Remove all ledgers, cookies and tasks, and return the INSTANCEID that is new then.
 
         Ids begin at 0 again. Whoever calls it has made sure that no bookie and no client is at
-        work (``cluster/clearing.py``). Ended in the middle, it is repeated.
+        work (``agent/clearing.py``). Ended in the middle, it is repeated.
         """
 
     def remove_cluster(self) -> None:

@@ -18,7 +18,7 @@ from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
     from spark_bookkeeper.autorecovery.losses import Losses
-    from spark_bookkeeper.cluster.diagnosis import Diagnoses
+    from spark_bookkeeper.doctor.diagnosis import Diagnoses
 
 
 def bookies(self: ClusterHandle) -> Any:
@@ -66,9 +66,9 @@ def doctor(self: ClusterHandle) -> Diagnoses:
     Raises:
         MetadataUnavailableError: ZooKeeper does not answer.
     """
-    from spark_bookkeeper.cluster.diagnosis import Diagnoses
-    from spark_bookkeeper.cluster.examination import cluster_diagnoses
-    from spark_bookkeeper.cluster.machine import machine_diagnoses
+    from spark_bookkeeper.doctor.diagnosis import Diagnoses
+    from spark_bookkeeper.doctor.examination import cluster_diagnoses
+    from spark_bookkeeper.doctor.machine import machine_diagnoses
 
     context = self.context
     findings = (*machine_diagnoses(), *cluster_diagnoses(context))
@@ -105,7 +105,7 @@ def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
 
 def space_arrow(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> pa.Table:
     """The same as an Arrow table: no Spark."""
-    from spark_bookkeeper.cluster.space import space_table
+    from spark_bookkeeper.agent.space import space_table
 
     return space_table(self.context, bookie_ids_of(bookie_ids))
 
@@ -121,6 +121,6 @@ def orphans(self: ClusterHandle) -> Any:
 
 def orphans_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table: no Spark."""
-    from spark_bookkeeper.cluster.orphans import orphans_table
+    from spark_bookkeeper.agent.orphans import orphans_table
 
     return orphans_table(self.context)

@@ -26,7 +26,7 @@ from spark_bookkeeper.runtime.runtime import begin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bookkeeper.cluster.local import LocalCluster
+    from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
     from spark_bookkeeper.spark.frames import SparkFrames
 
 T = TypeVar("T")

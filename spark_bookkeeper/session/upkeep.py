@@ -16,11 +16,11 @@ from spark_bookkeeper.session.arguments import ids_of, in_words, known_bookies, 
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.cluster.collection import GarbageReport
-    from spark_bookkeeper.cluster.compaction import CompactReport
-    from spark_bookkeeper.cluster.decommission import DecommissionReport
-    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
-    from spark_bookkeeper.cluster.scrubbing import ScrubReport
+    from spark_bookkeeper.agent.collection import GarbageReport
+    from spark_bookkeeper.agent.compaction_job import CompactReport
+    from spark_bookkeeper.agent.decommission import DecommissionReport
+    from spark_bookkeeper.agent.orphan_deletion import OrphansReport
+    from spark_bookkeeper.agent.scrubbing import ScrubReport
     from spark_bookkeeper.replication.rebalance import RebalanceReport
     from spark_bookkeeper.replication.runner import Progress
 
@@ -47,7 +47,7 @@ def decommission_bookie(
     Raises:
         InvalidArgumentError: it is alive and not to be drained, or unknown.
     """
-    from spark_bookkeeper.cluster.decommission import decommission_bookie as decommission_job
+    from spark_bookkeeper.agent.decommission import decommission_bookie as decommission_job
 
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
@@ -88,7 +88,7 @@ def drain_bookie(
     Raises:
         InvalidArgumentError: nobody knows such a bookie. Nothing was changed.
     """
-    from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
+    from spark_bookkeeper.agent.decommission import drain_bookie as drain_bookie_job
 
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
@@ -171,8 +171,8 @@ def collect_garbage(
         leftovers_after_s: what is left of unfinished writes goes when it is older.
         bytes_per_second: limit on reading other replicas of copies that nothing names.
     """
-    from spark_bookkeeper.cluster.collection import Collection
-    from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
+    from spark_bookkeeper.agent.collection import Collection
+    from spark_bookkeeper.agent.collection import collect_garbage as collect_garbage_job
 
     wish = Collection(
         dry_run,
@@ -214,8 +214,8 @@ def delete_orphans(
     Raises:
         InvalidArgumentError: it is no time, or a restore is under way. Nothing was deleted.
     """
+    from spark_bookkeeper.agent.orphan_deletion import delete_orphans as delete_orphans_job
     from spark_bookkeeper.client.read.times import to_ms
-    from spark_bookkeeper.cluster.orphan_deletion import delete_orphans as delete_orphans_job
 
     at_ms, wanted = to_ms(created_before), ids_of(ledger_ids)
     only = None if wanted is None else frozenset(wanted)
@@ -250,7 +250,7 @@ def compact(
         files_least: leave ledgers that have fewer files on a bookie.
         bytes_per_second: limit on what is moved.
     """
-    from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
+    from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
 
     wish = CompactionWish(
         dry_run, whole_number("files_least", files_least, 2), rate_of(bytes_per_second)
@@ -281,8 +281,8 @@ def scrub(
     Raises:
         BookieUnavailableError: the bookie gives no answer; nothing was published for that.
     """
-    from spark_bookkeeper.cluster.scrubbing import Scrubbing
-    from spark_bookkeeper.cluster.scrubbing import scrub as scrub_job
+    from spark_bookkeeper.agent.scrubbing import Scrubbing
+    from spark_bookkeeper.agent.scrubbing import scrub as scrub_job
 
     wish = Scrubbing(rate_of(bytes_per_second), from_start)
     bookie = parse_bookie_id(bookie_id)

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_bookkeeper.cluster.java import use_java
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
+from spark_bookkeeper.local_cluster.java import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

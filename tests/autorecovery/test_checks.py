@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.agent.scrubbing import scrub
 from spark_bookkeeper.autorecovery import auditor, checks, lots, replica_count, scan
 from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.checks import (
@@ -31,8 +32,7 @@ from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.scrubbing import scrub
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,

@@ -14,9 +14,9 @@ from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.table import underreplicated_table, why_waiting
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster import at_work
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.doctor import autorecovery as at_work
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     MetadataFormatError,

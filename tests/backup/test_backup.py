@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
 from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
@@ -17,7 +18,6 @@ from spark_bookkeeper.backup.saving_entries import runs_of
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.errors import (
     BookieFullError,
     EntryUnreadableError,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
 from spark_bookkeeper.backup.forgetting import forget_restores
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import backup
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.restored import restore_diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.restores import restore_diagnoses
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,

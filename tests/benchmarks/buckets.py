@@ -12,8 +12,8 @@ from typing import Final
 
 from typing_extensions import Self
 
+from spark_bookkeeper.agent.agent import BookieAgent
 from spark_bookkeeper.bookie.partition import Partition
-from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

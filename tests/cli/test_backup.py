@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_bookkeeper.cli import backup as cli_backup
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position

@@ -10,8 +10,8 @@ import pytest
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.cli.conftest import Call
 from tests.support.sessions import connect_without_spark
 

@@ -18,9 +18,9 @@ import pytest
 from spark_bookkeeper.cli import cluster_facts
 from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look, urgency
 from spark_bookkeeper.cli.cluster_page import OF_A_LOSS, SECTIONS, render
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.endangered import endangered_ledgers
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.ledgers import endangered_ledgers
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.multi import MultiWrite

@@ -20,14 +20,14 @@ from _pytest.mark.structures import ParameterSet
 from kazoo.client import KazooClient
 
 import spark_bookkeeper
+from spark_bookkeeper.agent.agent import BookieAgent
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.main import root as command_line
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import CookieMismatchError, NoClusterError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths

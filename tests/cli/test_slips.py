@@ -21,8 +21,8 @@ from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import LedgerId
 from tests.cli.conftest import Call, commands
 from tests.support.sessions import connect_without_spark

@@ -13,13 +13,13 @@ import pytest
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.client.read import newest
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper

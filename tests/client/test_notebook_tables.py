@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.autorecovery.control import AutorecoveryStatus
 from spark_bookkeeper.autorecovery.losses import AtRisk, Losses
 from spark_bookkeeper.autorecovery.publishing import AuditReport
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.ledger_info import LedgerInfo
-from spark_bookkeeper.cluster.decommission import DecommissionReport
-from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.delta.archive import ArchiveReport
+from spark_bookkeeper.doctor.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.logs import logs
 from spark_bookkeeper.logs.atomic import LogWrite
 from spark_bookkeeper.logs.options import LogOptions

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import pytest
 
+from spark_bookkeeper.agent.takeover import claim_partition
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import LedgerPaths
@@ -28,7 +29,6 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.ownership import claim_partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     EntryUnreadableError,

@@ -31,7 +31,6 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
 from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LOCAL_CONFIG
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -39,6 +38,7 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     MetadataUnavailableError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LOCAL_CONFIG
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers

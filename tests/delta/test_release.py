@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from spark_bookkeeper.agent.decommission import decommission_bookie
+from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.checks import check_placement
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
@@ -20,10 +22,8 @@ from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.ledger_info import LedgerInfo
-from spark_bookkeeper.cluster.decommission import decommission_bookie
-from spark_bookkeeper.cluster.space import space_table
-from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.delta import release as release_module
+from spark_bookkeeper.doctor.tables import table_diagnoses
 from spark_bookkeeper.errors import BookieUnavailableError, EntryUnreadableError
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.collection import COLLECTED, TOKENS_MOST, collections_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from tests.support.s3 import S3Server
 from tests.support.sessions import connect_without_spark

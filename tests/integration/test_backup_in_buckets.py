@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.session import BookKeeper
 from tests.cli.conftest import Called, caller
 from tests.support.lake import save_in_table

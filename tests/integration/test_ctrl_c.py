@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from tests.support.actors import Actor
 from tests.support.interrupts import Noise, interrupt_until_it_ends

@@ -13,8 +13,8 @@ import pytest
 
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieFullError, RecoveryUndecidedError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime

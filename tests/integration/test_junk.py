@@ -21,8 +21,8 @@ import pytest
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.zookeeper import link, paths

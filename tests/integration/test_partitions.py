@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.agent.formatting import format_bookie
 from spark_bookkeeper.bookie.partition import Partition
-from spark_bookkeeper.cluster.formatting import format_bookie
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, NotEnoughBookiesError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper

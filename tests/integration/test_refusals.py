@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -18,6 +17,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from tests.support.outages import without_storage
 from tests.support.rows import numbered, wait_for_every_copy

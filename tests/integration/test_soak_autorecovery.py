@@ -45,8 +45,8 @@ from kazoo.client import KazooClient
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.storage.new_file import is_temporary
 from tests.support.actors import Actor

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import RecoveryUndecidedError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
 from tests.support.actors import Actor

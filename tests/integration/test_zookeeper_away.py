@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.partition import Partition
-from spark_bookkeeper.cluster import zookeeper as embedded
-from spark_bookkeeper.cluster.java import java_home
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.local_cluster import embedded_zookeeper as embedded
+from spark_bookkeeper.local_cluster.java import java_home
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from tests.support.actors import Actor
 from tests.support.program import until
@@ -286,7 +286,7 @@ class ZooKeeperEnsemble:
 def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
     tmp_path: Path,
 ) -> None:
-    from spark_bookkeeper.cluster.agent import BookieAgent
+    from spark_bookkeeper.agent.agent import BookieAgent
     from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
     from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import ThreadRuntime

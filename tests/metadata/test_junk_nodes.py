@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster.cookies import forget_bookie
+from spark_bookkeeper.agent.cookies import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger

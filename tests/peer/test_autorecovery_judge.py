@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.readonly import set_readonly
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.agent.readonly import set_readonly
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.underreplication import Changed, Holder
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
@@ -19,7 +20,6 @@ from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.bookie.verdict import Verified as Entry
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId

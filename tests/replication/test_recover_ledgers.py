@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.agent.decommission import decommission_bookie
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState

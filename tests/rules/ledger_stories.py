@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.agent import formatting
+from spark_bookkeeper.agent.formatting import format_bookie
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.fencing import Fencing
@@ -21,8 +23,6 @@ from spark_bookkeeper.client.recover.recovery import flag, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster import formatting
-from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.errors import (
     BookieError,
     InvalidArgumentError,

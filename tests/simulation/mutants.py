@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.agent import collection
 from spark_bookkeeper.bookie import file_bookie
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
@@ -31,7 +32,6 @@ from spark_bookkeeper.client.recover.recovery import LedgerRecovery
 from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.client.write.watch import Watch
-from spark_bookkeeper.cluster import collection
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.agent import collection
+from spark_bookkeeper.agent.collection import Collector
 from spark_bookkeeper.autorecovery import auditor, checks, replication, task_jobs
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.client.cluster_clock import ClusterClock
-from spark_bookkeeper.cluster import collection
-from spark_bookkeeper.cluster.collection import Collector
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
+from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, Row
 from tests.simulator.checkers import InvariantError

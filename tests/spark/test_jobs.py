@@ -18,7 +18,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command, run_job
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner

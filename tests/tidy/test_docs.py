@@ -13,8 +13,8 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.main import NOUNS, root
-from spark_bookkeeper.cluster.background import status
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
+from spark_bookkeeper.local_cluster.background import status
 from tests.tidy import reference, written
 from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 

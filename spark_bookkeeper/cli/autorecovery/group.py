@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from spark_bookkeeper.agent.pages import PageHandler, PageServer
 from spark_bookkeeper.autorecovery.checks import CheckResult
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
@@ -24,7 +25,6 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, kept_in_file, open_table, report_table
 from spark_bookkeeper.client.presence import age
-from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
 from spark_bookkeeper.replication.report import some_of

@@ -7,6 +7,10 @@ from typing import Any
 
 import click
 
+from spark_bookkeeper.agent.cookies import check_forgettable, forget_bookie
+from spark_bookkeeper.agent.dependents import dependents_of
+from spark_bookkeeper.agent.readonly import read_order
+from spark_bookkeeper.agent.scrubbing import read_mark
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.output import gib, number
@@ -15,10 +19,6 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Set
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.ledger import in_limbo
 from spark_bookkeeper.client.views import bookie_rows, moment
-from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
-from spark_bookkeeper.cluster.dependents import dependents_of
-from spark_bookkeeper.cluster.readonly import read_order
-from spark_bookkeeper.cluster.scrubbing import read_mark
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.metadata.store import Registration, Versioned

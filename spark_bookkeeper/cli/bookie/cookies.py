@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
-from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.cookies import (
+from spark_bookkeeper.agent.cookies import (
     check_forgotten_by_all,
     forget_bookie,
     generate_cookie,
     restore_cookie,
 )
+from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie

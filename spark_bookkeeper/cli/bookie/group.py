@@ -6,6 +6,8 @@ import shlex
 
 import click
 
+from spark_bookkeeper.agent.dependents import dependents_of
+from spark_bookkeeper.agent.formatting import check_formattable, format_bookie
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
@@ -27,9 +29,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.dependents import dependents_of
-from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
-from spark_bookkeeper.cluster.sharing import place_of
+from spark_bookkeeper.doctor.failure_domains import place_of
 from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
-from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.config import SPARE_BYTES
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.rebalance import RebalanceReport

@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_bookkeeper.cli.shell.cluster_options import Access
-from spark_bookkeeper.cluster.sharing import Place, Shared, may_be_on_a_disk, place_of, shared_with
+from spark_bookkeeper.doctor.failure_domains import (
+    Place,
+    Shared,
+    may_be_on_a_disk,
+    place_of,
+    shared_with,
+)
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId

@@ -8,6 +8,10 @@ from functools import partial
 
 import click
 
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.agent.health_server import HealthServer
+from spark_bookkeeper.agent.partitions import Partitions, ServedPartition
+from spark_bookkeeper.agent.upkeep import upkeep_duties
 from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.partition import open_partition, wanted_partitions
 from spark_bookkeeper.cli.bookie.shared import what_is_shared
@@ -20,10 +24,6 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping, until_signalled
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.health_server import HealthServer
-from spark_bookkeeper.cluster.partitions import Partitions, ServedPartition
-from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.logs.consumers import show_lag

@@ -24,9 +24,9 @@ from spark_bookkeeper.cli.demo.process import Event, WriterProcess
 from spark_bookkeeper.cli.ledger.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cluster.java import use_java
 from spark_bookkeeper.demo import flights_arrow
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.java import use_java
 from spark_bookkeeper.opening import local
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.session import BookKeeper

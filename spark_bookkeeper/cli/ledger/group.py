@@ -234,8 +234,8 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
 
 def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) -> list[str]:
     """What makes the copies of lost bookies again, as `doctor` says, and what that waits for."""
-    from spark_bookkeeper.cluster.at_work import AutorecoverySeen
-    from spark_bookkeeper.cluster.endangered import make_again
+    from spark_bookkeeper.doctor.autorecovery import AutorecoverySeen
+    from spark_bookkeeper.doctor.ledgers import make_again
 
     autorecovery = AutorecoverySeen.of(context, ledger_id)
     advice = make_again(sorted(lost), autorecovery.instead_of_recover([ledger_id]))
@@ -249,7 +249,7 @@ def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) ->
 
 def _closing(context: ClientContext, info: LedgerInfo, metadata: LedgerMetadata) -> list[str]:
     """What fixes the end of a ledger whose writer is gone, as `doctor` says."""
-    from spark_bookkeeper.cluster.endangered import how_to_close
+    from spark_bookkeeper.doctor.ledgers import how_to_close
 
     ids = [parse_ledger_id(info.ledger_id)]
     newest = info.last_add_confirmed, info.newest_entry_ms

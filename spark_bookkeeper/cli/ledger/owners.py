@@ -21,7 +21,7 @@ from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
+    from spark_bookkeeper.agent.orphan_deletion import OrphansReport
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger history 7")

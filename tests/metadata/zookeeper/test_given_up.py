@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Exists
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.client import Awaited, Client, Handler

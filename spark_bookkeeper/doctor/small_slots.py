@@ -1,0 +1,45 @@
+"""Open ledgers of very many small files: compaction takes closed ones only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.ledgers import MOST_NAMED, LedgersSeen
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import LedgerId
+
+MANY_FILES: Final = 10_000
+"""Of one ledger on one bookie. Each takes some 4 KiB and an inode, however small its entry is."""
+
+LOOKED_AT: Final = 100
+"""Open ledgers, the newest: of each the names of its files on one bookie are listed."""
+
+
+def crowded_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Iterator[Diagnosis]:
+    """Those that somebody appends to one by one, as it seems."""
+
+    def files(ledger_id: LedgerId) -> int:
+        try:
+            ledger = Ledger.of(ledger_id, ledgers.readable[ledger_id])
+            bookie = ledger.metadata.last_fragment.ensemble[0]
+            return context.bookies.bookie(bookie).files_of(ledger.key)
+        except BookKeeperError:  # said of the bookie itself
+            return 0
+
+    ids = sorted(ledgers.open, reverse=True)[:LOOKED_AT]
+    counts = dict(zip(ids, context.runtime.map(files, ids), strict=True))
+    crowded = sorted((i for i in ids if counts[i] >= MANY_FILES), key=lambda i: -counts[i])
+    if crowded:
+        named = ", ".join(f"{i} ({counts[i]:,} files)" for i in crowded[:MOST_NAMED])
+        yield Diagnosis(
+            "small appends",
+            "warning",
+            f"of {len(ids):,} open ledgers, {len(crowded):,} have {MANY_FILES:,} files or more on "
+            f"a bookie: {named}. Each append that is waited for is a file on every bookie",
+            "use append_async or larger batches, which share files. Closed ledgers are compacted: "
+            "close these at times; a log does so by roll(), or by itself if made with roll_entries",
+        )
