@@ -34,7 +34,7 @@ from spark_bookkeeper.protocol.arguments import check_filled
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 from spark_bookkeeper.secrecy import without_passwords
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage, bounded
 from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.storage.roots import open_storage
@@ -120,16 +120,16 @@ class Connection:
     ) -> ClientContext:
         options = dict(self.storage_options)
 
-        def open_bookie(uri: str, door: Door) -> Bookie:
+        def open_bookie(uri: str, bookie_client: BookieClient) -> Bookie:
             root = uri.removeprefix(TABLE_ROOT)
-            opened = open_storage(root, options, door.bookie_id, is_table=root != uri)
-            storage = BoundedStorage(opened, door)
+            opened = open_storage(root, options, bookie_client.bookie_id, is_table=root != uri)
+            storage = BoundedStorage(opened, bookie_client)
             if root == uri:
                 return FileBookie(storage)
             # Parquet and Delta's log: only for ledgers that were released to a table.
             from spark_bookkeeper.table.table_bookie import TableBookie
 
-            return TableBookie(storage, door.bookie_id)
+            return TableBookie(storage, bookie_client.bookie_id)
 
         bookies = Bookies(store, open_bookie, runtime, self.config)
         return ClientContext(

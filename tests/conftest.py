@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from spark_bookkeeper.bookie import probe
-from spark_bookkeeper.client.write import lane
+from spark_bookkeeper.client.write import bookie_channel as channel
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.local_cluster import running_cluster
 from spark_bookkeeper.runtime import unclosed
@@ -170,7 +170,7 @@ def unpaused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
     if directory not in AS_ELSEWHERE:
-        monkeypatch.setattr(lane, "PAUSES_SECONDS", (0.0,) * len(lane.PAUSES_SECONDS))
+        monkeypatch.setattr(channel, "PAUSES_SECONDS", (0.0,) * len(channel.PAUSES_SECONDS))
 
 
 DELTA = "4.4.0"

@@ -98,7 +98,7 @@ def bereft_log(ground: Ground) -> LedgerId:
     """The one ledger of a log ``orders``, closed at the entry that one bookie of three had left."""
     writer = create_log(ground.context, "orders", LogOptions(USUAL)).become_writer()
     ledger_id = writer.append(b"0").ledger_id
-    writer._ledger._adds.drain()  # all three have it
+    writer._ledger._pipeline.drain()  # all three have it
     ensemble = ground.context.store.read_ledger(ledger_id).value.last_fragment.ensemble
     for bookie in ensemble[:2]:
         ground.format(bookie)

@@ -42,7 +42,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import READONLY_BELOW, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class BookieAgent:
         self._is_listening = False
         self._is_stopping = False
         self._changed = runtime.condition()
-        self._bell = Bell(runtime)
+        self._wake_up = AutoResetEvent(runtime)
         """Rung when the next look is not to wait."""
         self._loop: Task | None = None
         self._look: Task | None = None
@@ -273,7 +273,7 @@ class BookieAgent:
             self._changed.notify_all()
         loop, self._loop = self._loop, None
         if loop is not None:
-            self._bell.ring()
+            self._wake_up.set()
             loop.join()
 
     def step(self) -> None:
@@ -307,7 +307,7 @@ class BookieAgent:
 
     def _run(self) -> None:
         while True:
-            self._bell.wait(self._config.probe_interval_ms / 1000)
+            self._wake_up.wait(self._config.probe_interval_ms / 1000)
             if self._is_stopping:
                 return
             try:
@@ -466,7 +466,7 @@ class BookieAgent:
             return
         self._owes_cookie = False
         if not is_there:
-            self._bell.ring()  # forgotten just before: it is to take nothing new from now on
+            self._wake_up.set()  # forgotten just before: it is to take nothing new from now on
 
     def _publish(self, state: Published) -> None:
         assert self._marker is not None
@@ -522,7 +522,7 @@ class BookieAgent:
         with self._changed:
             self._sessions_lost += 1
             self._published = None
-        self._bell.ring()
+        self._wake_up.set()
 
     def _remove_old_probes(self) -> None:
         """What an agent that was killed left behind. Only after registering: nobody else looks

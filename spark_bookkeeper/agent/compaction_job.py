@@ -37,7 +37,7 @@ class CompactReport(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionWish:
+class CompactionRequest:
     """How ledgers are compacted."""
 
     dry_run: bool = False
@@ -54,7 +54,7 @@ def compact_ledgers(
     context: ClientContext,
     ledger_ids: Sequence[LedgerId] | None = None,
     bookies: Sequence[BookieId] | None = None,
-    wish: CompactionWish | None = None,
+    wish: CompactionRequest | None = None,
     *,
     progress: Progress = no_progress,
 ) -> CompactReport:
@@ -62,7 +62,7 @@ def compact_ledgers(
 
     Ended at any moment and begun again, it goes on.
     """
-    wish = wish or CompactionWish()
+    wish = wish or CompactionRequest()
     started = context.runtime.now()
     gone = "there is no such ledger: it was deleted or never existed"
     rows = [
@@ -81,7 +81,7 @@ def compact_ledgers(
 
 class _OneBookie:
     def __init__(
-        self, context: ClientContext, bookie: BookieId, wish: CompactionWish, progress: Progress
+        self, context: ClientContext, bookie: BookieId, wish: CompactionRequest, progress: Progress
     ) -> None:
         self._context = context
         self._bookie = bookie
@@ -89,7 +89,7 @@ class _OneBookie:
         self._progress = progress
         self._throttle = Throttle(context.runtime, wish.bytes_per_second)
         self._face: Bookie = context.bookies.bookie(bookie)
-        self._door = context.bookies.door(bookie)
+        self._bookie_client = context.bookies.bookie_client(bookie)
         self._moved_bytes = 0
 
     def run(self, ledger_ids: Sequence[LedgerId] | None) -> Iterator[Row]:
@@ -142,7 +142,7 @@ class _OneBookie:
             )
             # As one call: its many steps are watched, and none takes a thread of its own.
             compact = partial(self._face.compact, wanted)
-            done = self._door.ask(f"compacting {ledger.ledger_id}", compact)
+            done = self._bookie_client.ask(f"compacting {ledger.ledger_id}", compact)
             if done.reason is not None:
                 return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
             removed, written = removed + done.removed, written + done.written

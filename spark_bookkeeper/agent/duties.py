@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import BookieMetrics
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
@@ -125,22 +125,22 @@ class _Loop:
         self._seconds = metrics.duty_seconds.labels(duty.name)
         self._failures = metrics.duty_failures.labels(duty.name)
         self._is_stopping = False
-        self._bell = Bell(runtime)
+        self._wake_up = AutoResetEvent(runtime)
         self._task: Task | None = None
         self._turn = Turn(lambda: self._is_stopping, self.wake)
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._wake_up.set()
 
     def start(self) -> None:
         if self._task is None:
             self._is_stopping = False
-            self._bell = Bell(self._runtime)
+            self._wake_up = AutoResetEvent(self._runtime)
             self._task = self._runtime.spawn(f"{self.duty.name}-{self._owner}", self._run)
 
     def tell_to_stop(self) -> None:
         self._is_stopping = True
-        self._bell.ring()
+        self._wake_up.set()
 
     def join(self) -> None:
         task, self._task = self._task, None
@@ -150,7 +150,7 @@ class _Loop:
     def _run(self) -> None:
         while not self._is_stopping:
             self._step()
-            self._bell.wait(self.duty.interval_ms / 1000)
+            self._wake_up.wait(self.duty.interval_ms / 1000)
 
     def _step(self) -> None:
         """One step, and what is remembered of it. Never raises."""

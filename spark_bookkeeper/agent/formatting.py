@@ -12,7 +12,7 @@ from spark_bookkeeper.agent.readonly import forget_order
 from spark_bookkeeper.agent.takeover import kept_from_agents
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import Partition
-from spark_bookkeeper.bookie.probe import OnCheck, tell_nobody
+from spark_bookkeeper.bookie.probe import OnCheck, ignore_progress
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
@@ -28,7 +28,7 @@ def format_bookie(
     *,
     token: Callable[[], str],
     is_replaced: bool = False,
-    on_check: OnCheck = tell_nobody,
+    on_check: OnCheck = ignore_progress,
 ) -> Marker:
     """Make a partition that may have been a bookie before into a new, empty one.
 

@@ -18,7 +18,7 @@ from spark_bookkeeper.agent.agent import AgentStatus, BookieAgent
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Partitions:
         self._runtime = runtime
         self._retry_seconds = retry_seconds
         self._tell = tell
-        self._ended = Bell(runtime)
+        self._ended = AutoResetEvent(runtime)
         self._retrying: Task | None = None
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Partitions:
         Ctrl-C ends the wait: a registration that is left goes with its session, and nothing that a
         duty is at needs its end.
         """
-        self._ended.ring()
+        self._ended.set()
         retrying, self._retrying = self._retrying, None
         if retrying is not None:
             retrying.join()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_bookkeeper.agent.collection import Collection, collect_garbage
-from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
+from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 from spark_bookkeeper.agent.duties import Duty, Turn
 from spark_bookkeeper.agent.health import SHORT_OF_SPACE
 from spark_bookkeeper.agent.scrubbing import Scrubbing, ScrubMark, is_due, read_mark, scrub
@@ -82,7 +82,7 @@ class _Upkeep:
     def compact(self, turn: Turn) -> None:
         files: list[int] = []
         face = self._context.bookies.bookie(self._bookie)
-        wish = CompactionWish(
+        wish = CompactionRequest(
             files_least=self._config.compact_files_least,
             bytes_per_second=self._config.compact_bytes_per_second or None,
             is_stopping=turn.is_stopping,

@@ -29,8 +29,8 @@ from spark_bookkeeper.autorecovery.publishing import (
     AuditReport,
     DisabledError,
     EndedError,
-    audit_bookies,
     check_enabled,
+    publish_lost_bookies,
 )
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
@@ -239,7 +239,7 @@ class Auditor:
             _log.warning("what the look for bookies found is not kept: %s", error.message)
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> AuditReport:
-        report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
+        report = self._scanned(partial(publish_lost_bookies, self._context, lost, heed=self._go_on))
         self._context.metrics.auditing.observe(report.duration_ms)
         _log.info("%s: %d ledgers published", why, report.marked_ledgers)
         if report.is_cut_short:  # those that are left are not forgotten

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.notes import as_marked
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import MetadataFormatError

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
@@ -32,6 +31,7 @@ from spark_bookkeeper.autorecovery.publishing import (
     chunks,
     report_of_scan,
 )
+from spark_bookkeeper.autorecovery.scan_batches import ScanBatches
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import (
@@ -91,7 +91,7 @@ def check_all_ledgers(
     """
     heed = _for_good(heed or partial(check_enabled, context))
     step, here = check_step(), check_step(partial(_is_over, heed))
-    lots = Lots(context, runner, "check_all_ledgers", bytes_per_second, heed)
+    lots = ScanBatches(context, runner, "check_all_ledgers", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         missing: dict[LedgerId, set[str]] = {}
@@ -271,7 +271,7 @@ def report_of_check(
     which: Check,
     check: Callable[[list[LedgerId], Found], Iterator[Row]],
     heed: Heed,
-    lots: Lots,
+    lots: ScanBatches,
 ) -> AuditorCheck:
     """What a check of some ledgers, and then of others, finds in all of them."""
     started = context.runtime.now()

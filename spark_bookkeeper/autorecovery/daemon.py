@@ -25,7 +25,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recent_jobs import Tally, add_note
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Task
 
 _log = logging.getLogger(__name__)
@@ -61,9 +61,9 @@ class Autorecovery:
         self._name = name
         self._auditor: Auditor | None = None
         self._worker = ReplicationWorker(context, runner, config, name, local)
-        self._audit_bell = Bell(context.runtime)
-        self._check_bell = Bell(context.runtime)
-        self._work_bell = Bell(context.runtime)
+        self._audit_bell = AutoResetEvent(context.runtime)
+        self._check_bell = AutoResetEvent(context.runtime)
+        self._work_bell = AutoResetEvent(context.runtime)
         self._tasks: list[Task] = []
         self._stops: list[Callable[[], None]] = []
         """How it stops to be told of bookies and of its session."""
@@ -122,7 +122,7 @@ class Autorecovery:
     def audit_once(self) -> float:
         """Stand for election, and do an auditor's work when elected; seconds until the next."""
         tree = self._context.store.underreplication
-        if not tree.stand(self._name, self._audit_bell.ring):
+        if not tree.stand(self._name, self._audit_bell.set):
             if self._auditor is not None:
                 self._auditor = None
                 show_nothing(self._context.metrics)
@@ -133,9 +133,9 @@ class Autorecovery:
             self._foreign = None
             self._auditor = self._elected()
         could_check = self._auditor.can_check
-        wait = self._auditor.step(self._audit_bell.ring)
+        wait = self._auditor.step(self._audit_bell.set)
         if self._auditor.can_check and not could_check:
-            self._check_bell.ring()
+            self._check_bell.set()
         return wait
 
     def _elected(self) -> Auditor:
@@ -150,18 +150,18 @@ class Autorecovery:
     def check_once(self) -> float:
         """Do the checks of ledgers that are due, as the auditor; seconds until the next."""
         auditor = self._auditor
-        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.ring)
+        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.set)
 
     def work_once(self) -> float:
         """One round of the worker; seconds until the next at the latest."""
         tally, began = Tally(), self._context.runtime.now()
         try:
             for row in self._worker.round(
-                self._work_bell.ring, is_stopping=lambda: self._is_stopping
+                self._work_bell.set, is_stopping=lambda: self._is_stopping
             ):
                 tally.add(row)
         except DisabledError:
-            if self._context.store.underreplication.is_enabled(self._work_bell.ring):
+            if self._context.store.underreplication.is_enabled(self._work_bell.set):
                 return 0.0  # by now it is enabled again
             return _LOOK_SECONDS
         finally:
@@ -174,7 +174,7 @@ class Autorecovery:
         left = (due - self._context.cluster_ms()) / 1000
         return min(_LOOK_SECONDS, max(0.1, left))
 
-    def _run(self, once: Callable[[], float], bell: Bell) -> None:
+    def _run(self, once: Callable[[], float], wake_up: AutoResetEvent) -> None:
         while not self._is_stopping:
             try:
                 wait = once()
@@ -185,11 +185,11 @@ class Autorecovery:
                 wait = _LOOK_SECONDS
                 _log.exception("%s made a mistake, and tries again in %.0f s", self._name, wait)
             if not self._is_stopping:
-                bell.wait(wait)
+                wake_up.wait(wait)
 
     def _ring(self) -> None:
-        for bell in (self._audit_bell, self._check_bell, self._work_bell):
-            bell.ring()
+        for wake_up in (self._audit_bell, self._check_bell, self._work_bell):
+            wake_up.set()
 
     def _say_who(self, auditor: str | None) -> None:
         """Once for each foreign auditor."""

@@ -86,7 +86,7 @@ class _AbsentBookies:
     """Publishes the ledgers that name them. Picklable.
 
     Args:
-        lost: as ``audit_bookies`` has it.
+        lost: as ``publish_lost_bookies`` has it.
     """
 
     lost: frozenset[BookieId] | None
@@ -138,7 +138,7 @@ class _AbsentBookies:
         return lambda metadata: tuple(b for b in absent_in(metadata) if b in lost)
 
 
-def audit_bookies(
+def publish_lost_bookies(
     context: ClientContext,
     lost: Collection[BookieId] | None = None,
     *,

@@ -18,8 +18,8 @@ from spark_bookkeeper.autorecovery.checks import (
     Found,
     report_of_check,
 )
-from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.publishing import Heed, check_enabled
+from spark_bookkeeper.autorecovery.scan_batches import ScanBatches
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, NotDone, Runner, Step, limited
 from spark_bookkeeper.replication.shares import share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 REPLICA_BYTES: Final = 4096
@@ -83,7 +83,7 @@ def check_replicas(
     """
     heed = heed or partial(check_enabled, context)
     step = Step("counting replicas", count_replicas, _not_counted, limited)
-    lots = Lots(context, runner, "check_replicas", bytes_per_second, heed)
+    lots = ScanBatches(context, runner, "check_replicas", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.autorecovery.limit import share_now
-from spark_bookkeeper.autorecovery.named_replicas import NamedReplicas
-from spark_bookkeeper.autorecovery.notes import Notes, as_marked
-from spark_bookkeeper.autorecovery.waiting import (
+from spark_bookkeeper.autorecovery.backoff import (
     awaited_event,
     blocker_of,
     is_for_others,
     is_refused,
     writable_of,
 )
+from spark_bookkeeper.autorecovery.limit import share_now
+from spark_bookkeeper.autorecovery.notes import Notes, as_marked
+from spark_bookkeeper.autorecovery.reported_replicas import ReportedReplicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, registered_incarnations
 from spark_bookkeeper.client.presence import writer_state
@@ -43,7 +43,7 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import reason_of
 from spark_bookkeeper.replication.shares import share_bytes
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 _NOWHERE: Final = (
     "it is being written, and no bookie could take the place of the lost one: its writer keeps it"
@@ -122,7 +122,7 @@ class _Replication:
         self._task = task
         self._notes = Notes(context.store.registers)
         rate, rate_now = work.bytes_per_second, work.rate_now
-        self._replicas = NamedReplicas(context, self._notes, task, rate, rate_now)
+        self._replicas = ReportedReplicas(context, self._notes, task, rate, rate_now)
         self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
         self._marked = as_marked(task)
         self._nonce: bytes | None = None

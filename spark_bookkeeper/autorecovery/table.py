@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.autorecovery.backoff import blocked_by, writable_of
 from spark_bookkeeper.autorecovery.names import beside, is_ours
 from spark_bookkeeper.autorecovery.notes import Notes, as_marked
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.waiting import blocked_by, writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.limit import limit_at_first
 from spark_bookkeeper.autorecovery.notes import Notes, as_marked
 from spark_bookkeeper.autorecovery.replication import TaskWork, fragment_work, replicate_task
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -28,10 +28,10 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members
+from spark_bookkeeper.replication.batch_rereplicate import rereplicate_many
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import (
     Bounds,
     Failure,

@@ -30,9 +30,9 @@ from spark_bookkeeper.autorecovery.backlog import (
     is_among,
     mark_of,
 )
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

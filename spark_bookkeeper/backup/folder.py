@@ -64,7 +64,7 @@ class BackupFolder:
         try:
             self._storage: Storage = storage_of(context, self.bookie_id)
         except BookieUnavailableError as error:
-            said = self.in_words(error.message)
+            said = self.error_text(error.message)
             raise InvalidArgumentError(f"no backup can be at {uri!r}: {said}") from error
         self._partition = Partition(self._storage)
         self.snapshots = Snapshots(self._storage, uri, context.runtime)
@@ -158,7 +158,7 @@ class BackupFolder:
         except BookieFullError as error:
             raise BookieFullError(self.without_room(error), bookie_id=self.bookie_id) from error
         except (BookieUnavailableError, OSError) as error:
-            said = self.in_words(str(error))
+            said = self.error_text(str(error))
             raise InvalidArgumentError(
                 f"no backup can be made at {self.uri}: {said}. It has to be a directory or bucket "
                 "that can be written; nothing was changed in the cluster"
@@ -231,14 +231,14 @@ class BackupFolder:
         ref = LedgerRef(ledger.key, index, ledger.encoding)
         return table_of(self._context, self.table).listing(ref)
 
-    def in_words(self, reason: str) -> str:
+    def error_text(self, reason: str) -> str:
         """What a bookie says of itself, as said of a backup."""
         return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
 
     def without_room(self, error: BookieFullError) -> str:
         """What to do when the backup takes no more."""
         return (
-            f"there is no room for it in {self.uri} ({self.in_words(error.message)}): make room "
+            f"there is no room for it in {self.uri} ({self.error_text(error.message)}): make room "
             "there, and run it again: it goes on where it was"
         )
 
@@ -255,7 +255,7 @@ class BackupFolder:
             )
         return (
             f"entry {entry_id} cannot be read from the backup at {self.uri}: "
-            f"{self.in_words(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
+            f"{self.error_text(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
             "cluster that it is of, which copies again what is damaged or missing; without that "
             "cluster this ledger is lost to this backup, and the others are not"
         )

@@ -17,7 +17,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Bounds, Failure, Step
 from spark_bookkeeper.replication.shares import share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
 from spark_bookkeeper.table.opening import table_of

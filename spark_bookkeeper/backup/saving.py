@@ -21,7 +21,7 @@ from spark_bookkeeper.backup.saving_entries import SAVING, Saved, pieces_of
 from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,

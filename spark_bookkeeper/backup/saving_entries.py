@@ -15,7 +15,7 @@ from spark_bookkeeper.errors import BookieFullError
 from spark_bookkeeper.protocol.accepted_loss import kept_entries
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 FILE_BYTES: Final = 32 << 20
 """About how large the files of a backup get."""

@@ -38,7 +38,7 @@ from spark_bookkeeper.runtime.answer import Answer
 T = TypeVar("T")
 
 
-def is_by_itself(bookie_id: str) -> BookieUnavailableError:
+def too_large_for_batch(bookie_id: str) -> BookieUnavailableError:
     """What ``Bookie.read_small`` answers for a ledger that is not small."""
     return BookieUnavailableError("it is read by itself", bookie_id=bookie_id)
 

@@ -10,6 +10,14 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.batch_ops import (
+    empty_together,
+    fence_together,
+    locate_together,
+    read_together,
+    verify_together,
+    write_together,
+)
 from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
@@ -29,7 +37,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    is_by_itself,
+    too_large_for_batch,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -44,14 +52,6 @@ from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
-from spark_bookkeeper.bookie.together import (
-    empty_together,
-    fence_together,
-    locate_together,
-    read_together,
-    verify_together,
-    write_together,
-)
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import (
     BookieError,
@@ -64,7 +64,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.runtime.answer import Answer, value_of
-from spark_bookkeeper.storage.batching import Rounds
+from spark_bookkeeper.storage.batching import BatchingStorage
 from spark_bookkeeper.storage.storage import FileSink, Storage, unavailable
 
 SLOTS_LOOKED_AT: Final = 512
@@ -111,7 +111,7 @@ class FileBookie(Bookie):
     """
 
     def __init__(self, storage: Storage, reserve: Reserve | None = None) -> None:
-        self.rounds = Rounds(storage) if storage.requests_at_once > 1 else None
+        self.rounds = BatchingStorage(storage) if storage.requests_at_once > 1 else None
         """For what is asked of many ledgers, where requests can be on their way together."""
         self.storage = self.rounds or storage
         """Where the files are; for this package, and for whoever formats partitions."""
@@ -277,7 +277,7 @@ class FileBookie(Bookie):
 
         def answer(n: int, one: EntriesRef) -> Sequence[StoredEntry]:
             if n not in found:
-                raise is_by_itself(self.bookie_id)
+                raise too_large_for_batch(self.bookie_id)
             return found[n]
 
         return _each(wanted, answer)
@@ -489,7 +489,7 @@ class FileBookie(Bookie):
         self.storage.close()
 
     def _is_together(self, wanted: Sequence[object]) -> bool:
-        """Whether they are worth the steps of ``together.py``: many, or one of many in rounds."""
+        """Whether they are worth the steps of ``batch_ops.py``: many, or one of many in rounds."""
         return len(wanted) > 1 or self.rounds is not None
 
 

@@ -22,9 +22,9 @@ from spark_bookkeeper.bookie.probe import (
     PROBE_DIRECTORY,
     OnCheck,
     Race,
+    ignore_progress,
     probe,
     race_in_threads,
-    tell_nobody,
 )
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH, ledger_of
 from spark_bookkeeper.errors import (
@@ -146,7 +146,7 @@ class Partition:
         token: Callable[[], str],
         *,
         race: Race = race_in_threads,
-        on_check: OnCheck = tell_nobody,
+        on_check: OnCheck = ignore_progress,
     ) -> None:
         """Find out whether the file system can hold a bookie; see ``probe.py``.
 
@@ -163,7 +163,7 @@ class Partition:
         token: Callable[[], str],
         is_probe_required: bool = True,
         race: Race = race_in_threads,
-        on_check: OnCheck = tell_nobody,
+        on_check: OnCheck = ignore_progress,
     ) -> Marker:
         """Make an empty partition a bookie, with a new incarnation. The marker is written last.
 

@@ -39,7 +39,7 @@ OnCheck = Callable[[str], None]
 """Told what was found to hold, in a few words, as soon as it was."""
 
 
-def tell_nobody(check: str) -> None:
+def ignore_progress(check: str) -> None:
     """For callers who want to know only how the probe ends."""
 
 
@@ -48,7 +48,7 @@ def probe(
     token: Callable[[], str],
     *,
     race: Race = race_in_threads,
-    on_check: OnCheck = tell_nobody,
+    on_check: OnCheck = ignore_progress,
 ) -> None:
     """Find out whether a file system can hold a bookie. Leaves nothing behind.
 

@@ -1,9 +1,10 @@
 """The last space of a partition, which is left to fences and to the ends of ledgers.
 
-A bookie that is short of space is registered as read-only, and writers leave it (``Lanes``). That
-takes them some seconds, and where no other bookie can take its place they stay. Jobs that copy may
-have chosen it before. So whoever adds data looks at the free space now and then, and stops before
-the end of it: a ledger that can neither be written nor fenced could not be closed either.
+A bookie that is short of space is registered as read-only, and writers leave it
+(``EnsembleChannels``). That takes them some seconds, and where no other bookie can take its place
+they stay. Jobs that copy may have chosen it before. So whoever adds data looks at the free space
+now and then, and stops before the end of it: a ledger that can neither be written nor fenced could
+not be closed either.
 """
 
 from __future__ import annotations

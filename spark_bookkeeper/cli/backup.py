@@ -10,9 +10,9 @@ from click.core import ParameterSource
 
 from spark_bookkeeper.backup.folder import backup_at
 from spark_bookkeeper.backup.saving import BackupReport
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType, LedgerType, WholeNumber, is_decimal
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id

@@ -10,8 +10,8 @@ from spark_bookkeeper.agent.clearing import (
     clear_cluster,
     contents_of,
 )
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.replication.recent_jobs import note_deletion

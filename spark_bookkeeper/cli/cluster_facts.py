@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.table import why_waiting
-from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
+from spark_bookkeeper.client.ledger import live_members, needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.doctor.diagnosis import Diagnosis
@@ -92,7 +92,7 @@ def look(bk: BookKeeper) -> Facts:
     jobs = sorted(bk.jobs_arrow().to_pylist(), key=lambda row: row["state"] != "running")
     tasks = bk.underreplicated_arrow().to_pylist()
     registered = registered_incarnations(bk.context.bookies.registrations())
-    limbo = {i: empty for i, m in ledgers.items() if (empty := in_limbo(m, registered))}
+    limbo = {i: empty for i, m in ledgers.items() if (empty := needs_refill(m, registered))}
     lacking = sorted(
         _lacking(registered, ledgers, limbo, tasks, at_ms),
         key=lambda each: (each.live_copies is None, each.live_copies or 0, each.ledger_id),

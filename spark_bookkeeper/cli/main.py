@@ -25,7 +25,6 @@ from typing import Any, Final, NoReturn
 import click
 
 import spark_bookkeeper
-from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.logs import (
     LOG_FORMAT_VARIABLE,
     LOG_FORMATS,
@@ -39,6 +38,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
+from spark_bookkeeper.cli.shell.prompt import NotConfirmedError
 from spark_bookkeeper.cli.shell.remedies import in_commands, pasteable
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_CLOSED_PIPE,

@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.runtime import Runtime
-from spark_bookkeeper.runtime.throttle import LastLook
+from spark_bookkeeper.runtime.throttle import CachedValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ClientContext:
     """What ledgers that are created here say of their writer; ``None``: nothing."""
     metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
     """Where what is done with these parts is counted."""
-    copy_limit: LastLook = field(default_factory=LastLook, repr=False, compare=False)
+    copy_limit: CachedValue = field(default_factory=CachedValue, repr=False, compare=False)
     """The limit on copying as it was looked up last here (``autorecovery/limit.py``)."""
 
     clock: ClusterClock = field(default_factory=ClusterClock, repr=False, compare=False)

@@ -246,7 +246,9 @@ def live_members(
     return live_bookies(registered, meant, lost)
 
 
-def in_limbo(metadata: LedgerMetadata, registered: Mapping[BookieId, str]) -> frozenset[BookieId]:
+def needs_refill(
+    metadata: LedgerMetadata, registered: Mapping[BookieId, str]
+) -> frozenset[BookieId]:
     """Bookies that were formatted again since the ledger used them, and not refilled since."""
     return (metadata.bookies() & registered.keys()) - live_members(metadata, registered)
 

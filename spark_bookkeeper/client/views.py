@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, registered_incarnations
+from spark_bookkeeper.client.ledger import Ledger, needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
@@ -154,7 +154,7 @@ def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
     for _, found in context.store.read_ledgers(context.store.ledger_ids()):
         if isinstance(found, Versioned):
             ledgers.update(found.value.bookies())
-            limbo.update(in_limbo(found.value, registered))
+            limbo.update(needs_refill(found.value, registered))
             fragments.update(b for f in found.value.fragments for b in f.ensemble)
     for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
         live, cookie = alive.get(bookie), cookies.get(bookie)

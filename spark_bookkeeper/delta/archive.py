@@ -32,10 +32,10 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.replication.progress_reporter import telling
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
-from spark_bookkeeper.replication.telling import telling
-from spark_bookkeeper.replication.under_way import name_of, with_others
+from spark_bookkeeper.replication.stragglers import name_of, with_others
 from spark_bookkeeper.spark.delta_tables import check_has_delta
 from spark_bookkeeper.spark.job import first_line, is_cancelled, run_jobs, spark_errors
 

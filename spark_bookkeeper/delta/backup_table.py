@@ -26,7 +26,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import DIRECTORY, encode_listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG, NoTableError, TableFiles, schema_of

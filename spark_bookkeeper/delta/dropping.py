@@ -24,7 +24,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 RELEASE: Final = "release"
 """The action in the rows of a report."""

@@ -13,7 +13,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import ENTRIES
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES
 from spark_bookkeeper.table.opening import table_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import in_limbo, registered_incarnations
+from spark_bookkeeper.client.ledger import needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import (
     GONE,
     WriterState,
@@ -190,7 +190,7 @@ def endangered_ledgers(
         "problem",
     )
     registered = registered_incarnations(alive)
-    limbo = {i: found for i, m in ledgers.items() if (found := in_limbo(m, registered))}
+    limbo = {i: found for i, m in ledgers.items() if (found := needs_refill(m, registered))}
     empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
     yield _on_ledgers(
         "fragments on replaced disks",

@@ -10,7 +10,7 @@ that of the compare-and-swaps. Ledger ids ascend along a log, and the id of a wr
 it begins. So a write that finds a higher one in the list copies its files, as they are, into a
 ledger whose id is higher still, and tries again.
 
-What a write that failed leaves behind, ``begun_writes.py`` removes.
+What a write that failed leaves behind, ``staged_writes.py`` removes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from spark_bookkeeper.errors import (
     LogOwnershipLostError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs.begun_writes import (
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import (
     StagedWrite,
     abort,
     forget_leftovers,
     note_of,
     remember,
 )
-from spark_bookkeeper.logs.listing import list_ledgers
-from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.truncation import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId

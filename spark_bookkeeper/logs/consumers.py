@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.client.views import moment

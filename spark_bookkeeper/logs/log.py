@@ -30,11 +30,17 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs import atomic, consumers, seeking, standby, truncation
 from spark_bookkeeper.logs.atomic import LogWrite
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
-from spark_bookkeeper.logs.places import Place, check_in_closed, check_listed, position_of, start_of
+from spark_bookkeeper.logs.positions import (
+    Place,
+    check_in_closed,
+    check_listed,
+    position_of,
+    start_of,
+)
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs

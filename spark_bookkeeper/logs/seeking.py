@@ -12,7 +12,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
-from spark_bookkeeper.logs.begun_writes import behind_of
+from spark_bookkeeper.logs.staged_writes import behind_of
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LogOwnershipLostError
-from spark_bookkeeper.logs.places import Place
+from spark_bookkeeper.logs.positions import Place
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata.election import Vote
 from spark_bookkeeper.protocol.ids import EntryId

@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.runtime import process
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Runtime
 
 _LONGEST_MS: Final = 10**12
@@ -115,7 +115,7 @@ class Vote:
         self._ballots = ballots
         self._runtime = runtime
         self._token = runtime.token()
-        self._bell = Bell(runtime)
+        self._wake_up = AutoResetEvent(runtime)
         self._is_left = False
         try:
             ballots.add(path, self._token, identity)
@@ -178,7 +178,7 @@ class Vote:
         """Be no candidate any more; whoever waits for this vote goes on. Idempotent."""
         try:
             self._is_left = True
-            self._bell.ring()
+            self._wake_up.set()
         finally:  # also after Ctrl-C: nobody else would take it back
             self._ballots.remove(self.path, self._token)
 
@@ -200,8 +200,8 @@ class Vote:
         stops: list[Callable[[], None]] = []
         try:
             for vote in votes:
-                stops.append(self._ballots.watch(self.path, vote, self._bell.ring))
-            self._bell.wait(seconds)
+                stops.append(self._ballots.watch(self.path, vote, self._wake_up.set))
+            self._wake_up.wait(seconds)
         finally:
             for stop in stops:
                 stop()

@@ -171,7 +171,7 @@ class Writer:
         self._is_changing = False
 
     def start(self) -> list[Command]:
-        """The first commands: one lane for each bookie."""
+        """The first commands: one channel for each bookie."""
         return [Send(p, bookie, EntryId(0)) for p, bookie in enumerate(self.ensemble)]
 
     def step(self, event: Event) -> list[Command]:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
@@ -47,7 +47,7 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.replication.share_check import Seen, ShareCheck
 from spark_bookkeeper.replication.shares import share_bytes, share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20

@@ -13,6 +13,7 @@ from functools import partial
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.batch_rereplicate import rereplicate_many
 from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.pieces import (
     CutFragment,
@@ -24,7 +25,6 @@ from spark_bookkeeper.replication.pieces import (
 )
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied, rereplicate_fragment
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Targets
 

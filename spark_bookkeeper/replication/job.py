@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.progress_reporter import telling
 from spark_bookkeeper.replication.report import Report, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     ItemT,
@@ -25,7 +26,6 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
-from spark_bookkeeper.replication.telling import telling
 
 GROUP_ITEMS: Final = 4096
 """So many items are planned, done and forgotten at a time. On Spark they are one Spark job, and

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
-from spark_bookkeeper.client.read.lost import LOST, look_for_lost
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.splits import cut
+from spark_bookkeeper.client.read.unreadable import LOST, look_for_lost
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 PIECES = 4
 """A large ledger is so many pieces of work at least."""

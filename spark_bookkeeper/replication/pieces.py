@@ -31,7 +31,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.runner import Bounds, DoMany, ItemT, ResultT
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 512 << 20

@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.stored_json import decoded
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.secrecy import without_passwords
 
 _NAME: Final = "jobs/recent"
@@ -253,7 +253,7 @@ class _Keeper:
         by = str(WriterInfo.of_this_process())
         about = None if about is None else without_passwords(about)  # a backup's URI may have one
         self._note = JobNote(context.runtime.token(), job, by, 0, 0, about)
-        self._ended = Bell(context.runtime)
+        self._ended = AutoResetEvent(context.runtime)
         self._task = context.runtime.spawn("job-note", self._beat)
 
     def hear(self, phase: str, done: int, total: int, size_bytes: int) -> None:
@@ -283,7 +283,7 @@ class _Keeper:
         self._write(replace(self._note, error=said), has_ended=True)
 
     def _end(self) -> None:
-        self._ended.ring()
+        self._ended.set()
         self._task.join()
 
     def _beat(self) -> None:

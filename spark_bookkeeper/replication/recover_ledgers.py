@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recover.many import recover_many
+from spark_bookkeeper.client.recover.batch_recovery import recover_many
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, flag, recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.job import Job, Known, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Bounds, Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 FIRST: Final = EntryId(0)
 NO_LOSS: Final[Mapping[LedgerId, AcceptedLoss]] = {}

@@ -30,6 +30,7 @@ from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import RECOVER, SKIPPED, live_copies
+from spark_bookkeeper.replication.batch_refill import refill_many
 from spark_bookkeeper.replication.job import Job, Known, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
@@ -48,7 +49,6 @@ from spark_bookkeeper.replication.refill_ledger import (
     pieces_of_ledger,
     refill_ledger,
 )
-from spark_bookkeeper.replication.refill_many import refill_many
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (
@@ -108,7 +108,7 @@ def refill_bookie(
     job = Job("refill_bookie", context, runner, progress, wish.bytes_per_second)
     survey = _Survey(context, wish, registration, progress)
     if dry_run:
-        planned = (row for ledger in survey.in_limbo() for row in survey.plan(*ledger))
+        planned = (row for ledger in survey.needs_refill() for row in survey.plan(*ledger))
         return job.report(RecoveryReport, planned, dry_run=True, columns=PlanRow)
     return job.report(RecoveryReport, _results(job, survey))
 
@@ -123,7 +123,7 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
     cut: dict[LedgerId, CutLedger] = {}
 
     def plan() -> Iterator[_Copying | Known[_Copied]]:
-        for ledger_id, found in survey.in_limbo():
+        for ledger_id, found in survey.needs_refill():
             if isinstance(found, MetadataFormatError):
                 yield Known(ShareCopied(ledger_id, Outcome.LEFT, found.message))
                 continue
@@ -170,7 +170,7 @@ class _Survey:
     def bookie(self) -> BookieId:
         return self.wish.bookie
 
-    def in_limbo(
+    def needs_refill(
         self,
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError]]:
         """The ledgers that name the bookie in another incarnation, or of which nobody can tell."""
@@ -191,7 +191,7 @@ class _Survey:
 
     def to_be_closed(self) -> Iterator[RecoverWork | Known[Recovered]]:
         """Those whose last fragment is there, and not closed."""
-        for ledger_id, found in self.in_limbo():
+        for ledger_id, found in self.needs_refill():
             if isinstance(found, Versioned) and self._ends_here(found.value):
                 if self.wish.skip_open_ledgers:
                     continue  # it is told below

@@ -28,7 +28,7 @@ from spark_bookkeeper.replication.pieces import CutFragment, PieceCopied, PieceW
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_bytes, share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 
@@ -73,7 +73,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
     if ledger.incarnations.get(work.bookie) == work.incarnation:
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
-    blocked = why_not_yet(context.bookies.last_registrations(), work, found.value)
+    blocked = refill_blocker(context.bookies.last_registrations(), work, found.value)
     if blocked is not None:
         return [replace(one, reason=blocked)]
     shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
@@ -83,7 +83,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         update_ledger(
             context.store,
             work.ledger_id,
-            lambda old: out_of_limbo(old, work, found.value, fragments),
+            lambda old: with_refilled_bookie(old, work, found.value, fragments),
             known=found,
         )
     except NoSuchLedgerError as error:
@@ -94,7 +94,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
     return shares
 
 
-def why_not_yet(
+def refill_blocker(
     alive: Mapping[BookieId, Registration], work: RefillWork, metadata: LedgerMetadata
 ) -> str | None:
     """Why a ledger cannot leave limbo now, whatever is copied; ``None`` when nothing is known.
@@ -195,7 +195,7 @@ class RefillRefusedError(Exception):
     """The ledger was changed so that what was copied is not what it needs; says how."""
 
 
-def out_of_limbo(
+def with_refilled_bookie(
     old: LedgerMetadata, work: RefillWork, before: LedgerMetadata, copied: Sequence[FragmentRange]
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.

@@ -31,8 +31,8 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import Outcome, ShareResult
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.replication.targets import Targets
-from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 
@@ -111,7 +111,7 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
 class FragmentCopy:
     """The shares of one fragment, with all that is known of it when the work begins.
 
-    ``run`` does the work; ``rereplicate_many.py`` does it for many by the same steps.
+    ``run`` does the work; ``batch_rereplicate.py`` does it for many by the same steps.
 
     Args:
         targets: among which the bookies are chosen that take copies, as they were when the metadata

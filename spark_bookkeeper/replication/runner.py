@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication.under_way import Slow, UnderWay, with_others
+from spark_bookkeeper.replication.stragglers import RunningItems, Straggler, with_others
 from spark_bookkeeper.runtime.log_facts import during
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -42,7 +42,7 @@ class Item(Protocol):
         """Of the ledger, for the log."""
 
     def name(self) -> str:
-        """What people are told that it is (``under_way.name_of``), when it takes long."""
+        """What people are told that it is (``stragglers.name_of``), when it takes long."""
 
     @property
     def size_bytes(self) -> int:
@@ -183,7 +183,7 @@ def told_apart(error: Exception, what: str) -> None:
 
 
 def carry_out(
-    step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: UnderWay
+    step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: RunningItems
 ) -> Sequence[ResultT]:
     """Do one piece of work; an error becomes a result that says what is left, and why.
 
@@ -203,7 +203,7 @@ def carry_out_many(
     context: ClientContext,
     items: Sequence[ItemT],
     width: int,
-    under_way: UnderWay,
+    under_way: RunningItems,
     done: Callable[[Sequence[ResultT]], None] = lambda _: None,
     runtime: Runtime | None = None,
 ) -> list[Sequence[ResultT]]:
@@ -260,7 +260,7 @@ def _together(
     step: Step[ItemT, ResultT],
     context: ClientContext,
     items: Sequence[ItemT],
-    under_way: UnderWay,
+    under_way: RunningItems,
     bounds: Bounds,
 ) -> Sequence[Sequence[ResultT] | None]:
     def name() -> str:
@@ -285,7 +285,7 @@ class Runner(Protocol):
     def width(self) -> int:
         """How many items are under way at once, at the most; limits are shared out by it."""
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         """Items under way that take long compared with the others, the longest first."""
 
     def run(
@@ -310,13 +310,13 @@ class LocalRunner:
     def __init__(self, context: ClientContext, width: int | None = None) -> None:
         self._context = context
         self._width = context.config.job_items_at_once if width is None else width
-        self._under_way = UnderWay(context.runtime)
+        self._under_way = RunningItems(context.runtime)
 
     @property
     def width(self) -> int:
         return self._width
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return self._under_way.slowest()
 
     def run(

@@ -10,7 +10,7 @@ from spark_bookkeeper.runtime.runtime import Runtime
 
 LOOK_SECONDS: Final = 2.5
 """A limit that may change is asked for again so often, also by who waits because of it. What he is
-told may be as old again (``LastLook``), so a change is obeyed within twice that."""
+told may be as old again (``CachedValue``), so a change is obeyed within twice that."""
 
 
 class Throttle:
@@ -91,7 +91,7 @@ class Throttle:
         self._at = now
 
 
-class LastLook:
+class CachedValue:
     """Remembers a limit: it is looked up at most once in ``LOOK_SECONDS``, whoever asks.
 
     Any thread calls. Times are seconds of the callers' ``Runtime.now``.

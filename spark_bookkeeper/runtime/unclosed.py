@@ -1,7 +1,7 @@
 """Writers that nobody closed: those that are dropped, and those that are left at the end.
 
 Python calls a finalizer in whichever thread happens to collect the garbage, perhaps in the middle
-of a lane and with its lock held. So a finalizer here warns and puts the work into a queue, which
+of a channel and with its lock held. So a finalizer here warns and puts the work into a queue, which
 never waits; one thread of the process takes it from there.
 """
 

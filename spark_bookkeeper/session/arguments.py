@@ -38,7 +38,7 @@ def ids_of(ledger_ids: Iterable[int] | None) -> list[Any] | None:
     return list(dict.fromkeys(parse_ledger_id(i) for i in list_of("ledger_ids", ledger_ids)))
 
 
-def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
+def error_text(what: str, ids: Sequence[Any] | None) -> str | None:
     """What a job is about, in a few words; ``None`` is all there is."""
     if ids is None:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
+from spark_bookkeeper.session.arguments import either_of, error_text, ids_of, uri_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def forget_restores(
     wanted = ids_of(ledger_ids)
     return self.reported(
         "forget_restores",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda _, tell: forget_restores_job(self.context, wanted, dry_run=dry_run, progress=tell),

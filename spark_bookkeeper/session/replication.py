@@ -16,8 +16,8 @@ from spark_bookkeeper.protocol.arguments import check_flag
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import (
+    error_text,
     ids_of,
-    in_words,
     known_bookies,
     list_of,
     percentage_of,
@@ -83,7 +83,7 @@ def recover_ledgers(
     accepting = {each: replace(loss, missing=tuple(found)) for each, found in spans.items()}
     return self.reported(
         "recover_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: recover_ledgers_job(
@@ -135,7 +135,7 @@ def recover_bookie(
     )
     return self.reported(
         "recover_bookie",
-        in_words("bookie", wish.bookies),
+        error_text("bookie", wish.bookies),
         dry_run,
         progress,
         lambda runner, tell: recover_bookie_job(
@@ -216,7 +216,7 @@ def check_ledgers(
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "check_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         False,
         progress,
         lambda runner, tell: check_ledgers_job(
@@ -251,7 +251,7 @@ def repair_ledgers(
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "repair_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: repair_ledgers_job(
@@ -278,11 +278,11 @@ def audit(
         InvalidArgumentError: autorecovery is disabled, and nothing was published. Disabled later,
             the report has what was published, and a row that says that the rest is left.
     """
-    from spark_bookkeeper.autorecovery.publishing import audit_bookies
+    from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 
     runner = self.runner("audit")
     with told(progress, "audit") as tell:
-        report = audit_bookies(self.context, runner=runner, dry_run=dry_run, progress=tell)
+        report = publish_lost_bookies(self.context, runner=runner, dry_run=dry_run, progress=tell)
     return replace(report, frame=self.frames.from_arrow)
 
 
@@ -323,5 +323,5 @@ def rereplicate(
         worker = ReplicationWorker(self.context, own, chosen, process_name(local), local)
         return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
 
-    about = None if local is None else in_words("bookie", [local])
+    about = None if local is None else error_text("bookie", [local])
     return self.reported("rereplicate", about, dry_run, progress, run)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.session.arguments import ids_of, in_words, known_bookies, list_of, rate_of
+from spark_bookkeeper.session.arguments import error_text, ids_of, known_bookies, list_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def decommission_bookie(
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "decommission_bookie",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         dry_run,
         progress,
         lambda runner, tell: decommission_job(
@@ -93,7 +93,7 @@ def drain_bookie(
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "drain_bookie",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         dry_run,
         progress,
         lambda runner, tell: drain_bookie_job(
@@ -182,7 +182,7 @@ def collect_garbage(
     wanted = known_bookies(self.context, bookie_ids)
     return self.reported(
         "collect_garbage",
-        in_words("bookie", wanted),
+        error_text("bookie", wanted),
         dry_run,
         progress,
         lambda _, tell: collect_garbage_job(self.context, wanted, wish, progress=tell),
@@ -250,15 +250,15 @@ def compact(
         files_least: leave ledgers that have fewer files on a bookie.
         bytes_per_second: limit on what is moved.
     """
-    from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
+    from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 
-    wish = CompactionWish(
+    wish = CompactionRequest(
         dry_run, whole_number("files_least", files_least, 2), rate_of(bytes_per_second)
     )
     wanted, bookies = ids_of(ledger_ids), known_bookies(self.context, bookie_ids)
     return self.reported(
         "compact",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda _, tell: compact_ledgers(self.context, wanted, bookies, wish, progress=tell),
@@ -289,7 +289,7 @@ def scrub(
     known_bookies(self.context, [bookie])
     return self.reported(
         "scrub",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         False,
         progress,
         lambda _, tell: scrub_job(self.context, bookie, wish, progress=tell),

@@ -15,11 +15,11 @@ import pyarrow as pa
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
 from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.source.option_texts import nearest
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.registration import defaults_of, register_source
 from spark_bookkeeper.source.selection import named_ledgers
-from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import delivered, delivered_schema, spark_schema
 from spark_bookkeeper.spark.workers import task_context
 

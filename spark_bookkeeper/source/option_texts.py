@@ -1,6 +1,6 @@
 """What the text of an option means: a value, or a ``ValueError`` that says why it is none.
 
-Places, which have forms of their own, are read in ``places.py``.
+Places, which have forms of their own, are read in ``offset_options.py``.
 """
 
 from __future__ import annotations

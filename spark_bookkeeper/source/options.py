@@ -17,6 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.offset_options import (
+    Place,
+    begins_behind_its_end,
+    is_reversed,
+    parse_place,
+)
 from spark_bookkeeper.source.option_texts import (
     distinct_names,
     flag,
@@ -28,7 +34,6 @@ from spark_bookkeeper.source.option_texts import (
     some_text,
     utf8,
 )
-from spark_bookkeeper.source.places import Place, begins_behind_its_end, is_reversed, parse_place
 
 if TYPE_CHECKING:
     from spark_bookkeeper.connection import Connection

@@ -18,8 +18,8 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
+from spark_bookkeeper.client.read.unreadable import warn_of_lost
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
@@ -126,7 +126,7 @@ class ViewReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from spark_bookkeeper.source.views import view_table
+        from spark_bookkeeper.source.metadata_tables import view_table
 
         assert isinstance(partition, ViewShare)
         with told():
@@ -143,8 +143,8 @@ def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader
         InvalidArgumentError: that was said by somebody, and the view has other columns.
     """
     if options.view is not None:
+        from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS
         from spark_bookkeeper.source.schema import wanted_columns
-        from spark_bookkeeper.source.views import VIEW_SCHEMAS
 
         told_of = arrow_schema(schema)
         wanted_columns(VIEW_SCHEMAS[options.view], told_of, options)

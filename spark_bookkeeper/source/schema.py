@@ -10,9 +10,9 @@ from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.client.write.columns import is_wider
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
+from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.selection import open_selection
-from spark_bookkeeper.source.views import VIEW_SCHEMAS
 from spark_bookkeeper.spark.schemas import delivered_schema, spark_schema
 from spark_bookkeeper.spark.workers import task_context
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.client.read.lost import tell_of_accepted_loss
 from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.read.unreadable import tell_of_accepted_loss
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import (
     DataLossError,
@@ -29,9 +29,8 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
-from spark_bookkeeper.source.named_places import check_in_ledger, check_in_log, readable_end
-from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import (
+from spark_bookkeeper.source.offset_checks import check_in_ledger, check_in_log, readable_end
+from spark_bookkeeper.source.offset_options import (
     EARLIEST,
     LATEST,
     Moment,
@@ -39,6 +38,7 @@ from spark_bookkeeper.source.places import (
     begins_behind_its_end,
     is_reversed,
 )
+from spark_bookkeeper.source.options import SourceOptions
 
 NAMED_ONE_BY_ONE: Final = 10_000
 """More ledgers than so many are looked for in the list of all there are."""

@@ -20,9 +20,8 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.conditions import told
-from spark_bookkeeper.source.followed import Limits
-from spark_bookkeeper.source.followed_ledger import FollowedLedger
-from spark_bookkeeper.source.following import FollowedLog, followed
+from spark_bookkeeper.source.micro_batch import Limits
+from spark_bookkeeper.source.offset_options import LATEST, Offset
 from spark_bookkeeper.source.older_spark import (
     HAS_LIMITS,
     ReadAllAvailable,
@@ -32,11 +31,12 @@ from spark_bookkeeper.source.older_spark import (
     SupportsTriggerAvailableNow,
 )
 from spark_bookkeeper.source.options import SourceOptions, Use
-from spark_bookkeeper.source.places import LATEST, Offset
 from spark_bookkeeper.source.planning import plan_batch
 from spark_bookkeeper.source.reading import read_share, shares
 from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import open_selection
+from spark_bookkeeper.source.stream_ledger import FollowedLedger
+from spark_bookkeeper.source.stream_log import FollowedLog, followed
 from spark_bookkeeper.spark.schemas import arrow_schema
 from spark_bookkeeper.spark.workers import task_context
 

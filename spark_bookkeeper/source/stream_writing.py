@@ -24,7 +24,7 @@ from typing_extensions import override
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, remove_leftovers
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort, remove_leftovers
 from spark_bookkeeper.protocol.transactions import MicroBatch
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter

@@ -25,9 +25,9 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError, LogExistsError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort
 from spark_bookkeeper.metadata.logs import find_log
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType

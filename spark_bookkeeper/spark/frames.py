@@ -17,9 +17,9 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.read.splits import cut, tasks_for
+from spark_bookkeeper.client.read.unreadable import warn_of_lost
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult
 from spark_bookkeeper.connection import Connection

@@ -37,7 +37,7 @@ from spark_bookkeeper.replication.runner import (
     Step,
     carry_out_many,
 )
-from spark_bookkeeper.replication.under_way import Slow, UnderWay
+from spark_bookkeeper.replication.stragglers import RunningItems, Straggler
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
 from spark_bookkeeper.spark.job import (
@@ -136,7 +136,7 @@ class SparkRunner(Runner):
         return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()  # tasks tell nothing before they end
 
     @override
@@ -274,7 +274,7 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) 
         if len(items) >= ITEMS_AT_ONCE:
             inside = replace(context, runtime=ThreadRuntime(map_width=1))
         with seldom_collected(), counted(context.metrics, told.append):
-            under_way = UnderWay(context.runtime)  # nobody asks for it here
+            under_way = RunningItems(context.runtime)  # nobody asks for it here
             results = carry_out_many(
                 step, inside, items, at_once, under_way, runtime=context.runtime
             )

@@ -45,7 +45,7 @@ _CHANGES_NOTHING: Final[frozenset[Operation]] = frozenset(
 T = TypeVar("T")
 
 
-class Rounds(RequestStorage):
+class BatchingStorage(RequestStorage):
     """A storage whose requests are gathered while they come from one of the runs of ``together``.
 
     From elsewhere, and where it is no request that can be gathered, they go straight through.
@@ -212,13 +212,17 @@ class Rounds(RequestStorage):
 
 def together(storage: Storage, runs: Sequence[Callable[[], T]]) -> list[Answer[T]]:
     """What each of these returns, or its error; in rounds, where the storage has them."""
-    return storage.together(runs) if isinstance(storage, Rounds) else list(map(_outcome, runs))
+    return (
+        storage.together(runs)
+        if isinstance(storage, BatchingStorage)
+        else list(map(_outcome, runs))
+    )
 
 
 class _Run(Generic[T]):
     """One of many runs: it has ended, or waits for answers."""
 
-    def __init__(self, rounds: Rounds, number: int, run: Callable[[], T]) -> None:
+    def __init__(self, rounds: BatchingStorage, number: int, run: Callable[[], T]) -> None:
         self.rounds = rounds
         self.number = number
         self.outcome: Answer[T]

@@ -39,7 +39,7 @@ class NoPlaceError(BookieUnavailableError):
     """Too many calls are on their way to a bookie, and perhaps one is about to come back."""
 
 
-class Door:
+class BookieClient:
     """One bookie as a client meets it: what is asked there now, and whether it hangs.
 
     Args:
@@ -106,7 +106,7 @@ class Door:
             ) from error
         return call
 
-    def ask_with(self, other: Door, purpose: str, run: Callable[[], T]) -> T:
+    def ask_with(self, other: BookieClient, purpose: str, run: Callable[[], T]) -> T:
         """What ``run`` returns, which asks the storages of this bookie and of another, in turn.
 
         For copies: the task that reads a piece from one writes it to the other, while it is near
@@ -150,7 +150,7 @@ class Door:
         self._runtime.employ(f"{what}-{self.bookie_id}", run)
 
     def attend(self, purpose: str, *, insists: bool = False) -> Call[None]:
-        """A call for a task that somebody else watches: a lane, say. See ``Call.in_person``.
+        """A call for a task that somebody else watches: a channel, say. See ``Call.in_person``.
 
         Args:
             insists: ask a bookie that hangs as well, as a further trial: for who would otherwise
@@ -341,7 +341,7 @@ class Door:
 
 
 def step(
-    door: Door,
+    bookie_client: BookieClient,
     operation: str,
     subject: str,
     size_bytes: int,
@@ -349,21 +349,22 @@ def step(
     *args: Unpack[Ts],
     more_seconds: float = 0.0,
 ) -> R:
-    """One thing that a bookie is really asked: within ``Door.ask`` a step of that call, elsewhere a
+    """One thing that a bookie is really asked: within ``BookieClient.ask`` a step of that call,
+    elsewhere a
     call by itself; see ``Call.step``.
     """
-    current = current_call(door)
+    current = current_call(bookie_client)
     if current is not None:
         return current.step(
             operation, subject, size_bytes, function, *args, more_seconds=more_seconds
         )
 
     def alone() -> R:
-        call = current_call(door)
+        call = current_call(bookie_client)
         assert call is not None, "a door makes the call that it runs the current one"
         return call.step(operation, subject, size_bytes, function, *args, more_seconds=more_seconds)
 
-    return door.ask("a call of its storage", alone)
+    return bookie_client.ask("a call of its storage", alone)
 
 
 def aside(wait: Callable[[], None]) -> None:
@@ -375,7 +376,7 @@ def aside(wait: Callable[[], None]) -> None:
     """
     current = running_call()
     for call in () if current is None else (current, current.beside):
-        if call is not None and call.door.has_place(call):  # a task has one
-            call.door.step_aside(call, wait)
+        if call is not None and call.bookie_client.has_place(call):  # a task has one
+            call.bookie_client.step_aside(call, wait)
             return
     wait()

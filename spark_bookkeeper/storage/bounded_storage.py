@@ -1,8 +1,8 @@
 """A bookie's storage whose calls come back: with an answer, or with the error that there is none.
 
 It lies under every bookie in files that a client opens (``connection.py``), so nothing above can
-wait for ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere
-each is asked for by itself.
+wait for ever for a bookie that hangs. Within ``BookieClient.ask`` a call goes straight through;
+elsewhere each is asked for by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
-from spark_bookkeeper.storage.bookie_client import Door, step
+from spark_bookkeeper.storage.bookie_client import BookieClient, step
 from spark_bookkeeper.storage.call import Patience, current_call
 from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
@@ -36,9 +36,9 @@ class BoundedStorage(Storage):
         door: of that bookie.
     """
 
-    def __init__(self, storage: Storage, door: Door) -> None:
+    def __init__(self, storage: Storage, bookie_client: BookieClient) -> None:
         self._storage = storage
-        self.door = door
+        self.bookie_client = bookie_client
 
     def __repr__(self) -> str:
         return f"BoundedStorage({self._storage!r})"
@@ -122,7 +122,7 @@ class BoundedStorage(Storage):
         """One call for many files, of which each that comes back is progress."""
 
         def step() -> T:
-            call = current_call(self.door)
+            call = current_call(self.bookie_client)
             assert call is not None, "a step is one of a call"
             return function(many, call.goes_on)
 
@@ -138,7 +138,7 @@ class BoundedStorage(Storage):
 
     def _create(self, path: str) -> FileSink:
         sink = self._storage.create(path)
-        call = current_call(self.door)
+        call = current_call(self.bookie_client)
         if call is not None and call.is_given_up:
             sink.abandon()  # nobody has it
         return sink
@@ -187,8 +187,8 @@ class BoundedStorage(Storage):
     def sync(self, *paths: str) -> None:
         if self.has_directories:  # one or two calls of the system, however many names there are
             self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
-        elif current_call(self.door) is None:
-            self.door.ask("looking whether files are there", lambda: self.sync(*paths))
+        elif current_call(self.bookie_client) is None:
+            self.bookie_client.ask("looking whether files are there", lambda: self.sync(*paths))
         else:
             for path in paths:  # each is a request, and progress
                 self.call("sync", path, 0, self._storage.sync, path)
@@ -213,7 +213,7 @@ class BoundedStorage(Storage):
     def _more_seconds(self, directory: str) -> float:
         """For a call that is many requests, none of which is seen to come back."""
         is_one = self.has_directories or not directory
-        return 0.0 if is_one else self.door.patience.pages
+        return 0.0 if is_one else self.bookie_client.patience.pages
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -238,13 +238,19 @@ class BoundedStorage(Storage):
     ) -> T:
         """One call of the storage, which may move so many bytes; see ``Call.step``."""
         return step(
-            self.door, operation, path, size_bytes, function, *args, more_seconds=more_seconds
+            self.bookie_client,
+            operation,
+            path,
+            size_bytes,
+            function,
+            *args,
+            more_seconds=more_seconds,
         )
 
 
 def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
     """A partition that is asked by its root, by whoever formats it or looks after it."""
-    return BoundedStorage(storage, Door(storage.uri, storage.uri, runtime, patience))
+    return BoundedStorage(storage, BookieClient(storage.uri, storage.uri, runtime, patience))
 
 
 class _BoundedSink(FileSink):
@@ -277,10 +283,10 @@ class _BoundedSink(FileSink):
         self._is_abandoned = True
         if self._is_busy or (sink := self._taken()) is None:
             return
-        call = current_call(self._storage.door)
+        call = current_call(self._storage.bookie_client)
         if call is None:  # it may hang, and nobody waits for it
             with suppress(RuntimeError):  # no more threads: what it holds is lost with the process
-                self._storage.door.employ("abandon", sink.abandon)
+                self._storage.bookie_client.employ("abandon", sink.abandon)
             return
         try:
             call.step("abandon", self._path, 0, sink.abandon)

@@ -49,7 +49,7 @@ class Patience:
 
 
 class Asked(Protocol):
-    """The bookie at which a call is made, as its calls know it: ``asking.Door``."""
+    """The bookie at which a call is made, as its calls know it: ``bookie_client.BookieClient``."""
 
     bookie_id: str
     patience: Patience
@@ -91,10 +91,15 @@ class Call(Generic[T]):
     """One thing that a bookie is asked for, and which call of its storage it waits in."""
 
     def __init__(
-        self, door: Asked, purpose: str, run: Callable[[], T], runtime: Runtime, changed: Condition
+        self,
+        bookie_client: Asked,
+        purpose: str,
+        run: Callable[[], T],
+        runtime: Runtime,
+        changed: Condition,
     ) -> None:
-        self.bookie_id = door.bookie_id
-        self.door = door
+        self.bookie_id = bookie_client.bookie_id
+        self.bookie_client = bookie_client
         self.changed = changed
         """Notified when it is over; guards the result."""
         self.is_over = False
@@ -135,7 +140,7 @@ class Call(Generic[T]):
         finally:
             _current.reset(token)
             self._in = None
-            self.door.came_back(self)
+            self.bookie_client.came_back(self)
             with self.changed:
                 self.is_over = True
                 self.changed.notify_all()
@@ -146,14 +151,14 @@ class Call(Generic[T]):
         Only within ``run``: what the task asks before and after is bounded as anybody's is.
         """
         token = _current.set(self)
-        self.door.calls.add(self)
+        self.bookie_client.calls.add(self)
         try:
             return run()
         finally:
             _current.reset(token)
-            self.door.calls.discard(self)
+            self.bookie_client.calls.discard(self)
             if self.is_trial or self.hangs_since is not None:
-                self.door.came_back(self)
+                self.bookie_client.came_back(self)
 
     def step(
         self,
@@ -181,16 +186,16 @@ class Call(Generic[T]):
             operation,
             path,
             now + size_bytes / SLOWEST_BYTES_PER_SECOND if size_bytes else now,
-            self.door.patience.give_up + more_seconds,
+            self.bookie_client.patience.give_up + more_seconds,
         )
         try:
             return function(*args)
         finally:
             self._in = None
             self.has_answer = True
-            self.door.stepped(self)
+            self.bookie_client.stepped(self)
             if self.is_trial or self.hangs_since is not None:
-                self.door.answers(self)
+                self.bookie_client.answers(self)
 
     def goes_on(self) -> None:
         """Within a step that is many calls of a system: one of them came back.
@@ -237,14 +242,14 @@ class Call(Generic[T]):
     def left_to_answer(self) -> float:
         """Seconds until it is to be given up, if it is silent from now on."""
         inside = self._in
-        return self.left(self.door.patience.give_up if inside is None else inside[3])
+        return self.left(self.bookie_client.patience.give_up if inside is None else inside[3])
 
     def wait(self, seconds: float) -> None:
         """Wait for ``changed``, which is held, so long at most, and return now and then.
 
         When the whole process stood still meanwhile, the bookie's silence begins anew.
         """
-        if self.door.wait(self.changed, seconds):
+        if self.bookie_client.wait(self.changed, seconds):
             self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -264,7 +269,7 @@ class Call(Generic[T]):
             return False
         if self.hangs_since is None:
             self.hangs_since = now
-        return now - self.hangs_since >= self.door.patience.hedge
+        return now - self.hangs_since >= self.bookie_client.patience.hedge
 
     def result(self) -> T:
         """What it came to.
@@ -288,7 +293,7 @@ class Call(Generic[T]):
         now = self._runtime.now()
         self.is_given_up = True
         self.hangs_since = now
-        return self.door.hung(self, self.silence(now))
+        return self.bookie_client.hung(self, self.silence(now))
 
 
 def running_call() -> Call[Any] | None:
@@ -296,9 +301,9 @@ def running_call() -> Call[Any] | None:
     return _current.get()
 
 
-def current_call(door: Asked) -> Call[Any] | None:
+def current_call(bookie_client: Asked) -> Call[Any] | None:
     """The call of the running task, if it asks this bookie."""
     current = _current.get()
-    if current is not None and current.door is not door:
+    if current is not None and current.bookie_client is not bookie_client:
         current = current.beside
-    return current if current is not None and current.door is door else None
+    return current if current is not None and current.bookie_client is bookie_client else None

@@ -35,7 +35,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    is_by_itself,
+    too_large_for_batch,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -376,7 +376,7 @@ class TableBookie(Bookie):
         def read(each: EntriesRef) -> Sequence[StoredEntry]:
             held = self._holdings(RangeRef(each.ledger, each.entry_ids[0], each.entry_ids[-1]))
             if held.pieces(each.entry_ids)[1].sum() > most_bytes:
-                raise is_by_itself(self._bookie_id)
+                raise too_large_for_batch(self._bookie_id)
             return self.read(each.ledger, each.entry_ids).found
 
         return _each(wanted, read)

@@ -28,7 +28,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.storage.storage import Content, FileSink, Storage, nothing
@@ -113,9 +113,9 @@ class StandingStill(InlineRuntime):
         return self._began_ms + round(self.slept * 1000)
 
 
-def bounded_files(storage: Storage, door: Door) -> FileBookie:
+def bounded_files(storage: Storage, bookie_client: BookieClient) -> FileBookie:
     """A bookie as clients open it."""
-    return FileBookie(BoundedStorage(storage, door))
+    return FileBookie(BoundedStorage(storage, bookie_client))
 
 
 class Ground:
@@ -127,7 +127,7 @@ class Ground:
         bookies: int = 4,
         config: ClientConfig | None = None,
         runtime: Runtime | None = None,
-        open_bookie: Callable[[Storage, Door], Bookie] = bounded_files,
+        open_bookie: Callable[[Storage, BookieClient], Bookie] = bounded_files,
     ) -> None:
         self.directory = directory
         self._open_bookie = open_bookie
@@ -161,28 +161,28 @@ class Ground:
 
         store: MemoryStore = self.cluster.session(faults, lambda: runtime.wall_ms())
 
-        def opened(uri: str, door: Door) -> Bookie:
-            bookie = door.bookie_id
+        def opened(uri: str, bookie_client: BookieClient) -> Bookie:
+            bookie = bookie_client.bookie_id
             if uri.startswith(TABLE_ROOT):
                 lake = GroundStorage(
                     LocalStorage(uri.removeprefix(TABLE_ROOT), bookie),
                     lambda operation, path: self._before(TABLE, operation, path, hooks),
                     lambda operation, path: self._after(TABLE, operation, path),
                 )
-                return TableBookie(BoundedStorage(lake, door), bookie)
+                return TableBookie(BoundedStorage(lake, bookie_client), bookie)
             if bookie not in self.bookie_ids:  # a backup's directory, say
                 other = GroundStorage(
                     LocalStorage(uri, bookie),
                     lambda operation, path: self._before(uri, operation, path, hooks),
                     lambda operation, path: self._after(uri, operation, path),
                 )
-                return self._open_bookie(other, door)
+                return self._open_bookie(other, bookie_client)
             storage = GroundStorage(
                 LocalStorage(self.root(bookie), bookie),
                 lambda operation, path: self._before(bookie, operation, path, hooks),
                 lambda operation, path: self._after(bookie, operation, path),
             )
-            return self._open_bookie(storage, door)
+            return self._open_bookie(storage, bookie_client)
 
         bookies = Bookies(store, opened, runtime, self.config)
         return ClientContext(store, bookies, runtime, self.config, writer=WRITER)

@@ -1,4 +1,6 @@
-"""Elections in memory: the twin of ``metadata/zookeeper/votes.py``, beside ``memory_store.py``."""
+"""Elections in memory: the twin of ``metadata/zookeeper/leader_election.py``, beside
+``memory_store.py``.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.runtime.answer import Answer
-from spark_bookkeeper.storage.bookie_client import Door, step
+from spark_bookkeeper.storage.bookie_client import BookieClient, step
 
 _SESSIONS_KEPT: Final = 100
 """One that was dropped here begins anew when it is asked for again."""
@@ -132,16 +132,23 @@ class BookieServer:
 class QueueBookie(Bookie):
     """A session with a bookie that is served elsewhere; each request is a step of its door."""
 
-    def __init__(self, server: BookieServer, door: Door) -> None:
+    def __init__(self, server: BookieServer, bookie_client: BookieClient) -> None:
         self._server = server
-        self._door = door
+        self._bookie_client = bookie_client
         self._number = server.number()
 
     def ask(self, request: str, *arguments: Any, size_bytes: int = 0) -> Any:
         """The answer to one request."""
         ask = self._server.ask
         return step(
-            self._door, request, "request", size_bytes, ask, self._number, request, arguments
+            self._bookie_client,
+            request,
+            "request",
+            size_bytes,
+            ask,
+            self._number,
+            request,
+            arguments,
         )
 
     @property
@@ -151,7 +158,7 @@ class QueueBookie(Bookie):
 
     @override
     def session(self) -> QueueBookie:
-        return QueueBookie(self._server, self._door)
+        return QueueBookie(self._server, self._bookie_client)
 
     @override
     def answer(self) -> None:

@@ -24,7 +24,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
@@ -41,7 +41,7 @@ class ShownAgent:
         self.disk = half_full()
         self.config = BookieConfig(3_600_000, 100, 200)
         self.runtime = ThreadRuntime()
-        self.scrubbed = Bell(self.runtime)
+        self.scrubbed = AutoResetEvent(self.runtime)
         self.agent = BookieAgent(
             self.store,
             Partition(MemoryStorage(self.disk, self.fail)),
@@ -62,7 +62,7 @@ class ShownAgent:
             raise MetadataUnavailableError("ZooKeeper did not answer")
 
     def scrub(self, turn: Turn) -> None:
-        self.scrubbed.ring()
+        self.scrubbed.set()
         raise BookieUnavailableError("entry 3 of ledger 7 is damaged", bookie_id="a:1")
 
     def get(self, page: str, method: str = "GET") -> tuple[int, str]:

@@ -20,7 +20,7 @@ from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.table import underreplicated_table, why_waiting
 from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.logs.begun_writes import behind_of
+from spark_bookkeeper.logs.staged_writes import behind_of
 from spark_bookkeeper.metadata import consumers, restores
 from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.protocol.archive import Archived, archived_of

@@ -17,9 +17,9 @@ from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerFencedError
 from spark_bookkeeper.logs import atomic, truncation
-from spark_bookkeeper.logs.begun_writes import StagedWrite, note_of
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import StagedWrite, note_of
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, NONCE

@@ -22,7 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
@@ -44,7 +44,7 @@ class ThreeDisks:
         self.unmounted: set[str] = set()
         self.disks = {f"127.0.0.1:{port}": half_full(str(port)) for port in (3181, 3182, 3183)}
         self.told: list[str] = []
-        self.heard = Bell(self.runtime)
+        self.heard = AutoResetEvent(self.runtime)
         self.shared = Metrics()
         self.partitions = Partitions(
             self.runtime,
@@ -56,7 +56,7 @@ class ThreeDisks:
     def tell(self, text: str) -> None:
         self.told.append(text)
         if "now" in text:
-            self.heard.ring()
+            self.heard.set()
 
     def partition(self, bookie: str) -> ServedPartition:
         def fail(operation: str, path: str, moment: str) -> None:

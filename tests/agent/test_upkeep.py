@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.agent.collection import collect_garbage
-from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
+from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 from spark_bookkeeper.agent.duties import Turn
 from spark_bookkeeper.agent.health import BY_HAND, SHORT_OF_SPACE
 from spark_bookkeeper.agent.scrubbing import (
@@ -43,7 +43,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed, StandingStill
 from tests import worlds
@@ -79,7 +79,7 @@ def spoil(ground: Ground, bookie: BookieId, ledger_id: int) -> None:
 def test_closed_ledgers_of_many_files_are_compacted_and_no_others(ground: Ground) -> None:
     many, few, open_ = written(ground), written(ground, 2), written(ground, close=False)
     before = len(ground.files(ground.bookie_ids[0]))
-    planned = compact_ledgers(ground.context, wish=CompactionWish(dry_run=True))
+    planned = compact_ledgers(ground.context, wish=CompactionRequest(dry_run=True))
     assert planned.counts == {"planned": 3}
     assert len(ground.files(ground.bookie_ids[0])) == before
 
@@ -130,13 +130,13 @@ def test_a_ledger_is_compacted_by_one_call_of_its_bookie(
 ) -> None:
     """A thread for each file would cost more than the file."""
     written(ground)
-    begin, asked = Door.begin, []
+    begin, asked = BookieClient.begin, []
 
-    def noted(door: Door, purpose: str, *args: Any, **named: Any) -> Any:
+    def noted(bookie_client: BookieClient, purpose: str, *args: Any, **named: Any) -> Any:
         asked.append(purpose)
-        return begin(door, purpose, *args, **named)
+        return begin(bookie_client, purpose, *args, **named)
 
-    monkeypatch.setattr(Door, "begin", noted)
+    monkeypatch.setattr(BookieClient, "begin", noted)
 
     compact_ledgers(ground.context)
 
@@ -150,7 +150,7 @@ def test_a_limit_on_bytes_is_kept_between_ledgers(ground: Ground) -> None:
     assert isinstance(runtime, InlineRuntime)
     before = runtime.slept
 
-    compact_ledgers(ground.context, wish=CompactionWish(bytes_per_second=10))
+    compact_ledgers(ground.context, wish=CompactionRequest(bytes_per_second=10))
 
     assert runtime.slept - before >= 3 * 2 * 30 / 10 - 3
 

@@ -15,7 +15,7 @@ from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
-from spark_bookkeeper.replication.under_way import Slow
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.testing.ground import Ground
 from tests.support.autorecovery import CONFIG, Process
 
@@ -66,7 +66,7 @@ class Tasks:
         self.lots: list[int] = []
         """How many items each job had."""
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:
@@ -90,7 +90,7 @@ def lose_office(process: Process, other: Process) -> None:
 
 def forget_entries(ground: Ground, bookie: BookieId, writer: LedgerWriter) -> None:
     """A bookie has nothing of a ledger any more, and does not know it."""
-    ref = writer._adds.ledger.key
+    ref = writer._pipeline.ledger.key
     gone = [path for path in ground.files(bookie, "slots") if str(ref) in str(path)]
     assert gone
     for path in gone:

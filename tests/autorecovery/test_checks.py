@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.agent.scrubbing import scrub
-from spark_bookkeeper.autorecovery import auditor, checks, lots, replica_count, scan
+from spark_bookkeeper.autorecovery import auditor, checks, replica_count, scan
+from spark_bookkeeper.autorecovery import scan_batches as lots
 from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.checks import (
     ABSENT_BOOKIE,
@@ -27,10 +28,10 @@ from spark_bookkeeper.autorecovery.checks import (
     check_placement,
     read_results,
 )
-from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
+from spark_bookkeeper.autorecovery.scan_batches import LOT_SECONDS
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
@@ -174,13 +175,13 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     tree = ground.context.store.underreplication
     first = there(tree.checked_at_ms(Check.REPLICAS))
     process.runtime.sleep(5)
-    bell = process.daemon._check_bell
-    bell.wait(0)  # it heard of its own check
+    wake_up = process.daemon._check_bell
+    wake_up.wait(0)  # it heard of its own check
     process.audit()
-    assert not bell.wait(0)
+    assert not wake_up.wait(0)
 
     asked.trigger_checks()
-    assert bell.wait(0), "it is told at once"
+    assert wake_up.wait(0), "it is told at once"
     process.audit()
 
     assert there(tree.checked_at_ms(Check.REPLICAS)).value >= first.value + 5000

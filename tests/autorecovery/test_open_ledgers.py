@@ -121,7 +121,7 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) 
 
     assert task_ids(ground) == []
     assert writer.append(b"y") > 0
-    writer._adds.drain()
+    writer._pipeline.drain()
     writer.close()
     assert_replicated(ground, writer)
 
@@ -171,7 +171,7 @@ def test_a_writer_that_replaces_the_bookie_while_others_are_copied_is_not_fenced
     assert writer.append(b"y") > 0, "it is not fenced"
     late.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
     late.work()
-    writer._adds.drain()
+    writer._pipeline.drain()
     writer.close()
     assert_replicated(ground, writer)
 

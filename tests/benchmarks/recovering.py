@@ -265,7 +265,7 @@ def _tail(lab: Lab) -> Line:
 def _with_tail(bk: sbk.BookKeeper, payload: bytes, entries: int) -> LedgerId:
     """A ledger whose writer ended when two of three bookies had stored what it sent."""
     writer = bk.create_ledger()
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     logs = [log_of(bk.context, b, ledger) for b in writer.metadata.last_fragment.ensemble[:2]]
     for log in logs:
         log.prepare()

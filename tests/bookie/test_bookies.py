@@ -13,7 +13,7 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, BookieConformance, Shelf
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
@@ -55,7 +55,9 @@ class Queues(Files):
         if name not in self.servers:
             self.servers[name] = BookieServer(super().bookie(name))
         patience = Patience.of(ClientConfig())
-        return QueueBookie(self.servers[name], Door(name, "queue", ThreadRuntime(), patience))
+        return QueueBookie(
+            self.servers[name], BookieClient(name, "queue", ThreadRuntime(), patience)
+        )
 
 
 class TestFileBookie(BookieConformance):

@@ -7,11 +7,11 @@ import dataclasses
 
 import pytest
 
+from spark_bookkeeper.bookie.batch_ops import fence_together
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.together import fence_together
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,

@@ -12,7 +12,7 @@ import pytest
 
 from spark_bookkeeper.autorecovery import daemon, worker
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
-from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
+from spark_bookkeeper.autorecovery.publishing import AuditReport, publish_lost_bookies
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.cli.autorecovery.work import run_once
 from spark_bookkeeper.cli.main import run
@@ -42,7 +42,7 @@ class Opened:
         self._left = left
 
     def audit(self, *, dry_run: bool, **_: Any) -> AuditReport:
-        found = audit_bookies(self.context, dry_run=dry_run)
+        found = publish_lost_bookies(self.context, dry_run=dry_run)
         self._after_audit()
         return AuditReport("audit", (*found.rows, *self._left))
 

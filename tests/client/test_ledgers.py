@@ -67,7 +67,7 @@ def test_a_creator_knows_what_others_read(ground: Ground, compression: str | Non
         entry_target_bytes=1_000,
     )
 
-    assert writer._adds.ledger == ground.client().ledger(writer.ledger_id)[0]
+    assert writer._pipeline.ledger == ground.client().ledger(writer.ledger_id)[0]
 
 
 def test_the_form_of_a_ledger_is_decoded_once_however_often_it_is_opened(

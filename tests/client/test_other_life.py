@@ -55,7 +55,7 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.storage.roots import open_storage
@@ -142,14 +142,14 @@ class Lives:
     def __init__(self, world: StoreWorld) -> None:
         self.world = world
         self.old = lifecycle.create_ledger(world.context, USUAL, ledger_id=ID)
-        self.known = self.old._adds.versioned
+        self.known = self.old._pipeline.versioned
         self.old.append(b"old 0")
         self.second: Versioned[LedgerMetadata] | None = None
         self._form = lifecycle.create_ledger(world.context, USUAL).metadata
 
     def close_old(self) -> Versioned[LedgerMetadata]:
         self.old.close()
-        return self.old._adds.versioned
+        return self.old._pipeline.versioned
 
     def make_again(self, *, without: BookieId | None = None) -> LedgerWriter:
         """The second life of the id, on other bookies than this one; a writer of it, which has
@@ -307,7 +307,7 @@ def test_an_old_reader_does_not_slide_over_into_the_new_ledger(lives: Lives) -> 
 
 
 def test_an_old_reader_whose_files_are_gone_reads_nothing_of_the_new_ledger(lives: Lives) -> None:
-    key = lives.old._adds.ledger.key
+    key = lives.old._pipeline.ledger.key
     lives.close_old()
     reader = lifecycle.open_ledger(lives.world.client(), ID)
     lives.make_again().close()
@@ -446,10 +446,10 @@ def test_a_recovery_of_a_bookie_reports_the_old_ledger_as_gone_and_goes_no_furth
 
 
 def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
-    old_key = lives.old._adds.ledger.key
+    old_key = lives.old._pipeline.ledger.key
     old = Ledger.of(ID, lives.known.value)
     new = lives.make_again()
-    new_key = new._adds.ledger.key
+    new_key = new._pipeline.ledger.key
     for bookie in old.metadata.last_fragment.ensemble:  # of five, so some have both
         log_of(lives.world.context, bookie, old).fence()
 
@@ -466,11 +466,11 @@ def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
 
 
 def test_what_lies_in_the_directory_of_another_life_is_not_read(lives: Lives) -> None:
-    old_key = lives.old._adds.ledger.key
+    old_key = lives.old._pipeline.ledger.key
     lives.close_old()
     new = lives.make_again()
     new.close()
-    new_key = new._adds.ledger.key
+    new_key = new._pipeline.ledger.key
     holder = lives.known.value.last_fragment.ensemble[0]
     source = lives.world.ground.root(holder) / LedgerPaths(old_key).directory
     for bookie in new.metadata.last_fragment.ensemble:
@@ -514,8 +514,10 @@ class Moving:
         self.store.register(Registration(bookie, storage.uri, marker.incarnation))
 
     def client(self) -> ClientContext:
-        def opened(uri: str, door: Door) -> FileBookie:
-            return FileBookie(BoundedStorage(open_storage(uri, None, door.bookie_id), door))
+        def opened(uri: str, bookie_client: BookieClient) -> FileBookie:
+            return FileBookie(
+                BoundedStorage(open_storage(uri, None, bookie_client.bookie_id), bookie_client)
+            )
 
         store = self.cluster.session()
         return ClientContext(
@@ -596,7 +598,7 @@ def test_of_two_who_open_a_bookie_at_once_one_is_quicker_and_the_other_is_closed
         def close(self) -> None:
             closed.append(self.number)
 
-    def opened(_: str, door: Door) -> FileBookie:
+    def opened(_: str, bookie_client: BookieClient) -> FileBookie:
         storage = Closing()
         if storage.number == 0:
             bookies.bookie(bookie.bookie_id)  # another task comes in between

@@ -296,8 +296,10 @@ def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Pa
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     for bookie in ground.bookie_ids:
-        door, storage = client.bookies.door(bookie), storage_of(client, bookie)
-        door.begin("reading a bad file", partial(storage.read, "bad"), ground.runtime.condition())
+        bookie_client, storage = client.bookies.bookie_client(bookie), storage_of(client, bookie)
+        bookie_client.begin(
+            "reading a bad file", partial(storage.read, "bad"), ground.runtime.condition()
+        )
     ground.until(lambda: all(client.bookies.is_silent(b) for b in ground.bookie_ids))
 
     reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)

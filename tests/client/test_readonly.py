@@ -29,7 +29,7 @@ from spark_bookkeeper.bookie.reserve import (
 )
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write import ensemble_change as change
-from spark_bookkeeper.client.write.watch import Watch
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
@@ -82,7 +82,7 @@ def until(ground: Ground, writer: LedgerWriter, holds: Callable[[], bool]) -> No
 
     That it looks by itself is ``test_a_writer_leaves_a_bookie_that_becomes_read_only``.
     """
-    look = writer._adds._watch.look_at_registrations
+    look = writer._pipeline._watch.look_at_registrations
     ground.until(lambda: look() or holds())
 
 
@@ -160,7 +160,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
     becomes_readonly(ground, short)
     ground.forget()
     for _ in range(3):
-        writer._adds._watch.look_at_registrations()
+        writer._pipeline._watch.look_at_registrations()
     writer.append(b"y")
 
     assert ground.count()["cookies"] == 0, "nobody is asked who else there might be"
@@ -182,8 +182,8 @@ def test_a_writer_to_which_the_only_other_bookie_is_lost_stays_and_asks_nobody(
 
     ground.forget()
     for _ in range(5):
-        writer._adds._watch.look_at_registrations()
-        assert not writer._adds.machine._is_changing
+        writer._pipeline._watch.look_at_registrations()
+        assert not writer._pipeline.machine._is_changing
 
     assert not ground.count()["cookies"]
     writer.append(b"2")
@@ -195,7 +195,7 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bookie that is read-only and behind is waited for until it is looked at again."""
-    monkeypatch.setattr(Watch, "start", lambda _: None)  # nobody looks but this test
+    monkeypatch.setattr(SilenceTimer, "start", lambda _: None)  # nobody looks but this test
     ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
     writer = lifecycle.create_ledger(ground.context, USUAL)
     behind = ensemble(writer)[2]
@@ -203,12 +203,12 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
     ground.before.append(At(None, goes_on.wait, on=behind))
     writer.append(b"0")
     becomes_readonly(ground, behind)
-    until(ground, writer, lambda: bool(writer._adds.machine._held))
+    until(ground, writer, lambda: bool(writer._pipeline.machine._held))
     added = writer.append_async(b"1")
-    ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)
+    ground.until(lambda: [ack.last for ack in writer._pipeline.acks()[0]].count(EntryId(1)) == 2)
     assert not added.done()
 
-    writer._adds._watch.look_at_registrations()
+    writer._pipeline._watch.look_at_registrations()
 
     try:
         assert added.result(timeout=60) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
+from spark_bookkeeper.client.write.bookie_channel import PAUSES_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import storage_of
@@ -115,7 +115,7 @@ def test_a_close_of_what_is_acknowledged_needs_no_files_of_the_last_bookie(groun
 
     def exhausted(place: str, operation: str, path: str) -> None:
         if place == away and operation == "put_if_absent":
-            ground.until(lambda: writer._adds._standing.is_closing, 10)
+            ground.until(lambda: writer._pipeline._standing.is_closing, 10)
             raise ProcessLimitError("this process may open no more files", bookie_id=away)
 
     ground.before.append(exhausted)
@@ -161,7 +161,7 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
         ground.after.append(lost)
         for i in range(3):
             writer.append(b"%d" % i)
-        writer._adds.drain()
+        writer._pipeline.drain()
     assert len(set(lost.met[:2])) == 1
     assert len(writer.metadata.fragments) == 1
     assert len(ground.files(flaky, "slots")) == 4
@@ -171,7 +171,9 @@ def test_a_put_whose_answer_is_lost_again_and_again_is_repeated_later_each_time(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Those that tests go without.
-    monkeypatch.setattr("spark_bookkeeper.client.write.lane.PAUSES_SECONDS", PAUSES_SECONDS)
+    monkeypatch.setattr(
+        "spark_bookkeeper.client.write.bookie_channel.PAUSES_SECONDS", PAUSES_SECONDS
+    )
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     victim = writer.metadata.last_fragment.ensemble[0]

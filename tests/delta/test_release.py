@@ -16,7 +16,7 @@ from spark_bookkeeper.agent.decommission import decommission_bookie
 from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.checks import check_placement
 from spark_bookkeeper.autorecovery.losses import losses
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.client import lifecycle, views
@@ -363,7 +363,7 @@ def test_nobody_takes_released_copies_for_lost(ground: Ground, lake: Path, keep:
     (ledger_id,) = released(ground, lake, keep)
     context = ground.context
 
-    assert audit_bookies(context).rows == ()
+    assert publish_lost_bookies(context).rows == ()
     assert check_ledgers(context, runner(ground), None, percentage=100).is_complete
     assert check_placement(context).rows == ()
     assert check_replicas(context, runner(ground)).rows == ()
@@ -456,7 +456,7 @@ def test_a_kept_copy_that_is_lost_is_made_again_from_the_table(ground: Ground, l
     (kept,) = holders(ground, ledger_id)
     ground.stop(kept, destroy=True)
 
-    assert [row.ledger_id for row in audit_bookies(ground.context).rows] == [ledger_id]
+    assert [row.ledger_id for row in publish_lost_bookies(ground.context).rows] == [ledger_id]
     report = recover_bookie(ground.context, runner(ground), BookieRecovery((BookieId(kept),)))
 
     assert report.is_complete, report.unfinished

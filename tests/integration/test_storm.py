@@ -25,7 +25,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.ground import WRITER
@@ -67,9 +67,9 @@ class Buckets:
         """A new process."""
         store, config = self._cluster.session(), ClientConfig(bookie_timeout_ms=PATIENCE_MS)
 
-        def opened(uri: str, door: Door) -> FileBookie:
-            storage = open_storage(uri, self._options, door.bookie_id)
-            return FileBookie(BoundedStorage(storage, door))
+        def opened(uri: str, bookie_client: BookieClient) -> FileBookie:
+            storage = open_storage(uri, self._options, bookie_client.bookie_id)
+            return FileBookie(BoundedStorage(storage, bookie_client))
 
         bookies = Bookies(store, opened, self._runtime, config)
         return ClientContext(store, bookies, self._runtime, config, writer=WRITER)

@@ -392,7 +392,7 @@ def test_a_candidate_that_is_interrupted_as_it_leaves_has_left(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(vote._bell, "ring", interrupted)
+    monkeypatch.setattr(vote._wake_up, "set", interrupted)
     with pytest.raises(KeyboardInterrupt):
         vote.leave()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bookkeeper.client.bookies import together
+from spark_bookkeeper.client.bookies import batch_client as together
 
 
 @pytest.fixture(autouse=True)

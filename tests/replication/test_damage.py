@@ -80,7 +80,7 @@ class Case:
             self._append(writer, number, number + 1)
         self._append(writer, 3, COUNT - 1)
         self._append(writer, COUNT - 1, COUNT)
-        writer._adds.drain()
+        writer._pipeline.drain()
         self.ensemble = writer.metadata.last_fragment.ensemble
         (self.spare,) = set(self.ground.bookie_ids) - set(self.ensemble)
         writer.abandon()

@@ -21,7 +21,7 @@ from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.backlog import FreeTask
 from spark_bookkeeper.autorecovery.checks import check_all_ledgers
 from spark_bookkeeper.autorecovery.losses import AtRisk, losses
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.autorecovery.replication import TaskWork
 from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
 from spark_bookkeeper.autorecovery.table import underreplicated_table
@@ -46,7 +46,7 @@ from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Outcome, Report, Row, write_report
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
-from spark_bookkeeper.replication.under_way import Slow
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.runtime import spool
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.support.autorecovery import CONFIG
@@ -97,7 +97,7 @@ class Counting:
             self.look()
         yield from results
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def look(self) -> None:
@@ -148,12 +148,12 @@ class Published(dict[LedgerId, Versioned[Task]]):
 class Ledgers:
     """Many of them, of which nothing is kept in memory: they are made when they are asked for."""
 
-    def __init__(self, ground: Ground, count: int, is_open: bool, in_limbo: bool) -> None:
+    def __init__(self, ground: Ground, count: int, is_open: bool, needs_refill: bool) -> None:
         self.ids = range(count)
         bookies = ground.bookie_ids
         state = LedgerState.OPEN if is_open else LedgerState.CLOSED
         incarnations = {r.bookie_id: r.incarnation for r in ground.context.store.registrations()}
-        if in_limbo:
+        if needs_refill:
             incarnations = dict.fromkeys(bookies, "before")
 
         def made(ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -202,8 +202,8 @@ def run(
     is_open: bool = False,
 ) -> tuple[Any, Counting]:
     ground = Ground(directory, bookies=5)
-    in_limbo = job in (refilled, audited, audited_elsewhere)
-    ledgers = Ledgers(ground, count, is_open, in_limbo=in_limbo)
+    needs_refill = job in (refilled, audited, audited_elsewhere)
+    ledgers = Ledgers(ground, count, is_open, needs_refill=needs_refill)
     context = ground.client(InlineRuntime())
     lots = [
         LedgerRange(LedgerId(first), first + AT_ONCE, AT_ONCE) for first in range(0, count, AT_ONCE)
@@ -274,11 +274,11 @@ def audited(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
         if next(numbers) % 8 == 7:
             runner.look()
 
-    return audit_bookies(context, dry_run=True, progress=look)
+    return publish_lost_bookies(context, dry_run=True, progress=look)
 
 
 def audited_elsewhere(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
-    return audit_bookies(context, runner=runner, dry_run=True, progress=progress)
+    return publish_lost_bookies(context, runner=runner, dry_run=True, progress=progress)
 
 
 def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:

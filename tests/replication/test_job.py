@@ -29,7 +29,7 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.testing.ground import Ground
 from tests.support.pieces import Done, Piece, step
 

@@ -41,7 +41,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
@@ -604,10 +604,10 @@ class Served(Ground):
         self.servers: list[BookieServer] = []
         super().__init__(directory, bookies, config, open_bookie=self.serve)
 
-    def serve(self, storage: Storage, door: Door) -> Bookie:
+    def serve(self, storage: Storage, bookie_client: BookieClient) -> Bookie:
         server = BookieServer(FileBookie(storage))
         self.servers.append(server)
-        return QueueBookie(server, door)
+        return QueueBookie(server, bookie_client)
 
 
 @pytest.fixture
@@ -699,7 +699,7 @@ def test_a_queue_that_hangs_is_given_up_like_a_disk(tmp_path: Path) -> None:
         writer.append(b"kept")
     bookie = writer.metadata.last_fragment.ensemble[0]
     client = ground.client()
-    replica = client.bookies.replica(bookie, writer._adds.ledger)
+    replica = client.bookies.replica(bookie, writer._pipeline.ledger)
     assert replica.tail().last_add_confirmed == -1
     release = ground.runtime.condition()
     is_over = False

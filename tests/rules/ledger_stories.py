@@ -18,7 +18,7 @@ from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read import reader as client_reader
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.recover.recovery import flag, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
@@ -235,11 +235,11 @@ def two_attempts_of_a_task_do_not_meet(ground: Ground) -> None:
     writer = lifecycle.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=2000
     )
-    plan = writer._adds.begin_bulk("this one", None)
+    plan = writer._pipeline.begin_bulk("this one", None)
     loser = write_local(plan, table.slice(0, 100), ground.context)
     winner = write_local(plan, table, ground.context)
     assert not any(result.failures for result in (*loser, *winner)), "names are unique"
-    writer._adds.end_bulk(plan, winner).result(60)
+    writer._pipeline.end_bulk(plan, winner).result(60)
     writer.close()
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)

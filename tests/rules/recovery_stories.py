@@ -89,7 +89,7 @@ def a_slot_lost_below_others_is_no_miss(ground: Ground) -> None:
 def a_slot_lost_below_a_fence_is_no_miss(ground: Ground) -> None:
     for is_overwritten in (False, True):
         writer, a, b = two_acknowledged(ground)
-        log_of(ground.context, a, writer._adds.ledger).fence()
+        log_of(ground.context, a, writer._pipeline.ledger).fence()
         *_, newest, fence = ground.files(a, "slots")
         newest.unlink()
         if is_overwritten:
@@ -146,7 +146,7 @@ def without_fence_above_all(patch: pytest.MonkeyPatch) -> None:
 @needs("fence_above_all", without_fence_above_all, bookies=3)
 def a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on(ground: Ground) -> None:
     writer, a, _ = two_acknowledged(ground)
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     ground.files(a, "slots")[1].unlink()
     log_of(ground.context, a, ledger).fence()
 
@@ -177,7 +177,7 @@ def without_wb_sealed(patch: pytest.MonkeyPatch) -> None:
 def an_entry_behind_a_fence_is_kept(ground: Ground) -> None:
     writer = written(ground, 1, close=False)
     members = writer.metadata.last_fragment.ensemble
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
     put(ground, writer, 0, 2, 1)
     log_of(ground.context, members[0], ledger).fence()

@@ -103,7 +103,7 @@ def darkening(seed: int) -> Script:
 
 
 def doubting(seed: int) -> Script:
-    """Slow lanes, and bookies that are down when recoverers come: many say nothing, some no."""
+    """Slow channels, and bookies that are down when recoverers come: many say nothing, some no."""
     dice = random.Random(f"{seed}/doubting")
     quorum = dice.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
     bookies = quorum.ensemble_size

@@ -6,12 +6,11 @@ Some have no mutant here. ``gc_tombstone``: nobody here judges what a deleted le
 ``compact_fence`` and ``part_mark``: what they prevent needs a process that sleeps while a ledger is
 written, closed and compacted, or files that have times; ``copy_era``, one that sleeps while copies
 go and come again. ``tests/bookie`` has these four.
-``wb_sealed`` (an ADD behind a fence counts): a lane puts a slot only when it has won the one below,
-so that no ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is
-fenced): what may have been in a hole is in doubt whether a fence fills it or not, and a writer that
-had won it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots
-down.
-"""
+``wb_sealed`` (an ADD behind a fence counts): a channel puts a slot only when it has won the one
+below, so that no ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a
+fence is fenced): what may have been in a hole is in doubt whether a fence fills it or not, and a
+writer that had won it is stopped by the fence above all. For the last two ``tests/bookie`` lays
+such slots down."""
 
 from __future__ import annotations
 

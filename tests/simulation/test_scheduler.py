@@ -377,7 +377,7 @@ def test_tasks_left_behind_end_with_the_run() -> None:
     ended: list[str] = []
 
     def body(world: World, runtime: SimRuntime) -> None:
-        def lane() -> None:
+        def channel() -> None:
             try:
                 condition = runtime.condition()
                 with condition:
@@ -386,7 +386,7 @@ def test_tasks_left_behind_end_with_the_run() -> None:
                 ended.append("lane")
                 raise
 
-        runtime.spawn("lane", lane)
+        runtime.spawn("lane", channel)
         runtime.sleep(1)
 
     live(body)

@@ -13,7 +13,8 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.logs import atomic, begun_writes
+from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs import staged_writes as begun_writes
 from spark_bookkeeper.logs.opening import OvertakenError
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId

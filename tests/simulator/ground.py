@@ -23,7 +23,7 @@ from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
@@ -170,8 +170,8 @@ class SimCluster:
         store = store or self.store(actor)
         store.tell = lambda call: self._world.tell(actor, call)
 
-        def opened(uri: str, door: Door) -> FileBookie:
-            return FileBookie(BoundedStorage(self.storage(actor, uri), door))
+        def opened(uri: str, bookie_client: BookieClient) -> FileBookie:
+            return FileBookie(BoundedStorage(self.storage(actor, uri), bookie_client))
 
         bookies = Bookies(store, opened, runtime, config)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
@@ -263,26 +263,26 @@ class SimCluster:
         for life in self.lives:
             life.evidence.changed(bookie)
 
-    def took_effect(self, door: str, operation: str, subject: str) -> None:
-        if not door:
+    def took_effect(self, bookie_client: str, operation: str, subject: str) -> None:
+        if not bookie_client:
             self._see_metadata()
         elif operation in ("put", "sync", "finish"):
-            self._see_file(BookieId(door), subject)
+            self._see_file(BookieId(bookie_client), subject)
             self._see_tombstone(subject)
         elif operation in ("delete", "delete_directory"):
-            self._see_removal(BookieId(door))
+            self._see_removal(BookieId(bookie_client))
             self._check(checkers.ALWAYS)
 
-    def land_later(self, door: str, seconds: float) -> None:
+    def land_later(self, bookie_client: str, seconds: float) -> None:
         def land() -> None:
-            if door:
-                disk = self.disks[BookieId(door)]
+            if bookie_client:
+                disk = self.disks[BookieId(bookie_client)]
                 if disk.pending:
                     put = disk.pending[0]
                     landed = disk.land(put)
                     self.faults.happened["late put landed"] += landed
-                    self._world.history.note("world", "late put", door, put.path, landed)
-                    self._see_file(BookieId(door), put.path)
+                    self._world.history.note("world", "late put", bookie_client, put.path, landed)
+                    self._see_file(BookieId(bookie_client), put.path)
             elif self.metadata.pending:
                 self.faults.happened["late metadata write landed"] += 1
                 self._world.history.note("world", "late metadata write")
@@ -291,8 +291,8 @@ class SimCluster:
 
         self._world.later(seconds, land)
 
-    def outages(self, door: str) -> int:
-        return self._outages[door]
+    def outages(self, bookie_client: str) -> int:
+        return self._outages[bookie_client]
 
     def told(self, life: Life) -> None:
         """A client was told something; called by the actors after they noted it."""

@@ -20,7 +20,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.read.reader import Entry
-from spark_bookkeeper.client.recover.many import recover_many
+from spark_bookkeeper.client.recover.batch_recovery import recover_many
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig

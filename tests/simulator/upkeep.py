@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from spark_bookkeeper.agent.collection import Collection, collect_garbage
-from spark_bookkeeper.agent.compaction_job import CompactionWish, compact_ledgers
+from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -75,7 +75,7 @@ class Upkeep:
 
     def _compact(self, actor: Actor) -> None:
         context = self._context(actor)
-        wish = CompactionWish(files_least=FILES_LEAST)
+        wish = CompactionRequest(files_least=FILES_LEAST)
         self._run(actor, lambda: compact_ledgers(context, wish=wish).rows)
 
     def _run(self, actor: Actor, work: Callable[[], Sequence[Row]]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.autorecovery import lots, scan
+from spark_bookkeeper.autorecovery import scan
+from spark_bookkeeper.autorecovery import scan_batches as lots
 from spark_bookkeeper.autorecovery.auditor import Auditor
 from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.publishing import report_of_scan

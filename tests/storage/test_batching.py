@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError, CorruptEntryError
 from spark_bookkeeper.runtime.answer import value_of
-from spark_bookkeeper.storage.batching import MOST_BYTES, MOST_RUNS, Rounds
+from spark_bookkeeper.storage.batching import MOST_BYTES, MOST_RUNS, BatchingStorage
 from spark_bookkeeper.storage.storage import Request, nothing
 from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
@@ -54,15 +54,15 @@ def storage(bucket: MemoryDisk) -> Gathered:
 
 
 @pytest.fixture
-def rounds(storage: Gathered) -> Rounds:
-    return Rounds(storage)
+def rounds(storage: Gathered) -> BatchingStorage:
+    return BatchingStorage(storage)
 
 
 def paths_of(storage: Gathered) -> list[list[str]]:
     return [[request.path for request in requests] for requests in storage.rounds]
 
 
-def test_each_goes_on_with_its_own_answers(rounds: Rounds, storage: Gathered) -> None:
+def test_each_goes_on_with_its_own_answers(rounds: BatchingStorage, storage: Gathered) -> None:
     for number in range(3):
         storage.put_if_absent(f"{number}", b"next/%d" % number)
         storage.put_if_absent(f"next/{number}", b"%d" % number)
@@ -81,7 +81,7 @@ def test_each_goes_on_with_its_own_answers(rounds: Rounds, storage: Gathered) ->
 
 
 def test_those_that_need_more_rounds_hold_up_nobody_and_are_waited_for(
-    rounds: Rounds, storage: Gathered
+    rounds: BatchingStorage, storage: Gathered
 ) -> None:
     def ask(count: int) -> int:
         for number in range(count):
@@ -95,7 +95,7 @@ def test_those_that_need_more_rounds_hold_up_nobody_and_are_waited_for(
 
 
 def test_what_many_ask_for_is_asked_once_in_a_round_and_what_changes_anything_each_time(
-    rounds: Rounds, storage: Gathered
+    rounds: BatchingStorage, storage: Gathered
 ) -> None:
     storage.put_if_absent("marker", b"m")
 
@@ -108,7 +108,9 @@ def test_what_many_ask_for_is_asked_once_in_a_round_and_what_changes_anything_ea
     assert paths_of(storage) == [["marker"], ["name"] * 4, ["marker"]]
 
 
-def test_what_one_asks_for_together_is_part_of_the_round(rounds: Rounds, storage: Gathered) -> None:
+def test_what_one_asks_for_together_is_part_of_the_round(
+    rounds: BatchingStorage, storage: Gathered
+) -> None:
     storage.put_if_absent("a", b"a")
 
     def several() -> Sequence[Any]:
@@ -124,7 +126,7 @@ def test_what_one_asks_for_together_is_part_of_the_round(rounds: Rounds, storage
 
 
 def test_an_error_is_that_of_one_and_may_be_handled_by_it(
-    rounds: Rounds, storage: Gathered
+    rounds: BatchingStorage, storage: Gathered
 ) -> None:
     def sync(path: str) -> str:
         try:
@@ -144,7 +146,7 @@ def test_an_error_is_that_of_one_and_may_be_handled_by_it(
 
 
 def test_when_a_round_has_no_answers_each_of_its_runs_is_told_so(
-    rounds: Rounds, storage: Gathered
+    rounds: BatchingStorage, storage: Gathered
 ) -> None:
     storage.lost_round = 1
     told: list[str] = []
@@ -169,7 +171,7 @@ def test_when_a_round_has_no_answers_each_of_its_runs_is_told_so(
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_any_other_exception_ends_all_of_them_and_nothing_more_is_asked(
-    rounds: Rounds, storage: Gathered, error: type[BaseException]
+    rounds: BatchingStorage, storage: Gathered, error: type[BaseException]
 ) -> None:
     ended: list[int] = []
 
@@ -191,7 +193,7 @@ def test_any_other_exception_ends_all_of_them_and_nothing_more_is_asked(
     assert paths_of(storage) == [["a"]]
 
 
-def test_all_of_them_are_ended_also_when_one_raises_at_that(rounds: Rounds) -> None:
+def test_all_of_them_are_ended_also_when_one_raises_at_that(rounds: BatchingStorage) -> None:
     """As when Ctrl-C is pressed once more."""
     ended: list[int] = []
 
@@ -216,7 +218,7 @@ def test_an_interrupt_while_answers_are_waited_for_ends_all_of_them(bucket: Memo
         def ask_all(self, *_: Any) -> Sequence[Any]:
             raise KeyboardInterrupt
 
-    rounds, ended = Rounds(Interrupted(bucket)), Counter[str]()
+    rounds, ended = BatchingStorage(Interrupted(bucket)), Counter[str]()
 
     def ask() -> None:
         try:
@@ -232,7 +234,7 @@ def test_an_interrupt_while_answers_are_waited_for_ends_all_of_them(bucket: Memo
     assert ended == {"ended": 3}, "nobody takes it for an answer"
 
 
-def test_so_many_are_begun_and_no_more(rounds: Rounds, storage: Gathered) -> None:
+def test_so_many_are_begun_and_no_more(rounds: BatchingStorage, storage: Gathered) -> None:
     under_way = most = 0
 
     def ask(number: int) -> int:
@@ -251,7 +253,9 @@ def test_so_many_are_begun_and_no_more(rounds: Rounds, storage: Gathered) -> Non
     assert max(map(len, storage.rounds)) == MOST_RUNS
 
 
-def test_no_round_asks_for_more_bytes_than_may_be_held(rounds: Rounds, storage: Gathered) -> None:
+def test_no_round_asks_for_more_bytes_than_may_be_held(
+    rounds: BatchingStorage, storage: Gathered
+) -> None:
     """Those that were begun first go on, as they may still hold what they read before."""
     piece = MOST_BYTES // 4
 
@@ -272,7 +276,7 @@ def test_no_round_asks_for_more_bytes_than_may_be_held(rounds: Rounds, storage: 
 
 
 def test_what_is_more_by_itself_is_asked_alone_and_holds_up_no_little_question(
-    rounds: Rounds, storage: Gathered
+    rounds: BatchingStorage, storage: Gathered
 ) -> None:
     def read(path: str, length: int) -> int:
         rounds.read_range(path, 0, length)
@@ -286,8 +290,8 @@ def test_what_is_more_by_itself_is_asked_alone_and_holds_up_no_little_question(
     assert paths_of(storage) == [["0"], ["0", "1"], ["1", "2"], ["2"]]
 
 
-def test_elsewhere_it_is_asked_at_once(rounds: Rounds, storage: Gathered) -> None:
-    other = Rounds(storage)
+def test_elsewhere_it_is_asked_at_once(rounds: BatchingStorage, storage: Gathered) -> None:
+    other = BatchingStorage(storage)
 
     def ask() -> tuple[bool, int | None]:
         return other.put_if_absent("a", b"x"), rounds.size("a")
@@ -297,12 +301,12 @@ def test_elsewhere_it_is_asked_at_once(rounds: Rounds, storage: Gathered) -> Non
     assert paths_of(storage) == [["a"]], "the other's requests, and those of nobody, by themselves"
 
 
-def test_nothing_is_asked_for_nobody(rounds: Rounds, storage: Gathered) -> None:
+def test_nothing_is_asked_for_nobody(rounds: BatchingStorage, storage: Gathered) -> None:
     assert rounds.together([]) == []
     assert storage.rounds == []
 
 
-def test_nothing_is_kept_of_runs_that_have_ended(rounds: Rounds) -> None:
+def test_nothing_is_kept_of_runs_that_have_ended(rounds: BatchingStorage) -> None:
     class Held:
         pass
 
@@ -502,7 +506,9 @@ def test_records_that_are_looked_at_to_their_ends_are_no_more_than_one_read_may_
     assert 3 <= max(map(len, whole)) <= 6, "what is around the entries is not counted exactly"
 
 
-def test_runs_within_a_run_are_part_of_its_round(rounds: Rounds, storage: Gathered) -> None:
+def test_runs_within_a_run_are_part_of_its_round(
+    rounds: BatchingStorage, storage: Gathered
+) -> None:
     def inner(path: str) -> int | None:
         return rounds.size(path)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, TRIALS, Door, aside
+from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, TRIALS, BookieClient, aside
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Call, current_call
 from spark_bookkeeper.testing.ground import Ground
@@ -86,7 +86,7 @@ def test_calls_that_come_back_are_progress_however_long_all_of_them_take(bench: 
             bench.runtime.sleep(9.0)
         return 7
 
-    assert bench.door.ask("ten things", slowly) == 7
+    assert bench.bookie_client.ask("ten things", slowly) == 7
     assert bench.runtime.now() == pytest.approx(90.0)
 
 
@@ -113,9 +113,9 @@ def test_within_a_call_the_storage_is_asked_without_another_task(bench: Bench) -
     def several() -> None:
         bench.storage.size("f")
         bench.storage.read("f")
-        bench.door.ask("more", lambda: bench.storage.list(""))
+        bench.bookie_client.ask("more", lambda: bench.storage.list(""))
 
-    bench.door.ask("several things", several)
+    bench.bookie_client.ask("several things", several)
     assert len(employed) == 1
 
 
@@ -137,12 +137,12 @@ def test_at_an_interrupt_nothing_more_is_asked(
     with monkeypatch.context() as patch:
         patch.setattr(Call, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            bench.door.ask("two things", several)
+            bench.bookie_client.ask("two things", several)
     bench.hang.release()
     bench.runtime.sleep(1.0)
 
     assert not asked
-    assert not bench.door.calls
+    assert not bench.bookie_client.calls
     assert bench.storage.size("f") == 7, "the bookie is not blamed"
 
 
@@ -151,28 +151,28 @@ def test_at_an_interrupt_nothing_more_is_asked_of_several_bookies_either(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    answers = Answers[int, None](bench.runtime)
+    answers = Gather[int, None](bench.runtime)
 
     def several() -> None:
         bench.storage.read("f")
         bench.storage.size("f")
         asked.append("both")
 
-    def interrupted(door: Door, changed: object, seconds: float) -> bool:
+    def interrupted(bookie_client: BookieClient, changed: object, seconds: float) -> bool:
         raise KeyboardInterrupt
 
     for number in range(2):
-        answers.ask(number, bench.door, "two things", several)
+        answers.ask(number, bench.bookie_client, "two things", several)
     bench.runtime.sleep(1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(Door, "wait", interrupted)
+        patch.setattr(BookieClient, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             answers.next()
     bench.hang.release()
     bench.runtime.sleep(1.0)
 
     assert not asked
-    assert not bench.door.calls
+    assert not bench.bookie_client.calls
     assert answers.next() is None, "nobody waits for anything"
     assert bench.storage.size("f") == 7, "the bookie is not blamed"
 
@@ -193,7 +193,7 @@ def test_a_bookie_that_hangs_is_refused_for_a_while_and_then_tried_with_one_call
     bench.hang.hangs = lambda *_: False
     assert bench.storage.read("f") == b"content"
     assert bench.storage.read("f") == b"content"
-    assert not bench.door.is_silent
+    assert not bench.bookie_client.is_silent
 
 
 @in_world()
@@ -246,7 +246,7 @@ def test_a_call_for_which_there_is_no_thread_leaves_nothing_behind(
         for _ in range(2 * CALLS_AT_ONCE):
             with pytest.raises(BookieUnavailableError, match="could not start a thread"):
                 bench.storage.read("f")
-    assert not bench.door.calls
+    assert not bench.bookie_client.calls
     assert bench.storage.read("f") == b"content"
 
 
@@ -301,11 +301,13 @@ def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once()
 
         def story() -> None:
             stand_still(world, release, 101.0)
-            answers = Answers[int, bytes | None](runtime)
+            answers = Gather[int, bytes | None](runtime)
             for number, bench in enumerate(benches):
-                answers.ask(number, bench.door, "reading", partial(bench.storage.read, "f"))
+                answers.ask(
+                    number, bench.bookie_client, "reading", partial(bench.storage.read, "f")
+                )
             while (came := answers.next()) is not None:
-                assert not isinstance(came, Late)
+                assert not isinstance(came, TimedOut)
                 number, answer = came
                 said[number] = answer()
 
@@ -327,8 +329,8 @@ def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: s
             if how == "ask":
                 said.append(bench.storage.read("f"))
                 return
-            answers = Answers[str, bytes | None](bench.runtime)
-            answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+            answers = Gather[str, bytes | None](bench.runtime)
+            answers.ask("full", bench.bookie_client, "reading", lambda: bench.storage.read("f"))
             came = answers.next()
             assert isinstance(came, tuple)
             said.append(came[1]())
@@ -350,7 +352,7 @@ def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back(bench: Bench
 
     def user() -> None:
         nonlocal served
-        bench.door.ask("a window of reads", slowly)
+        bench.bookie_client.ask("a window of reads", slowly)
         served += 1
 
     count = 4 * CALLS_AT_ONCE  # the last ones wait for 18 s
@@ -363,13 +365,13 @@ def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back(bench: Bench
 @in_world(lambda *_: False)
 def test_a_bookie_is_busy_too_while_something_comes_back_within_each_call(bench: Bench) -> None:
     def at_length() -> None:
-        call = current_call(bench.door)
+        call = current_call(bench.bookie_client)
         assert call is not None
         for _ in range(5):
             call.step("read", "f", 0, bench.runtime.sleep, 6.0)
 
     def user() -> None:
-        bench.door.ask("a large file", at_length)
+        bench.bookie_client.ask("a large file", at_length)
 
     tasks = [bench.world.spawn(f"user-{n}", user) for n in range(CALLS_AT_ONCE)]
     bench.runtime.sleep(1.0)
@@ -390,11 +392,11 @@ def test_the_first_answer_of_a_trial_lets_the_others_in(bench: Bench) -> None:
             bench.storage.size("f")
             bench.runtime.sleep(1.0)
 
-    trial = bench.world.spawn("trial", lambda: bench.door.ask("looking at all", at_length))
+    trial = bench.world.spawn("trial", lambda: bench.bookie_client.ask("looking at all", at_length))
     bench.runtime.sleep(0.5)
 
     assert bench.storage.read("f") == b"content"
-    assert not bench.door.is_silent
+    assert not bench.bookie_client.is_silent
     trial.join()
     assert bench.storage.read("f") == b"content"
 
@@ -416,15 +418,15 @@ def test_no_other_bookie_waits_for_a_place_at_one_that_is_full(bench: Bench) -> 
     other = Bench(bench.world, lambda *_: False)
     fill(bench)
     began = bench.runtime.now()
-    answers = Answers[str, bytes | None](bench.runtime)
-    answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
-    answers.ask("other", other.door, "reading", lambda: other.storage.read("f"))
+    answers = Gather[str, bytes | None](bench.runtime)
+    answers.ask("full", bench.bookie_client, "reading", lambda: bench.storage.read("f"))
+    answers.ask("other", other.bookie_client, "reading", lambda: other.storage.read("f"))
     came = answers.next(PATIENCE.hedge)
     assert isinstance(came, tuple)
     assert (came[0], came[1]()) == ("other", b"content")
     assert bench.runtime.now() == began
 
-    assert answers.next(PATIENCE.hedge) == Late(("full",))
+    assert answers.next(PATIENCE.hedge) == TimedOut(("full",))
     assert bench.runtime.now() == pytest.approx(began + PATIENCE.hedge, abs=0.1)
     assert not answers.is_waited_for()
     assert "no place" in answers.silence_of("full")
@@ -441,8 +443,8 @@ def test_no_other_bookie_waits_for_a_place_at_one_that_is_full(bench: Bench) -> 
 @in_world()
 def test_what_waits_for_a_place_is_sent_when_there_is_one(bench: Bench) -> None:
     fill(bench)
-    answers = Answers[str, bytes | None](bench.runtime)
-    answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+    answers = Gather[str, bytes | None](bench.runtime)
+    answers.ask("full", bench.bookie_client, "reading", lambda: bench.storage.read("f"))
     bench.hang.release()
     came = answers.next()
 
@@ -455,9 +457,9 @@ def test_what_waits_for_a_place_is_sent_when_there_is_one(bench: Bench) -> None:
 def test_who_would_lose_the_bookie_asks_it_also_while_it_hangs(bench: Bench) -> None:
     assert not bench.is_refused()  # one bad file
     with pytest.raises(BookieUnavailableError, match="hangs"):
-        bench.door.attend("writing a part")
-    lane = bench.door.attend("storing entries", insists=True)
-    lane.in_person(lambda: bench.storage.put_if_absent("d/a", b"x"))
+        bench.bookie_client.attend("writing a part")
+    channel = bench.bookie_client.attend("storing entries", insists=True)
+    channel.in_person(lambda: bench.storage.put_if_absent("d/a", b"x"))
 
     assert bench.disk.files["d/a"] == b"x"
     assert bench.storage.size("f") == 7  # it answers
@@ -466,14 +468,14 @@ def test_who_would_lose_the_bookie_asks_it_also_while_it_hangs(bench: Bench) -> 
 @in_world()
 def test_those_who_insist_do_not_get_stuck_in_any_number(bench: Bench) -> None:
     def insist() -> None:
-        call = bench.door.attend("storing entries", insists=True)
+        call = bench.bookie_client.attend("storing entries", insists=True)
         call.in_person(lambda: bench.storage.read("f"))
 
     assert not bench.is_refused()
     refused = 0
     for number in range(2 * CALLS_AT_ONCE):
         try:
-            bench.door.attend("storing entries", insists=True)
+            bench.bookie_client.attend("storing entries", insists=True)
         except BookieUnavailableError:
             refused += 1
         else:
@@ -486,10 +488,10 @@ def test_those_who_insist_do_not_get_stuck_in_any_number(bench: Bench) -> None:
 
 @in_world(lambda operation, _: operation == "read")
 def test_what_a_task_asks_after_it_asked_in_person_is_bounded(bench: Bench) -> None:
-    call = bench.door.attend("storing entries")
+    call = bench.bookie_client.attend("storing entries")
     call.in_person(lambda: bench.storage.size("f"))
 
-    assert current_call(bench.door) is None
+    assert current_call(bench.bookie_client) is None
     with pytest.raises(BookieUnavailableError, match="no answer"):
         bench.storage.read("f")
 
@@ -519,14 +521,14 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
 STUCK = """
     import sys, tempfile, pathlib
     from spark_bookkeeper.storage.roots import open_storage
-    from spark_bookkeeper.storage.bookie_client import Door
+    from spark_bookkeeper.storage.bookie_client import BookieClient
     from spark_bookkeeper.storage.call import Patience
     from spark_bookkeeper.storage.bounded_storage import BoundedStorage
     from spark_bookkeeper.runtime.runtime import ThreadRuntime
     from spark_bookkeeper.errors import BookieUnavailableError
 
     uri, options = {where}
-    door = Door("b:1", uri, ThreadRuntime(), Patience(0.3, 0.1, 0.1))
+    door = BookieClient("b:1", uri, ThreadRuntime(), Patience(0.3, 0.1, 0.1))
     storage = BoundedStorage(open_storage(uri, options), door)
     try:
         storage.read("f")
@@ -575,7 +577,7 @@ def test_two_bookies_are_asked_in_turn_by_one_task(bench: Bench) -> None:
     assert two.copy() == 3
     assert two.disk.files["d/copy"] == b"content" * 3
     assert len(employed) == 1
-    assert not two.door.calls
+    assert not two.bookie_client.calls
     assert not two.other.calls
 
 
@@ -590,7 +592,7 @@ def test_of_two_bookies_that_are_asked_in_turn_the_silent_one_is_given_up(silent
 
         assert caught.value.facts["bookie_id"] == silent
         assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
-        assert two.door.is_silent == (silent == "c:1")
+        assert two.bookie_client.is_silent == (silent == "c:1")
         assert two.other.is_silent == (silent == "b:1")
 
     in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
@@ -608,7 +610,7 @@ def test_who_was_given_up_with_two_bookies_asks_neither_of_them_for_more(silent:
 
         assert "d/copy" not in two.disk.files
         assert bench.hang.stuck == two.hang.stuck == 0
-        assert not two.door.calls
+        assert not two.bookie_client.calls
         assert not two.other.calls
 
     in_a_world(story, lambda asked, _: silent == "b:1" and asked == "read_range")
@@ -630,7 +632,7 @@ def test_of_two_bookies_the_one_that_answers_is_not_held_up_by_the_silent_one(si
             task.join()
         good, calls = (two.source, two.other.calls)
         if silent == "b:1":
-            good, calls = (two.target, two.door.calls)
+            good, calls = (two.target, two.bookie_client.calls)
 
         assert given_up == [silent] * CALLS_AT_ONCE
         assert not calls
@@ -662,7 +664,7 @@ def test_a_trial_that_is_given_up_for_another_bookie_does_not_keep_others_from_t
             other.read_range("f", 0, 7)
 
         with pytest.raises(BookieUnavailableError, match="no answer"):
-            two.door.ask_with(two.other, "copying", hang)
+            two.bookie_client.ask_with(two.other, "copying", hang)
 
         storage.list("d")
 
@@ -705,7 +707,7 @@ def test_a_copy_that_waits_for_its_limit_gives_its_place_to_who_wants_it(bench: 
     for task in tasks:
         task.join()
     assert two.copied == CALLS_AT_ONCE
-    assert not two.door.calls
+    assert not two.bookie_client.calls
     assert not two.other.calls
 
 
@@ -721,7 +723,7 @@ def test_whose_place_was_taken_meanwhile_asks_for_nothing_before_there_is_one(be
 
     def copy() -> None:
         with pytest.raises(BookieUnavailableError) as caught:
-            two.door.ask_with(two.other, "copying", run)
+            two.bookie_client.ask_with(two.other, "copying", run)
         refused.append(caught.value)
 
     def ask() -> None:
@@ -756,7 +758,7 @@ def test_of_two_bookies_none_is_blamed_when_the_silent_one_answers_just_in_time(
         monkeypatch.setattr(Call, "give_up_if_silent", late)
 
         assert two.copy() == 3
-        assert two.door.silence() is None
+        assert two.bookie_client.silence() is None
 
     in_a_world(story, lambda asked, _: asked == "read_range")
 

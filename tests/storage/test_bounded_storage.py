@@ -10,7 +10,7 @@ from typing_extensions import Buffer, override
 
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage, _BoundedSink
 from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.storage.storage import FileSink, Request, Storage
@@ -29,8 +29,8 @@ class BoundedStorages(ThreadRace):
         self._is_down = False
 
     def open(self) -> Storage:
-        door = Door("b:1", "memory://b", ThreadRuntime(), Patience(60.0, 1.0, 1.0))
-        return BoundedStorage(MemoryStorage(self._disk, self._faults), door)
+        bookie_client = BookieClient("b:1", "memory://b", ThreadRuntime(), Patience(60.0, 1.0, 1.0))
+        return BoundedStorage(MemoryStorage(self._disk, self._faults), bookie_client)
 
     def vanish(self) -> None:
         self._is_down = True
@@ -56,13 +56,13 @@ class Bucket:
         self.world = world
         self.runtime = SimRuntime(world, world.actor("client"))
         self.disk = MemoryDisk("b", has_directories=False)
-        self.door = Door("b:1", "memory://b", self.runtime, PATIENCE)
+        self.bookie_client = BookieClient("b:1", "memory://b", self.runtime, PATIENCE)
 
         def slow(operation: str, path: str, moment: Moment) -> None:
             if moment == "before" and operation in seconds:
                 self.runtime.sleep(seconds[operation])
 
-        self.storage = BoundedStorage(MemoryStorage(self.disk, slow), self.door)
+        self.storage = BoundedStorage(MemoryStorage(self.disk, slow), self.bookie_client)
 
 
 def in_a_bucket(**seconds: float) -> Callable[[Callable[[Bucket], None]], Callable[[], None]]:
@@ -85,7 +85,7 @@ def test_looking_for_many_files_in_a_bucket_is_progress_with_each(bucket: Bucket
     paths = [f"ledgers/x/slots/{n}" for n in range(200)]
     bucket.disk.files |= dict.fromkeys(paths, b"x")
     bucket.storage.sync(*paths)
-    bucket.door.ask("looking after a share", lambda: bucket.storage.sync(*paths))
+    bucket.bookie_client.ask("looking after a share", lambda: bucket.storage.sync(*paths))
 
     assert bucket.runtime.now() == pytest.approx(400.0)
     assert set(paths) <= bucket.disk.durable
@@ -128,7 +128,7 @@ def test_a_directory_of_a_bucket_may_have_many_pages(
         asked = bucket.world.spawn("user", lambda: ask(bucket.storage))
         bucket.runtime.sleep(30.0)
 
-        assert bucket.door.is_silent  # others are better
+        assert bucket.bookie_client.is_silent  # others are better
         bucket.storage.size("f")  # it is not refused
         asked.join()
         assert bucket.runtime.now() == pytest.approx(60.0)
@@ -227,7 +227,7 @@ def test_within_a_call_a_sink_that_hangs_while_it_is_abandoned_is_given_up(bucke
     inner = CountedSink(hang)
     sink = _BoundedSink(bucket.storage, "part", inner)
     with pytest.raises(BookieUnavailableError, match="abandon part"):
-        bucket.door.ask("copying a part", sink.abandon)
+        bucket.bookie_client.ask("copying a part", sink.abandon)
     hang.release()
     bucket.runtime.sleep(1.0)
 
@@ -246,7 +246,7 @@ def test_who_was_given_up_and_comes_back_still_abandons_what_it_has(bucket: Buck
             sink.abandon()
 
     with pytest.raises(BookieUnavailableError):
-        bucket.door.ask("copying a part", stuck)
+        bucket.bookie_client.ask("copying a part", stuck)
     bucket.runtime.sleep(100.0)
 
     assert inner.abandoned == 1

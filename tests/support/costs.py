@@ -41,7 +41,7 @@ def append_cost(directory: Path, quorum: Quorum, appends: int = 10) -> Cost:
     """Of ``appends`` appends, one after the other, to a ledger that has entries already."""
     ground = Ground(directory, bookies=quorum.ensemble_size)
     with create_ledger(ground.context, quorum) as writer:
-        for _ in range(quorum.ensemble_size):  # every lane has prepared its directory then
+        for _ in range(quorum.ensemble_size):  # every channel has prepared its directory then
             writer.append(b"the first")
         wait_for_every_copy(writer)
         ground.forget()

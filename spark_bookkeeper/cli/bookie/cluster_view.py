@@ -17,7 +17,7 @@ from spark_bookkeeper.cli.shell.output import gib, number
 from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
-from spark_bookkeeper.client.ledger import in_limbo
+from spark_bookkeeper.client.ledger import needs_refill
 from spark_bookkeeper.client.views import bookie_rows, moment
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
@@ -195,7 +195,7 @@ def _limbo(bk: BookKeeper, name: BookieId, live: Registration, ledgers: Sequence
     """How many of these ledgers a bookie was formatted again since, and not refilled."""
     found = (each for _, each in bk.context.store.read_ledgers(ledgers))
     return sum(
-        name in in_limbo(each.value, {name: live.incarnation})
+        name in needs_refill(each.value, {name: live.incarnation})
         for each in found
         if isinstance(each, Versioned)
     )

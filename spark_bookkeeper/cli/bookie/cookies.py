@@ -19,8 +19,8 @@ from spark_bookkeeper.agent.cookies import (
     restore_cookie,
 )
 from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.errors import InvalidArgumentError

@@ -6,9 +6,9 @@ import click
 
 from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting, note_readonly
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
 from spark_bookkeeper.protocol.ids import parse_bookie_id

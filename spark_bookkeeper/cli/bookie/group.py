@@ -25,8 +25,8 @@ from spark_bookkeeper.cli.bookie.shared import what_is_shared
 from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.bookie.start import start
 from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.doctor.failure_domains import place_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.agent.collection import GarbageReport
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
 from spark_bookkeeper.protocol.ids import parse_bookie_id

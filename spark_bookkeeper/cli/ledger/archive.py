@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.session.arguments import either_of
 

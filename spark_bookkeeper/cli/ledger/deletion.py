@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer

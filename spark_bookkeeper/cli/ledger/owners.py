@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.output import number
 from spark_bookkeeper.cli.shell.parameters import LedgerType, Time, TimeType, time_of
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, YES, Work, work_options
 from spark_bookkeeper.replication.report import counted, some_of

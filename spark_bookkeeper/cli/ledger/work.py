@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer

@@ -10,10 +10,10 @@ import click
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
 from spark_bookkeeper.cli.ledger.data import schema_of_file
 from spark_bookkeeper.cli.log.data import append, read
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.parameters import Time, TimeType, WholeNumber, shown_time, time_of
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.client.deletion import Deletion, planned_deletions

@@ -27,7 +27,7 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.placement import Candidate, drawn
 from spark_bookkeeper.runtime.runtime import Runtime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.call import Call, Patience
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ TABLE_ROOT: Final = "table+"
 
 _OTHER_STORAGE: Final = "its cookie names another storage than its registration (see `doctor`)"
 
-OpenBookie = Callable[[str, Door], Bookie]
+OpenBookie = Callable[[str, BookieClient], Bookie]
 """Opens the bookie at a root URI. No call of it takes for ever: what it asks of its storage is seen
 by its door. The session decides how (options, back ends)."""
 
@@ -61,7 +61,7 @@ class Bookies:
         self._runtime = runtime
         self._patience = Patience.of(config or ClientConfig())
         self._roots: dict[BookieId, str] = {}
-        self._opened: dict[str, tuple[Door, Bookie]] = {}
+        self._opened: dict[str, tuple[BookieClient, Bookie]] = {}
         self._looks: dict[BookieId, Call[None]] = {}
         self._agreed: set[tuple[BookieId, str, str]] = set()
         """Registrations that a cookie has confirmed: id, incarnation and root."""
@@ -111,9 +111,9 @@ class Bookies:
 
     def silent(self) -> Iterator[tuple[BookieId, str, float]]:
         """The bookies that this client waits for: what has had no answer, for how many seconds."""
-        for door, _ in tuple(self._opened.values()):
-            if door.is_silent and (silence := door.silence()) is not None:
-                yield BookieId(door.bookie_id), *silence
+        for bookie_client, _ in tuple(self._opened.values()):
+            if bookie_client.is_silent and (silence := bookie_client.silence()) is not None:
+                yield BookieId(bookie_client.bookie_id), *silence
 
     def look(self, bookie_ids: Iterable[BookieId]) -> None:
         """Ask whether these bookies answer, and wait for none; ``silent`` tells who does not.
@@ -125,8 +125,8 @@ class Bookies:
             if last is not None and not last.is_over and last.left_to_answer() > 0:
                 continue
             with suppress(BookieUnavailableError):
-                door, opened = self._open(bookie)
-                self._looks[bookie] = door.begin(
+                bookie_client, opened = self._open(bookie)
+                self._looks[bookie] = bookie_client.begin(
                     "looking whether it answers",
                     opened.answer,
                     self._runtime.condition(),
@@ -281,7 +281,7 @@ class Bookies:
         era_alone = incarnation is not None and (cleared > 0 or named != expected)
         return LedgerRef(ledger.key, expected, ledger.encoding, cleared, era_alone)
 
-    def door(self, bookie_id: BookieId) -> Door:
+    def bookie_client(self, bookie_id: BookieId) -> BookieClient:
         """Where to ask a bookie for something that takes several calls of its storage.
 
         Raises:
@@ -290,21 +290,23 @@ class Bookies:
         return self._open(bookie_id)[0]
 
     def ask(self, replica: Replica, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks the bookie of a replica; see ``Door.ask``."""
-        return self.door(BookieId(replica.bookie_id)).ask(purpose, run)
+        """What ``run`` returns, which asks the bookie of a replica; see ``BookieClient.ask``."""
+        return self.bookie_client(BookieId(replica.bookie_id)).ask(purpose, run)
 
     def ask_both(self, source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks the bookies of two replicas; see ``Door.ask_with``."""
-        other = self.door(BookieId(source.bookie_id))
-        return self.door(BookieId(target.bookie_id)).ask_with(other, purpose, run)
+        """What ``run`` returns, which asks the bookies of two replicas; see
+        ``BookieClient.ask_with``.
+        """
+        other = self.bookie_client(BookieId(source.bookie_id))
+        return self.bookie_client(BookieId(target.bookie_id)).ask_with(other, purpose, run)
 
-    def _open(self, bookie_id: BookieId) -> tuple[Door, Bookie]:
+    def _open(self, bookie_id: BookieId) -> tuple[BookieClient, Bookie]:
         uri = self.root_uri(bookie_id)
         found = self._opened.get(uri)
         if found is None:
-            door = Door(bookie_id, uri, self._runtime, self._patience)
+            bookie_client = BookieClient(bookie_id, uri, self._runtime, self._patience)
             try:
-                bookie = self._open_bookie(uri, door)
+                bookie = self._open_bookie(uri, bookie_client)
             except (InvalidArgumentError, MissingRequirementError) as error:
                 raise BookieUnavailableError(
                     f"bookie {bookie_id} says that its storage is at {uri!r}, which cannot be "
@@ -312,7 +314,7 @@ class Bookies:
                     bookie_id=bookie_id,
                 ) from error
             # Of two tasks that open it at once, one wins, and both use that.
-            found = self._opened.setdefault(uri, (door, bookie))
+            found = self._opened.setdefault(uri, (bookie_client, bookie))
             if found[1] is not bookie:
                 bookie.close()
         return found

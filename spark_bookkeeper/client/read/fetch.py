@@ -15,10 +15,10 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, log_of
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.read.salvage import salvage
 from spark_bookkeeper.client.write.rows import one_batch
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -175,7 +175,7 @@ class Fetcher:
             return []
         quorum = self._ledger.metadata.quorum
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
-        answers = Answers[Ask, _Delivery[T]](self._context.runtime)
+        answers = Gather[Ask, _Delivery[T]](self._context.runtime)
         asked: set[Ask] = set()
         late: set[Ask] = set()
         found: list[_Answer[T]] = []
@@ -210,7 +210,7 @@ class Fetcher:
             came = answers.next(self._context.config.read_hedge_ms / 1000)
             if came is None:
                 continue
-            if isinstance(came, Late):
+            if isinstance(came, TimedOut):
                 is_twofold = True
                 asked.difference_update(came.keys)
                 late.update(came.keys)
@@ -259,7 +259,7 @@ class Fetcher:
         return is_poor, is_table(bookie), bookie in self._slow, not is_here(bookie)
 
     def _ask(
-        self, answers: Answers[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
+        self, answers: Gather[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
     ) -> None:
         """Ask a bookie for entries: what it delivers of them, and why not the rest."""
         replica = self._replicas.get(bookie)
@@ -269,7 +269,7 @@ class Fetcher:
         purpose = f"reading ledger {self._ledger.ledger_id}"
         # The replica is for ever the same, also where the read comes late.
         deliver = partial(read, replica, ask.entries, None)
-        answers.ask(ask, self._context.bookies.door(bookie), purpose, deliver)
+        answers.ask(ask, self._context.bookies.bookie_client(bookie), purpose, deliver)
 
     def _crosswise(
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
@@ -280,7 +280,7 @@ class Fetcher:
         rescued: list[_Answer[T]] = []
         missing = set(entries)
         replicas = [each for bookie, each in self._replicas.items() if bookie in ensemble]
-        for replica, told, known in crosswise(replicas, entries):
+        for replica, told, known in salvage(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id in missing]
             if wanted:
                 answer, _ = read(replica, wanted, told)

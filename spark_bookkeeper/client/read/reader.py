@@ -16,11 +16,15 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
-from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed, read_tails
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
-from spark_bookkeeper.client.read.lost import lost_table, tell_of_accepted_loss
+from spark_bookkeeper.client.read.last_add_confirmed import (
+    Replicas,
+    read_last_add_confirmed,
+    read_tails,
+)
 from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
+from spark_bookkeeper.client.read.unreadable import lost_table, tell_of_accepted_loss
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError

@@ -18,7 +18,7 @@ import numpy as np
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.read.salvage import salvage
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -252,7 +252,7 @@ class _CopyRun:
         those copied.
         """
         done: dict[EntryId, None] = {}
-        for replica, told, known in crosswise(replicas, entries):
+        for replica, told, known in salvage(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]
             refused = self._copy_inline(replica, told, wanted) if wanted else {}
             done |= dict.fromkeys(entry_id for entry_id in wanted if entry_id not in refused)

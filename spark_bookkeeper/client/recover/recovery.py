@@ -21,13 +21,13 @@ from spark_bookkeeper.bookie.bookie import Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.verdict import RefusalKind, Verdict
-from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, with_incarnations
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.ledger import Ledger, needs_refill, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.salvage import salvage
+from spark_bookkeeper.client.recover.batch_copy import SmallCopy
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
-from spark_bookkeeper.client.recover.copying_many import SmallCopy
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
@@ -115,8 +115,8 @@ def flag(old: LedgerMetadata) -> LedgerMetadata | None:
 class LedgerRecovery:
     """The recovery of one ledger that is flagged: what its bookies said, and what follows.
 
-    ``run`` asks the bookies itself. ``many.py`` asks them for many ledgers at a time, and takes
-    each from step to step by the same methods.
+    ``run`` asks the bookies itself. ``batch_recovery.py`` asks them for many ledgers at a time, and
+    takes each from step to step by the same methods.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LedgerRecovery:
         self.ensemble = found.value.last_fragment.ensemble
         """The last ensemble, as it is seen now: the bookies that the recovery asks."""
         self._ask = Replica.fence
-        self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
+        self._fences = Gather[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
         self._verified: set[tuple[int, EntryId]] = set()
@@ -190,12 +190,12 @@ class LedgerRecovery:
         for position, bookie in enumerate(self.ensemble):
             try:
                 replica = self._context.bookies.replica(bookie, self._ledger).ending()
-                door = self._context.bookies.door(bookie)
+                bookie_client = self._context.bookies.bookie_client(bookie)
             except BookieError as error:
                 self._machine.answered(position, UnknownAnswer(error.message))
                 continue
             purpose = f"fencing ledger {self._ledger.ledger_id}"
-            self._fences.ask(position, door, purpose, partial(_asked, replica, self._ask))
+            self._fences.ask(position, bookie_client, purpose, partial(_asked, replica, self._ask))
         covered_at: float | None = None
         while covered_at is None or self._fences.is_waited_for():
             if covered_at is None and self._machine.is_fenced:
@@ -225,7 +225,7 @@ class LedgerRecovery:
             came = self._fences.next()
         else:
             came = self._fences.next(FENCE_GRACE_SECONDS, late_since)
-        if came is None or isinstance(came, Late):
+        if came is None or isinstance(came, TimedOut):
             return came is not None
         position, result = came
         bookie = self.ensemble[position]
@@ -344,7 +344,7 @@ class LedgerRecovery:
             if registered.get(each.bookie_id, each).incarnation == each.incarnation
         }
         answered = {self.ensemble[position] for position in self._replicas} - self._unheard
-        replaced = in_limbo(self._ledger.metadata, known) - answered
+        replaced = needs_refill(self._ledger.metadata, known) - answered
         named = self._accepting.gone
         kept = not_gone(self.ensemble, replaced, named, answered, registered)
         is_new = kept != self._not_gone
@@ -362,7 +362,7 @@ class LedgerRecovery:
         if not damaged or (self._not_gone is None and first not in damaged):
             return False
         rescued: set[EntryId] = set()
-        for replica, told, known in crosswise(list(self._replicas.values()), damaged):
+        for replica, told, known in salvage(list(self._replicas.values()), damaged):
             wanted = [entry_id for entry_id in known if entry_id not in rescued]
             if wanted:
                 read = replica.read(wanted, told).found

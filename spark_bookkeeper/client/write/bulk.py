@@ -28,7 +28,7 @@ from spark_bookkeeper.client.write.pending import BulkBlock
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.channel import Channel
 from spark_bookkeeper.runtime.progress import watched
 from spark_bookkeeper.storage.call import Call
@@ -217,7 +217,7 @@ class FanOut:
         self._calls: dict[Target, Call[None] | None] = dict.fromkeys(plan.targets)
         """The bookies that are still written to; one that has left this mapping never returns to
         it."""
-        self._over = Bell(runtime)
+        self._over = AutoResetEvent(runtime)
         self._encoders: dict[int, PartEncoder] = {}
         self._channels = {t[0]: Channel[_Chunk](runtime, CHANNEL_BYTES) for t in plan.targets}
         for target in plan.targets:
@@ -256,7 +256,7 @@ class FanOut:
         with self._changed:
             while self._calls:
                 self._changed.wait()
-        self._over.ring()
+        self._over.set()
 
     def _name(self, stripe_class: int) -> str:
         return part_name(self._attempt, self._task, stripe_class)
@@ -288,7 +288,9 @@ class FanOut:
         """One bookie's thread: its parts, from what the encoders send."""
         failure: str | None = "given up"
         try:
-            call = self._bookies.door(target[1]).attend(f"writing parts of {self._plan.key}")
+            call = self._bookies.bookie_client(target[1]).attend(
+                f"writing parts of {self._plan.key}"
+            )
             with self._changed:
                 self._calls[target] = call
             call.in_person(lambda: self._write_parts(target))
@@ -375,7 +377,7 @@ def place(
     """Number the entries that tasks wrote, in task order.
 
     Returns:
-        The block for the lanes, and the size of every entry in id order.
+        The block for the channels, and the size of every entry in id order.
     """
     sizes: list[int] = []
     spans: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.write.standing import check_open, deleted_error
+from spark_bookkeeper.client.write.writer_state import check_open, deleted_error
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -138,7 +138,7 @@ class Changing(Protocol):
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is sent any more, and no lane opened."""
+        """Whether nothing is sent any more, and no channel opened."""
 
     def not_again(self, first: EntryId) -> dict[BookieId, str]:
         """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""

@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class PendingEntries:
-    """The entries from the first that a lane may still need up to the last one taken.
+    """The entries from the first that a channel may still need up to the last one taken.
 
     Kept as columns: one object for each entry would be most of what an append costs.
     """
@@ -132,7 +132,7 @@ class PendingEntries:
         )
 
     def forget_below(self, entry_id: int) -> None:
-        """No lane needs the entries below this one any more."""
+        """No channel needs the entries below this one any more."""
         count = entry_id - self._first
         if count <= 0:
             return

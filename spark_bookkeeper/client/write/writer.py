@@ -16,7 +16,7 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.acks import acks_table
-from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.append_pipeline import AppendPipeline
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult, write_local
 from spark_bookkeeper.client.write.columns import BYTES, check_schema, schema_mismatch
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
@@ -53,42 +53,42 @@ class LedgerWriter(PublicNames):
         frames: Frames | None = None,
     ) -> None:
         self._context = context
-        self._adds = Adds(context, ledger, versioned)
+        self._pipeline = AppendPipeline(context, ledger, versioned)
         self._frames = frames
         self._takes_bytes = ledger.encoding.has_payload
         self._process = context.process
         self._is_done = False
-        self._looked_after = context.runtime.look_after(self, self._adds)
+        self._looked_after = context.runtime.look_after(self, self._pipeline)
 
     @property
     def ledger_id(self) -> LedgerId:
         """The id of the ledger that it writes, by which others open it."""
-        return self._adds.ledger.ledger_id
+        return self._pipeline.ledger.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer last wrote or read it."""
-        return self._adds.ledger.metadata
+        return self._pipeline.ledger.metadata
 
     @property
     def schema(self) -> pa.Schema:
         """Columns of the ledger's rows."""
-        return self._adds.ledger.schema
+        return self._pipeline.ledger.schema
 
     @property
     def last_add_confirmed(self) -> EntryId:
         """The last acknowledged entry; -1 before the first."""
-        return self._adds.machine.last_add_confirmed
+        return self._pipeline.machine.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> EntryId:
         """The last entry that was appended, acknowledged or not; -1 before the first."""
-        return self._adds.last_add_pushed
+        return self._pipeline.last_add_pushed
 
     @property
     def length_bytes(self) -> int:
         """Sum of the lengths of the acknowledged entries."""
-        return self._adds.confirmed_length
+        return self._pipeline.confirmed_length
 
     def __repr__(self) -> str:
         return (
@@ -102,7 +102,7 @@ class LedgerWriter(PublicNames):
         return fields_table({"writer": self._state(), **fields})
 
     def _state(self) -> str:
-        return self._adds.state if self._process is process.here else "of another process"
+        return self._pipeline.state if self._process is process.here else "of another process"
 
     def __reduce__(self) -> NoReturn:
         self._context.refuse_pickling(
@@ -137,14 +137,14 @@ class LedgerWriter(PublicNames):
         is raised as it is, with a note that nothing was appended and that the writer goes on.
         """
         self._check_here()
-        self._adds.check_may_wait("append()")
+        self._pipeline.check_may_wait("append()")
         if self._frames is not None and self._frames.is_frame(data):
             frames = self._frames
             check_schema(frames.schema(data), self.schema)
             return self._append_bulk(lambda plan: frames.write_parts(data, plan), expected_entry_id)
         if not isinstance(data, _BYTES):
             table = rows.to_table(data, self.schema)
-            if table.nbytes > 2 * self._adds.ledger.entry_target_bytes:
+            if table.nbytes > 2 * self._pipeline.ledger.entry_target_bytes:
                 return self._append_bulk(
                     lambda plan: write_local(plan, table, self._context), expected_entry_id
                 )
@@ -173,7 +173,7 @@ class LedgerWriter(PublicNames):
         if self._process is not process.here:
             self._check_here()
         if type(data) is bytes and self._takes_bytes:
-            return self._adds.push_payload(data, expected_entry_id)
+            return self._pipeline.push_payload(data, expected_entry_id)
         if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
                 raise InvalidArgumentError(
@@ -189,8 +189,8 @@ class LedgerWriter(PublicNames):
         Raises what ``append`` raises for an entry that cannot be acknowledged any more.
         """
         self._check_here()
-        self._adds.check_may_wait("flush()")
-        return self._adds.flush()
+        self._pipeline.check_may_wait("flush()")
+        return self._pipeline.flush()
 
     def acks(self) -> Any:
         """Who acknowledged what and when, of the last slots, as a Spark DataFrame.
@@ -207,7 +207,7 @@ class LedgerWriter(PublicNames):
     def acks_arrow(self) -> pa.Table:
         """The same as ``acks``, as a ``pyarrow.Table``."""
         self._check_here()
-        slots, confirmed, pushed = self._adds.acks()
+        slots, confirmed, pushed = self._pipeline.acks()
         return acks_table(slots, self.metadata, confirmed, pushed)
 
     def close(self) -> None:
@@ -225,10 +225,10 @@ class LedgerWriter(PublicNames):
         self._check_here()
         if self._is_done:
             return
-        self._adds.check_may_wait("close()")
-        failure = self._adds.drain()
+        self._pipeline.check_may_wait("close()")
+        failure = self._pipeline.drain()
         try:
-            self._adds.close()
+            self._pipeline.close()
         except MetadataUnavailableError as error:
             raise MetadataUnavailableError(
                 f"whether ledger {self.ledger_id} was closed is not known: {error.message}. What "
@@ -252,7 +252,7 @@ class LedgerWriter(PublicNames):
             return
         self._is_done = True
         self._looked_after()
-        self._adds.abandon()
+        self._pipeline.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -269,10 +269,10 @@ class LedgerWriter(PublicNames):
         if isinstance(data, _BYTES):
             if not self._takes_bytes:
                 raise InvalidArgumentError(schema_mismatch(BYTES, self.schema))
-            return self._adds.push_payload(bytes(data), expected)
-        batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
+            return self._pipeline.push_payload(bytes(data), expected)
+        batches = rows.entry_batches(data, self._pipeline.ledger.entry_target_bytes)
         sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
-        return self._adds.push(batches, sizes, expected)
+        return self._pipeline.push(batches, sizes, expected)
 
     def _append_bulk(
         self, run: Callable[[BulkPlan], Sequence[TaskResult]], expected: int | None
@@ -284,7 +284,7 @@ class LedgerWriter(PublicNames):
         """
         bulk = object()
         try:
-            plan = self._adds.begin_bulk(bulk, expected)
+            plan = self._pipeline.begin_bulk(bulk, expected)
             try:
                 written = run(plan)
             except BaseException as error:
@@ -293,9 +293,9 @@ class LedgerWriter(PublicNames):
                     f"Nothing of it was appended to ledger {self.ledger_id}; its writer goes on.",
                 )
                 raise
-            future = self._adds.end_bulk(plan, written)
+            future = self._pipeline.end_bulk(plan, written)
         except BaseException:  # Ctrl-C, wherever it came: the others would wait for ever
-            self._adds.cancel_bulk(bulk)
+            self._pipeline.cancel_bulk(bulk)
             raise
         return EntryId(self._context.runtime.wait(future))
 

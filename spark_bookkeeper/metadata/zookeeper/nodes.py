@@ -33,7 +33,7 @@ from kazoo.exceptions import (
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.client import Changes
-from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.group_commit import GroupCommit
 from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
@@ -115,7 +115,7 @@ class Nodes:
         )
         self._client = self._link.client
         self._reads_in_flight = reads_in_flight
-        self._writes = GroupedWrites(self._client, AccessRules(self._client.default_acl))
+        self._writes = GroupCommit(self._client, AccessRules(self._client.default_acl))
         self._has_multi_read = True
         """As long as no server has said that it knows no such request."""
         self.watches = Watches(self._link)

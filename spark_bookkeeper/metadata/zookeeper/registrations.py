@@ -39,7 +39,7 @@ class Registrations:
         self._changes = Changes()
         self._last: tuple[int, Sequence[Registration]] | None = None
         """What was read last, and how many changes were told before it was asked for."""
-        self._shared = SharedRead(self._read)
+        self._shared = SingleFlight(self._read)
 
     def now(self) -> Sequence[Registration]:
         """As they are now. Who asks at the same time as others shares their answer."""
@@ -167,7 +167,7 @@ class Registrations:
 T = TypeVar("T")
 
 
-class SharedRead(Generic[T]):
+class SingleFlight(Generic[T]):
     """Calls ``read`` for all who wait for it together.
 
     Who asks while a read is under way gets the next one: an answer that was on its way already

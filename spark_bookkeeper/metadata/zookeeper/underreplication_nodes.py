@@ -26,6 +26,7 @@ from spark_bookkeeper.metadata.underreplication import (
     merged,
 )
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.leader_election import AuditorVotes
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
     ChangedError,
@@ -35,7 +36,6 @@ from spark_bookkeeper.metadata.zookeeper.link import (
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete
 from spark_bookkeeper.metadata.zookeeper.task_locks import TaskLocks
-from spark_bookkeeper.metadata.zookeeper.votes import AuditorVotes
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _GROUP: Final = re.compile(r"[0-9a-f]{4}", re.ASCII)

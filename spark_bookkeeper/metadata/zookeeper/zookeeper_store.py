@@ -41,6 +41,7 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
+from spark_bookkeeper.metadata.zookeeper.leader_election import ZooKeeperBallots
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
@@ -54,7 +55,6 @@ from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import Instance, ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
-from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import LEDGER_IDS_END, BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata

@@ -19,7 +19,7 @@ import pytest
 
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.storage.bookie_client import Door
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Patience
 from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage
@@ -259,14 +259,14 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, "put_if_absent")
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
             hanging.put_all([(f"d/{number}", b"late") for number in range(6)])
 
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         for number in range(6):
             assert storage.read(f"d/{number}") in (None, b"late")
@@ -280,8 +280,8 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, operation)
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
             HANGING_CALLS[operation](hanging)
@@ -289,7 +289,7 @@ class StorageConformance:
             hanging.size("d/a")
 
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         assert storage.read("d/b") in (None, b"late")  # whole or not at all (rules R1, R3)
 
@@ -367,8 +367,8 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, "put_if_absent")
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         answers = answers_of(
             hanging, [Request("put_if_absent", f"d/{n}", (b"late",)) for n in range(6)]
@@ -376,7 +376,7 @@ class StorageConformance:
 
         assert [type(answer) for answer in answers] == [BookieUnavailableError] * 6
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         for number in range(6):
             assert storage.read(f"d/{number}") in (None, b"late")
