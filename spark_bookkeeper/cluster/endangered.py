@@ -215,8 +215,8 @@ def _unfinished(
         "ledgers in recovery",
         total,
         stuck,
-        "in recovery, which has ended their writers: a client is at it, or died, needs a bookie to "
-        "come back, or only fenced it",
+        "in recovery, so that their writers close them no more: a client is at it, or died, needs "
+        "a bookie to come back, or only fenced it",
         f"this goes on, or says what is missing: {_recover_ledgers(stuck)}",
         "warning",
     )

@@ -2,10 +2,10 @@
 
 A bookie that disappears may be back in a minute, so one bookie alone is given some time. Several
 that are away at once leave less to spare, and have a tenth of it: it is a switch that was
-restarted, or they are gone. Perhaps the cut was the auditor's own, or is just over, as where it is
-new: several have as long as a session lasts, and so have those that a new one does not find, also
-without a delay. One that is back in another incarnation has lost what it held, however short it was
-away.
+restarted, or they are gone. That cut may just be over, or have been the auditor's own. So several
+that go within a session of each other have as long as a session lasts, also without a delay, and so
+have those that a new auditor does not find. One that is back in another incarnation has lost what
+it held, however short it was away.
 
 Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
 ``submitLostBookieRecoveryDelayChangedEvent``, which wait for nobody where two are away, and never
@@ -39,7 +39,7 @@ class LostBookies:
     not_before: float = 0.0
     """Nobody who was away when the auditor began is lost before."""
     went: Mapping[BookieId, float] = field(default_factory=dict)
-    """When those went that were lost, while somebody may have gone together with them."""
+    """When those went that were lost: who goes within a session of that goes together with them."""
     incarnations: Mapping[BookieId, str] = field(default_factory=dict)
     """In which each was seen last."""
 
