@@ -39,7 +39,7 @@ class LostBookies:
     not_before: float = 0.0
     """Nobody who was away when the auditor began is lost before."""
     went: Mapping[BookieId, float] = field(default_factory=dict)
-    """When those went that were lost: who goes within a session of that goes together with them."""
+    """When those went that were lost or are back: within a session of that, others go with them."""
     incarnations: Mapping[BookieId, str] = field(default_factory=dict)
     """In which each was seen last."""
 
@@ -69,8 +69,8 @@ class LostBookies:
         first, *others = sorted(away.values()) or [now]
         went = {
             bookie: since
-            for bookie, since in self.went.items()
-            if bookie not in known and first - since < session_seconds
+            for bookie, since in (*self.went.items(), *self.away.items())
+            if bookie not in away and first - since < session_seconds
         }
         if not away:
             return LostBookies(known, went=went), NOBODY
@@ -89,9 +89,8 @@ class LostBookies:
         lost = {bookie: since for bookie, since in away.items() if now >= since + several}
         left = {bookie: since for bookie, since in away.items() if bookie not in lost}
         due_at = min(left.values(), default=now) + several  # looked at again then
-        known -= lost.keys()
-        after = LostBookies(known, left, due_at if left else None, not_before, {**went, **lost})
-        return after, frozenset(lost)
+        known, went = known - frozenset(lost), {**went, **lost}
+        return LostBookies(known, left, due_at if left else None, not_before, went), frozenset(lost)
 
     def delay_changed(self, now: float) -> LostBookies:
         """There is another delay: those that are waited for have all of it from now on."""
@@ -104,7 +103,11 @@ class LostBookies:
         return replace(self, known=self.known | frozenset(bookies))
 
     def audit_failed(self, lost: Collection[BookieId]) -> LostBookies:
-        """Their ledgers could not all be marked: their absence is news again."""
-        again = {bookie: each for bookie, each in self.incarnations.items() if bookie not in lost}
-        unseen = dict.fromkeys(lost, "")
-        return replace(self, known=self.known | frozenset(lost), incarnations={**again, **unseen})
+        """Their ledgers could not all be marked: their absence is news again, and waits no more."""
+        away = {bookie: since for bookie, since in self.went.items() if bookie in lost}
+        return replace(
+            self,
+            known=self.known.union(lost),
+            away={**self.away, **away},
+            incarnations={**self.incarnations, **dict.fromkeys(lost, "")},
+        )

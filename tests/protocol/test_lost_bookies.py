@@ -75,7 +75,9 @@ def test_one_that_goes_within_a_session_of_another_has_a_session_also_without_a_
     assert watch.sees(FIVE - {D, E}, 31.9) == NOBODY, "it is back in time"
     assert watch.sees(FIVE - {C, D, E}, 32) == {C}, "alone, long after the others went"
 
-    assert watch.sees(FIVE - {B, D}, 33) == {B}, "C is back"
+    assert watch.sees(FIVE - {B, D}, 41.9) == NOBODY, "C went at 32, and is back"
+    assert watch.sees(FIVE - {B, D}, 51.9) == {B}
+    assert type(watch.bookies.known) is frozenset
 
 
 def test_another_one_that_goes_while_one_is_waited_for_shortens_the_wait_of_both() -> None:
@@ -126,7 +128,10 @@ def test_where_all_but_one_are_away_a_session_is_waited_for_also_without_a_delay
     assert watch.sees({A}, 29) == NOBODY
     assert watch.sees(ALL, 29.5) == NOBODY, "they were cut off for a moment"
     assert watch.sees({A}, 40) == NOBODY
-    assert watch.sees({A, B}, 49) == {C}, "it is one of three by now"
+    assert watch.sees({A, B}, 41) == NOBODY, "they come back one after the other"
+    assert watch.bookies.due_at == 50
+    assert watch.sees({B}, 42) == NOBODY
+    assert watch.sees({A, B}, 50) == {C}
 
     all_of_them = Watch(0)
     for now in (20, 25, 29):
@@ -165,10 +170,14 @@ def test_one_that_is_back_in_another_incarnation_is_lost_at_once(delay: int) -> 
     assert watch.sees({**alive(ALL), B: "3"}, 5) == {B}, "and still is to be audited"
 
 
-def test_an_audit_that_failed_is_news_again() -> None:
-    watch = Watch(0)
-    watch.bookies = watch.bookies.audit_failed(watch.sees({A, B}, 1))
-    assert watch.sees({A, B}, 2) == {C}
+@pytest.mark.parametrize(("delay", "here"), [(0, {A, B}), (0, {A}), (100, {A, B}), (100, {A})])
+def test_an_audit_that_failed_is_done_again_at_once(delay: float, here: set[BookieId]) -> None:
+    watch = Watch(delay)
+    watch.sees(here, 1)
+    lost = watch.sees(here, 101) or ALL - here
+    watch.bookies = watch.bookies.audit_failed(lost)
+    assert watch.sees(here, 102) == ALL - here
+    assert watch.sees(here, 103) == NOBODY
 
 
 def test_one_that_was_back_during_its_audit_is_lost_again_when_it_is_away() -> None:
