@@ -57,7 +57,7 @@ def test_the_remedy_of_what_lacks_copies_is_that_of_the_bookies_that_it_lacks(
         assert told.verdict == "problem"
         assert f"start {one} again" in str(told.remedy)
         assert f"an old disk of {two}" in str(told.remedy)
-        assert "bookie recover" in str(told.remedy)
+        assert "bookie recover BOOKIE --skip-open-ledgers`" in str(told.remedy)
         assert "refill" not in str(told.remedy), "there is nothing to fill it with"
         return
 
