@@ -3,9 +3,9 @@
 A bookie that disappears may be back in a minute, so one bookie alone is given some time. Several
 that are away at once leave less to spare, and have a tenth of it: it is a switch that was
 restarted, or they are gone. That cut may just be over, or have been the auditor's own. So several
-that go within a session of each other have as long as a session lasts, also without a delay, and so
-have those that a new auditor does not find. One that is back in another incarnation has lost what
-it held, however short it was away.
+that go within a session of each other have as long as a session lasts, also without a delay (but
+the first, if nobody could know yet), and so have those that a new auditor does not find. One that
+is back in another incarnation has lost what it held, however short it was away.
 
 Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
 ``submitLostBookieRecoveryDelayChangedEvent``, which wait for nobody where two are away, and never
