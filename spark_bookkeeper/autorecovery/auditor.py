@@ -89,6 +89,9 @@ class Auditor:
         config: AutorecoveryConfig,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.was_cut_off = False
+        """Set when its session has ended. Elected again, it begins as one that is new, for bookies
+        may have been cut off with it."""
         self._is_over = is_over
         self._switch_seen_at = 0.0
         self._context = context
@@ -130,11 +133,12 @@ class Auditor:
         """
         self._show()  # not beside the checks, which may take hours
         tree = self._context.store.underreplication
-        if not tree.is_enabled(changed):
-            self._bookies = (
-                None  # who comes and goes meanwhile is not seen: then all are looked for
-            )
-            self._bookies_due_at = None
+        is_enabled = tree.is_enabled(changed)
+        if self.was_cut_off or not is_enabled:
+            self.was_cut_off = False
+            # Who comes and goes meanwhile is not seen: then all are looked for.
+            self._bookies = self._bookies_due_at = None
+        if not is_enabled:
             return _WAIT_MOST_SECONDS
         try:
             self._look_at_bookies(changed)

@@ -97,7 +97,7 @@ class Autorecovery:
         store, runtime = self._context.store, self._context.runtime
         self._stops = [
             store.watch_registrations(self._ring),
-            store.on_session_lost(self._ring),
+            store.on_session_lost(self.session_lost),
         ]
         self._tasks = [
             runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_bell)),
@@ -146,6 +146,12 @@ class Autorecovery:
             lambda: self._is_stopping or self._auditor is not auditor,
         )
         return auditor
+
+    def session_lost(self) -> None:
+        """Its session with the metadata store has ended, and its vote with it."""
+        if auditor := self._auditor:
+            auditor.was_cut_off = True
+        self._ring()
 
     def check_once(self) -> float:
         """Do the checks of ledgers that are due, as the auditor; seconds until the next."""

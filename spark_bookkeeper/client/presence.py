@@ -26,6 +26,13 @@ WriterState = Literal["lives", "gone", "unknown"]
 GONE: Final = "its process ended, was frozen for long, or lost ZooKeeper"
 """What it can mean that a writer is gone."""
 
+ENDED_FIRST: Final = (
+    "first make sure that the process of each writer has ended, as recovery ends a writer that "
+    "still lives"
+)
+"""Said before any way to close a ledger whose writer is gone: nothing here tells a writer that
+ended from one that was cut off, and which appends, or is idle and goes on in an hour."""
+
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import (
+    ENDED_FIRST,
     GONE,
     WriterState,
     age,
     ledgers_with_writers,
     writer_of,
 )
-from spark_bookkeeper.client.read.newest import may_be_cut_off, newest_entry
+from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.doctor.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata import consumers, logs
@@ -112,13 +113,11 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
     if not gone:
         return Diagnosis(check, "ok", counts if states else "every ledger is closed")
 
-    now_ms, fresh = context.earlier_ms(), set[LedgerId]()
+    now_ms = context.runtime.wall_ms()
 
     def name(ledger_id: LedgerId) -> str:
         metadata = ledgers.readable[ledger_id]
         newest = newest_entry(context, ledger_id, metadata)
-        if may_be_cut_off(metadata, newest.last_add_confirmed, newest.stored_at_ms, now_ms):
-            fresh.add(ledger_id)
         facts = [str(writer_of(metadata) or "unknown")]
         if newest.last_add_confirmed is not None:
             facts.append(f"confirmed up to {newest.last_add_confirmed}")
@@ -128,32 +127,15 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
             facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
         return f"{ledger_id} ({', '.join(facts)})"
 
-    asked = gone[:MOST_NAMED]
-    named = "; ".join(context.runtime.map(name, asked))
-    more, again = ("; ...", "; then look again, for the others") if gone != asked else ("", "")
-    return Diagnosis(
-        check,
-        "warning",
-        f"{counts}: {named}{more}. Gone: {GONE}",
-        how_to_close(asked, fresh) + again,
-    )
+    named = "; ".join(context.runtime.map(name, gone[:MOST_NAMED]))
+    more = "; ..." if len(gone) > MOST_NAMED else ""
+    detail = f"{counts}: {named}{more}. Gone: {GONE}"
+    return Diagnosis(check, "warning", detail, how_to_close(gone))
 
 
-def how_to_close(gone: Sequence[LedgerId], fresh: Collection[LedgerId]) -> str:
-    """What to do about open ledgers whose writers are gone, of which ``fresh`` may be cut off: no
-    command that ends these is told, for it would be pasted.
-    """
-    remedies, quiet = [], [ledger_id for ledger_id in gone if ledger_id not in fresh]
-    if fresh:
-        ids = " ".join(map(str, sorted(fresh)))
-        remedies.append(
-            f"look at the process that writes {ids} first: it may only be cut off from ZooKeeper "
-            "and append, and recovering its ledger would end it. Once it has certainly ended, "
-            "`ledger recover` closes the ledger"
-        )
-    if quiet:
-        remedies.append(f"nobody closes these any more: {_recover_ledgers(quiet)}")
-    return "; and ".join(remedies)
+def how_to_close(gone: Sequence[LedgerId]) -> str:
+    """What to do about ledgers whose writers are gone. The command stands behind its condition."""
+    return f"{ENDED_FIRST}; then {_recover_ledgers(gone)}"
 
 
 def endangered_ledgers(
@@ -233,7 +215,8 @@ def _unfinished(
         "ledgers in recovery",
         total,
         stuck,
-        "in recovery: a client is at it, or died, needs a bookie to come back, or only fenced it",
+        "in recovery, so that their writers close them no more: a client is at it, or died, needs "
+        "a bookie to come back, or only fenced it",
         f"this goes on, or says what is missing: {_recover_ledgers(stuck)}",
         "warning",
     )

@@ -36,7 +36,7 @@ SKIPPED: Final = (
 
 OLD_DISK: Final = (
     "where an old disk of {bookies} can be read: stop the agent, mount that disk at its root, do "
-    "not start it, and copy from it (`spark-bookkeeper bookie recover`)"
+    f"not start it, and copy from it (`{RECOVER.format('BOOKIE')}`)"
 )
 """What helps where only a disk that was replaced has copies. Its bookie may never serve it again:
 it lacks what was promised since (SLOT-LOG, R11)."""

@@ -204,7 +204,7 @@ def delete_orphans(
     bytes come back when garbage is collected.
 
     One that is not closed stays: its writer may only be cut off from ZooKeeper.
-    ``recover_ledgers`` closes it, and keeps what was acknowledged.
+    Once its process has ended, ``recover_ledgers`` closes it, and keeps what was acknowledged.
 
     Args:
         created_before: a ledger of which it is not known when it was created stays.

@@ -31,6 +31,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, StandingStill
+from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.autorecovery.seen import audited, damage_file, task_ids, victim_of
 from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.worlds import failing, there
@@ -314,6 +315,25 @@ def test_a_new_auditor_gives_who_is_away_the_time_of_a_session_to_come_back(grou
     ground.stop(one)
     process.audit()
     assert task_ids(ground) == [writer.ledger_id], "the auditor is not new any more"
+
+
+def test_an_auditor_that_was_cut_off_and_is_elected_again_waits_as_one_that_is_new(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    process = audited(ground)
+    store = process.context.store
+    assert isinstance(store, MemoryStore)
+    store.on_session_lost(process.daemon.session_lost)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+
+    store.expire()
+
+    left = process.daemon.audit_once()
+    assert (9 < left <= 10, task_ids(ground)) == (True, [])
+    process.runtime.sleep(left)
+    process.audit()
+    assert task_ids(ground) == [writer.ledger_id]
 
 
 def test_where_most_are_away_an_auditor_waits_for_as_long_as_a_session_lasts(

@@ -121,6 +121,7 @@ def test_what_waits_is_not_tried_by_turns_by_workers_whose_clocks_differ(
     for bookie in (first, second):
         ground.stop(bookie)
     wrong.audit()
+    right.runtime.sleep(right.audit())
     right.audit()
 
     for process in (right, wrong, right, wrong):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.client.presence import ENDED_FIRST
 from spark_bookkeeper.client.read.newest import Newest
 from spark_bookkeeper.doctor import failure_domains as sharing
 from spark_bookkeeper.doctor import ledgers as endangered
@@ -23,7 +24,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import WRITER, Ground
 from tests.support.autorecovery import written
 from tests.worlds import failing
 
@@ -57,7 +58,7 @@ def test_the_remedy_of_what_lacks_copies_is_that_of_the_bookies_that_it_lacks(
         assert told.verdict == "problem"
         assert f"start {one} again" in str(told.remedy)
         assert f"an old disk of {two}" in str(told.remedy)
-        assert "bookie recover" in str(told.remedy)
+        assert "bookie recover BOOKIE --skip-open-ledgers`" in str(told.remedy)
         assert "refill" not in str(told.remedy), "there is nothing to fill it with"
         return
 
@@ -135,28 +136,24 @@ def test_no_command_about_a_lost_or_replaced_bookie_closes_the_ledger_of_a_livin
     assert [each for each in commands if "--skip-open-ledgers" not in each] == []
 
 
-def test_of_many_ledgers_only_those_are_named_in_a_command_whose_bookies_were_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "stored_at_ms", [None, 0, 2**52], ids=["silent", "idle for years", "just now"]
+)
+def test_a_ledger_whose_writer_is_gone_is_recovered_once_its_process_has_ended(
+    stored_at_ms: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A young one among the first makes no room for one that nobody has looked at."""
+    """Whenever it wrote last: a writer that lost ZooKeeper may be idle, and go on in an hour."""
     ground = Ground(tmp_path, bookies=3)
     writers = [written(ground, count=1, close=False) for _ in range(MOST_NAMED + 2)]
-    seen = LedgersSeen.of(ground.context)
-    ids = list(seen.readable)
-    gone = replace(seen, open=dict.fromkeys(ids, "gone"))
-    now_ms = ground.runtime.wall_ms()
+    ids = [writer.ledger_id for writer in writers]
+    seen = replace(LedgersSeen.of(ground.context), open=dict.fromkeys(ids, "gone"))
+    monkeypatch.setattr(endangered, "newest_entry", lambda *_: Newest(EntryId(0), stored_at_ms))
 
-    def newest(_: object, ledger_id: LedgerId, __: object) -> Newest:
-        return Newest(EntryId(0), now_ms if ledger_id == ids[1] else 0)
+    found = endangered.open_ledgers(ground.context, seen)
 
-    monkeypatch.setattr(endangered, "newest_entry", newest)
-    remedy = endangered.open_ledgers(ground.context, gone).remedy or ""
-
-    assert len(writers) == len(ids)
-    assert f"look at the process that writes {ids[1]} first" in remedy
-    (command,) = re.findall(r"spark-bookkeeper ledger recover ([\d ]+)", remedy)
-    assert command.split() == [str(i) for i in ids[:MOST_NAMED] if i != ids[1]]
-    assert remedy.endswith("then look again, for the others")
+    commands = " ".join(map(str, ids[:MOST_NAMED])) + " and then the other 2, which the next look"
+    assert found.remedy == f"{ENDED_FIRST}; then spark-bookkeeper ledger recover {commands} names"
+    assert f"{ids[0]} ({WRITER}, confirmed up to 0" in found.detail
 
 
 def test_ledgers_that_cannot_be_decoded_are_counted_also_when_they_are_many(tmp_path: Path) -> None:

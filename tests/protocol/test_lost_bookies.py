@@ -49,19 +49,35 @@ def test_without_a_delay_a_loss_is_audited_at_once_and_only_once() -> None:
 
 @pytest.mark.parametrize(
     ("delay", "due"),
-    [(0, 20), (5, 25), (50, 30), (100, 30), (600, 80), (6_000, 620)],
+    [(0, 30), (5, 30), (50, 30), (100, 30), (600, 80), (6_000, 620)],
 )
 def test_two_that_are_away_have_a_tenth_of_the_delay_and_a_session_at_least(
     delay: float, due: float
 ) -> None:
     watch = Watch(delay, FIVE)
-    lost = watch.sees({A, B, C}, 20)
 
-    assert lost == ({D, E} if due == 20 else NOBODY)
-    if not lost:
-        assert (set(watch.bookies.away), watch.bookies.due_at) == ({D, E}, due)
-        assert watch.sees({A, B, C}, due - 1) == NOBODY
-        assert watch.sees({A, B, C}, due) == {D, E}
+    assert watch.sees({A, B, C}, 20) == NOBODY
+    assert (set(watch.bookies.away), watch.bookies.due_at) == ({D, E}, due)
+    assert watch.sees({A, B, C}, due - 1) == NOBODY
+    assert watch.sees({A, B, C}, due) == {D, E}
+
+
+def test_one_that_goes_within_a_session_of_another_has_a_session_also_without_a_delay() -> None:
+    """Sessions that are cut off by one switch end one after the other."""
+    watch = Watch(0, FIVE)
+    assert watch.sees(FIVE - {E}, 20) == {E}, "nobody can know yet"
+
+    assert watch.sees(FIVE - {D, E}, 21) == NOBODY
+    assert watch.sees(FIVE - {C, D, E}, 22) == NOBODY
+    assert watch.sees(FIVE - {C, D, E}, 30.9) == NOBODY
+    assert watch.sees(FIVE - {C, D, E}, 31) == {D}
+    assert (watch.sees(FIVE - {C, D, E}, 31.5), watch.bookies.due_at) == (NOBODY, 32)
+    assert watch.sees(FIVE - {D, E}, 31.9) == NOBODY, "it is back in time"
+    assert watch.sees(FIVE - {C, D, E}, 32) == {C}, "alone, long after the others went"
+
+    assert watch.sees(FIVE - {B, D}, 41.9) == NOBODY, "C went at 32, and is back"
+    assert watch.sees(FIVE - {B, D}, 51.9) == {B}
+    assert type(watch.bookies.known) is frozenset
 
 
 def test_another_one_that_goes_while_one_is_waited_for_shortens_the_wait_of_both() -> None:
@@ -106,13 +122,16 @@ def test_when_another_one_takes_its_place_its_time_begins_anew() -> None:
     assert (watch.bookies.away, watch.bookies.due_at) == ({B: 50}, 150)
 
 
-def test_where_most_are_away_a_session_is_waited_for_also_without_a_delay() -> None:
+def test_where_all_but_one_are_away_a_session_is_waited_for_also_without_a_delay() -> None:
     watch = Watch(0)
     assert watch.sees({A}, 20) == NOBODY
     assert watch.sees({A}, 29) == NOBODY
     assert watch.sees(ALL, 29.5) == NOBODY, "they were cut off for a moment"
     assert watch.sees({A}, 40) == NOBODY
-    assert watch.sees({A, B}, 49) == {C}, "it is one of three by now"
+    assert watch.sees({A, B}, 41) == NOBODY, "they come back one after the other"
+    assert watch.bookies.due_at == 50
+    assert watch.sees({B}, 42) == NOBODY
+    assert watch.sees({A, B}, 50) == {C}
 
     all_of_them = Watch(0)
     for now in (20, 25, 29):
@@ -151,10 +170,14 @@ def test_one_that_is_back_in_another_incarnation_is_lost_at_once(delay: int) -> 
     assert watch.sees({**alive(ALL), B: "3"}, 5) == {B}, "and still is to be audited"
 
 
-def test_an_audit_that_failed_is_news_again() -> None:
-    watch = Watch(0)
-    watch.bookies = watch.bookies.audit_failed(watch.sees({A, B}, 1))
-    assert watch.sees({A, B}, 2) == {C}
+@pytest.mark.parametrize(("delay", "here"), [(0, {A, B}), (0, {A}), (100, {A, B}), (100, {A})])
+def test_an_audit_that_failed_is_done_again_at_once(delay: float, here: set[BookieId]) -> None:
+    watch = Watch(delay)
+    watch.sees(here, 1)
+    lost = watch.sees(here, 101) or ALL - here
+    watch.bookies = watch.bookies.audit_failed(lost)
+    assert watch.sees(here, 102) == ALL - here
+    assert watch.sees(here, 103) == NOBODY
 
 
 def test_one_that_was_back_during_its_audit_is_lost_again_when_it_is_away() -> None:
@@ -193,7 +216,7 @@ def test_in_every_small_history_nobody_is_forgotten_and_nobody_audited_who_is_th
             assert lost <= before
             owed = (owed | (before - here)) - here - lost
             assert owed <= watch.bookies.known, "a loss that was not audited stays news"
-            if delay == 0 and 2 * len(before - here) <= len(before | here):
+            if delay == 0 and len(before - here) == 1:
                 assert lost == before - here
         assert watch.bookies.known <= here, "two looks later all of it is over"
 

@@ -25,7 +25,6 @@ from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
-from spark_bookkeeper.client.read.newest import may_be_cut_off
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
 from spark_bookkeeper.protocol.accepted_loss import accepted_loss_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
@@ -181,7 +180,11 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         advice = _copies(bk.context, parse_ledger_id(ledger_id), lost) if lost else []
         rows = info.slots_arrow().to_pylist() if slots else []
         now_ms = bk.context.runtime.wall_ms()
-        advice += _closing(bk.context, info, found) if info.writer_state == "gone" else []
+        if info.writer_state == "gone":
+            from spark_bookkeeper.doctor.ledgers import how_to_close
+
+            closing = how_to_close([parse_ledger_id(ledger_id)])
+            advice.append(f"\n  its end is not fixed: {closing}")
     if slots:
         value["slots"] = rows
 
@@ -245,16 +248,6 @@ def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) ->
         f"  make their copies again: {advice}",
         *(f"  cannot be repaired now: {why}" for _, why in waits),
     ]
-
-
-def _closing(context: ClientContext, info: LedgerInfo, metadata: LedgerMetadata) -> list[str]:
-    """What fixes the end of a ledger whose writer is gone, as `doctor` says."""
-    from spark_bookkeeper.doctor.ledgers import how_to_close
-
-    ids = [parse_ledger_id(info.ledger_id)]
-    newest = info.last_add_confirmed, info.newest_entry_ms
-    fresh = ids if may_be_cut_off(metadata, *newest, context.earlier_ms()) else []
-    return [f"\n  its end is not fixed: {how_to_close(ids, fresh)}"]
 
 
 def show_picture(settings: Settings, metadata: LedgerMetadata, lost: Set[BookieId]) -> None:

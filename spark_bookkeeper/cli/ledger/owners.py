@@ -127,8 +127,8 @@ def delete_orphans(work: Work, created_before: Time) -> int:
     knows its id, and those of a log that was deleted or has gone past them. What was confirmed is
     deleted, and nothing else.
 
-    One that is not closed stays: its writer may only be cut off from ZooKeeper. `ledger recover`
-    closes it, and keeps what was acknowledged.
+    One that is not closed stays: its writer may only be cut off from ZooKeeper. Once its
+    process has ended, `ledger recover` closes it, and keeps what was acknowledged.
     """
     shown: set[int] | None = None
     time: datetime | None = None

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from spark_bookkeeper.bookie.bookie import NewestRecord
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-
-FRESH_MS: Final = 5 * 60_000
-"""Who stored an entry no longer ago may be storing the next one."""
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +52,3 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
         if moments or not told:
             return Newest(confirmed, max(moments, default=None))
     return Newest(confirmed)
-
-
-def may_be_cut_off(
-    metadata: LedgerMetadata, confirmed: int | None, stored_at_ms: int | None, now_ms: int
-) -> bool:
-    """Whether a writer that is gone, as far as ZooKeeper knows, may append all the same.
-
-    So it is while bookies answer it. Where none answered here (``confirmed``), nobody can tell.
-    """
-    newest_ms = metadata.ctime_ms if stored_at_ms is None else stored_at_ms
-    is_young = newest_ms is not None and now_ms - newest_ms < FRESH_MS
-    return metadata.state is LedgerState.OPEN and (is_young or confirmed is None)

@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry, payload_batch
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
+from spark_bookkeeper.client.presence import ENDED_FIRST, GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.read.last_add_confirmed import (
     Replicas,
@@ -474,11 +474,10 @@ class LedgerReader(PublicNames):
             return False
         _log.warning(
             "the writer of ledger %d (%s) is gone: %s. Nothing follows entry %d unless it was only "
-            "cut off. If its process has ended, open_ledger(%d) or recover_ledgers([%d]) keeps "
-            "what was acknowledged, and closes the ledger; then those who follow it come to its "
-            "end",
-            *(self.ledger_id, self.writer, GONE),
-            *(self._confirmed, self.ledger_id, self.ledger_id),
+            "cut off. To close it, %s; then open_ledger(%d) or recover_ledgers([%d]) keeps what "
+            "was acknowledged, and those who follow the ledger come to its end",
+            *(self.ledger_id, self.writer, GONE, self._confirmed),
+            *(ENDED_FIRST, self.ledger_id, self.ledger_id),
             extra=about(ledger_id=self.ledger_id),
         )
         return True
