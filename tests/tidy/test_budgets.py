@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper"
 
 LIMITS = {
     "agent": 4_250,
-    "autorecovery": 4_500,
+    "autorecovery": 4_550,
     "backup": 2_100,
     "bookie": 6_950,
     "cli": 8_550,
