@@ -1,4 +1,4 @@
-"""How far a ledger has come that is not closed, as its bookies tell without being disturbed."""
+"""Read how far an open ledger has come, without fencing its bookies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
 FRESH_MS: Final = 5 * 60_000
-"""Who stored an entry no longer ago may be storing the next one."""
+"""A writer that stored an entry this recently may be storing the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The front of a ledger; for people, as everything about its age (SLOT-LOG rule R17)."""
+    """The newest entry of a ledger; for people, as everything about its age (SLOT-LOG rule R17)."""
 
     last_add_confirmed: EntryId | None = None
-    """The highest that any bookie of the last fragment was told; a little behind the writer's.
+    """The highest LAC that any bookie of the last fragment knows; a little behind the writer's.
 
     ``None`` when none of them answered, or the ledger is another client's.
     """
@@ -30,9 +30,9 @@ class Newest:
 
 
 def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata) -> Newest:
-    """Ask the bookies of the last fragment, all at once; nothing is fenced.
+    """Query the bookies of the last fragment, all at once; nothing is fenced.
 
-    Where nothing was stored there yet, the fragment before it says when the newest entry came.
+    If they have stored nothing yet, the time of the newest entry is from an earlier fragment.
     """
     try:
         ledger = Ledger.of(ledger_id, metadata)
@@ -61,9 +61,9 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
 def may_be_cut_off(
     metadata: LedgerMetadata, confirmed: int | None, stored_at_ms: int | None, now_ms: int
 ) -> bool:
-    """Whether a writer that is gone, as far as ZooKeeper knows, may append all the same.
+    """Whether a writer may still append, although it is gone according to ZooKeeper.
 
-    So it is while bookies answer it. Where none answered here (``confirmed``), nobody can tell.
+    It can while bookies answer it. True if no bookie answered here (``confirmed`` is ``None``).
     """
     newest_ms = metadata.ctime_ms if stored_at_ms is None else stored_at_ms
     is_young = newest_ms is not None and now_ms - newest_ms < FRESH_MS
