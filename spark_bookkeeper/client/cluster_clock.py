@@ -21,10 +21,10 @@ ASKED_SECONDS: Final = 60.0
 """How long a process counts on by itself before it reads the clock again."""
 
 SAME_CLOCK_SECONDS: Final = 60
-"""Clocks that differ by no more than this are the same."""
+"""Two clocks that differ by no more than this count as the same."""
 
 _JUMP_MS: Final = 1000
-"""If it advances too far by less than this between two answers, it only ran a little faster."""
+"""If the clock is ahead by less than this between two answers, it only ran a little faster."""
 
 
 class _Told(NamedTuple):

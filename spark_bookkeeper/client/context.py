@@ -81,7 +81,7 @@ class ClientContext:
         process.refuse_pickling(what, self.connecting(how))
 
     def connecting(self, how: str = "") -> str:
-        """Return the code to write in another process."""
+        """Return the code that makes such an object in another process."""
         uri = "..." if self.metadata_uri is None else repr(self.metadata_uri)
         return f"spark_bookkeeper.connect({uri}){how}"
 

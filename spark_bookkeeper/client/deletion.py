@@ -5,7 +5,7 @@ believe that its entries are stored. So it is stopped (``fencing.py``). Then the
 as it was read, never another one with its id.
 
 A tool that only removes the metadata stops no writer. The writer learns of it from ZooKeeper soon
-after, or when it changes its ensemble or closes, at the latest (``LedgerStore.watch_ledger``).
+after, at the latest when it changes its ensemble or closes (``LedgerStore.watch_ledger``).
 """
 
 from __future__ import annotations

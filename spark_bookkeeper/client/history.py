@@ -85,7 +85,7 @@ def _changed(before: Fragment, after: Fragment) -> str:
 def _fences(
     context: ClientContext, ledger_id: LedgerId, found: Versioned[LedgerMetadata]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bookies that are fenced now. Who fenced them is not kept, but inferred."""
+    """Yield the bookies that are fenced now. No record has the cause, so it is inferred."""
     metadata = found.value
     try:
         ledger = Ledger.of(ledger_id, metadata)

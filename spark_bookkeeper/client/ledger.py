@@ -54,7 +54,7 @@ class Ledger:
     encoding: LedgerEncoding
     metadata: LedgerMetadata
     incarnations: Mapping[BookieId, str]
-    """For every bookie in any ensemble: the formatting of its partition that is meant (R11)."""
+    """For every bookie in any ensemble: its incarnation that the ledger uses (R11)."""
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
 
     @property
@@ -167,7 +167,7 @@ def with_incarnations(
 
     Args:
         added: incarnations of new members.
-        renewed: ``added`` also has members that are tables, whose lists of entries were rewritten.
+        renewed: ``added`` also has old members: tables, whose lists of entries were rewritten.
 
     Raises:
         MetadataFormatError: another client removed or damaged our keys in it.
@@ -194,7 +194,7 @@ def with_incarnations(
 def with_new_incarnation(
     metadata: LedgerMetadata, bookie: BookieId, incarnation: str
 ) -> LedgerMetadata:
-    """Return metadata that mean the latest formatting of a bookie, which holds all its entries.
+    """Return metadata with the latest incarnation of a bookie, which holds all its entries.
 
     Only for a bookie that was refilled: see ``replication/refill_bookie.py``.
 
@@ -214,7 +214,7 @@ def schema_of(custom: Mapping[str, bytes]) -> pa.Schema | None:
 
 
 def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
-    """Return the formatting of each bookie that the metadata mean.
+    """Return the incarnation of each bookie that the ledger uses.
 
     Raises:
         MetadataFormatError: the metadata does not say.
@@ -233,7 +233,7 @@ def registered_incarnations(alive: Mapping[BookieId, Registration]) -> dict[Book
 def live_members(
     metadata: LedgerMetadata, registered: Mapping[BookieId, str], lost: Collection[BookieId] = ()
 ) -> frozenset[BookieId]:
-    """Return the bookies with live copies of a ledger: those in the incarnations that it means.
+    """Return the bookies with live copies of a ledger, in the incarnations that it uses.
 
     Args:
         registered: see ``registered_incarnations``.
@@ -257,7 +257,7 @@ def needs_refill(
 def _form(
     schema: bytes, form: bytes, digest_type: DigestType, password: bytes
 ) -> tuple[LedgerEncoding, int]:
-    """Cached by its bytes: a ledger is read often, and many ledgers have the same form."""
+    """Return a ledger's form, cached: a ledger is read often, and many have the same form."""
     found = json.loads(form)
     encoding = LedgerEncoding(_schema(schema), digest_type, password, found["compression"])
     return encoding, whole_number("entry_target_bytes", found["entry_target_bytes"], 1)
@@ -277,7 +277,7 @@ def _schema(data: bytes) -> pa.Schema:
 
 @lru_cache(maxsize=1024)
 def _incarnations(data: bytes) -> Mapping[BookieId, str]:
-    """Cached by its bytes, as ``_form``: many ledgers have the same bookies."""
+    """Return incarnations, cached as ``_form``: many ledgers have the same bookies."""
     found = json.loads(data)
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"{INCARNATIONS} is {data[:80]!r}, and not a mapping of text to text")

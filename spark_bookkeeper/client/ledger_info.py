@@ -73,7 +73,7 @@ class LedgerInfo(PublicNames):
         context: ClientContext,
         frame: Callable[[pa.Table], Any],
     ) -> LedgerInfo:
-        """Return it from the metadata; if it is not closed, also query its bookies and its writer.
+        """Make it from the metadata; for an open ledger, also query its bookies and its writer.
 
         Raises ``MetadataUnavailableError``. Bookies that do not answer are skipped.
         """

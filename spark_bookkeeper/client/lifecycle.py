@@ -38,7 +38,7 @@ RESERVED_PREFIX = "spark-bookkeeper."
 def labels_of(
     custom_metadata: Mapping[str, bytes] | None, **named: str | None
 ) -> Mapping[str, bytes]:
-    """Return custom metadata, with the labels added that have arguments of their own.
+    """Return custom metadata with further labels, which have arguments of their own.
 
     Raises:
         InvalidArgumentError: a label is given both ways, or is not of the right type.

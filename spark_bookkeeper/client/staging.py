@@ -94,7 +94,7 @@ def restage(
     note: bytes,
     log: str | None = None,
 ) -> tuple[BulkPlan, list[TaskResult]]:
-    """Copy the part files to a new staged ledger, whose id is higher; they stay as they are.
+    """Copy the part files unchanged to a new staged ledger, whose id is higher.
 
     Args:
         context: the cluster.

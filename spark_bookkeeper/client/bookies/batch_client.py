@@ -73,7 +73,7 @@ class BatchClient:
             for number in range(calls):
                 some = keys[number::calls]
                 asked[bookie_id, number] = some
-                # The call holds only what it needs: one that never returns keeps that alive.
+                # The call holds only what it needs, as it may never return and keep that alive.
                 call = partial(request, session, [wanted[key][1] for key in some])
                 answers.ask((bookie_id, number), bookie_client, purpose, call)
         first_at: float | None = None

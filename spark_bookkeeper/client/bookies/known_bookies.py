@@ -80,7 +80,7 @@ class Bookies:
         return alive
 
     def hosts(self) -> Mapping[BookieId, str]:
-        """Return the hosts of live bookies on disks, as in their ids. Makes no call."""
+        """Return the hosts of live bookies that are not in buckets, by their ids; make no call."""
         alive = self.last_registrations()
         on_disk = (b for b, each in alive.items() if each.root_uri.startswith(("/", "file:")))
         return {bookie: bookie.rpartition(":")[0] for bookie in on_disk}
@@ -228,7 +228,7 @@ class Bookies:
         return any(self._roots[bookie] != uri for bookie, uri in before.items())
 
     def learn(self, roots: Mapping[BookieId, str]) -> None:
-        """Add root URIs that another process read from the registry."""
+        """Add root URIs that were read from the registry elsewhere."""
         self._roots.update(roots)
 
     def known_roots(self, bookie_ids: Iterable[BookieId]) -> dict[BookieId, str]:

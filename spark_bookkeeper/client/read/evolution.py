@@ -1,4 +1,4 @@
-"""The changes of a log's columns that are allowed from ledger to ledger; rows under one schema.
+"""Check changes of a log's columns from ledger to ledger, and convert rows to one schema.
 
 A nullable column may be added behind the others; earlier rows have null in it. A type may change to
 one that holds every value of the old one exactly. A column without nulls may become nullable. The
@@ -35,7 +35,7 @@ def evolved(old: pa.Schema, new: pa.Schema) -> pa.Schema:
 
 
 def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of an earlier ledger under the schema of their log; ``evolved`` checked it."""
+    """Return rows of an earlier ledger under their log's schema, which ``evolved`` checked."""
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = [

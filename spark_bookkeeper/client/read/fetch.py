@@ -84,7 +84,7 @@ class Fetcher:
         self._replicas: dict[BookieId, Replica] = {}
         self._down: dict[BookieId, str] = {}
         self._slow: set[BookieId] = set()
-        """Bookies that were slow, so that a second bookie was asked (hedging)."""
+        """Slow bookies, for which another bookie was called as a hedge."""
 
     def fetch(self, first: EntryId, last: EntryId) -> Iterator[StoredEntry]:
         """Return the entries ``first .. last`` in order, verified.
@@ -139,7 +139,7 @@ class Fetcher:
             start = EntryId(end + 1)
 
     def _first_window(self) -> int:
-        """Return the entries of the first window, before the size of an entry is known."""
+        """Return how many entries the first window has, before the size of an entry is known."""
         metadata = self._ledger.metadata
         if not metadata.length_bytes or not metadata.last_entry_id:
             return 4
@@ -231,14 +231,14 @@ class Fetcher:
             reader.answered(ask, answer.entry_ids, {EntryId(e): why for e, why in refused.items()})
 
     def _note_late(self, bookies: Sequence[BookieId]) -> None:
-        """Note that these bookies are late, and that other bookies were asked too."""
+        """Note that these bookies are late, and that other bookies were called too."""
         self._context.metrics.speculative_reads.inc(len(bookies))
         self._slow.update(bookies)
         for bookie in bookies:  # the late call may still use the replica
             self._replicas.pop(bookie, None)
 
     def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
-        """Note that no call to a bookie was possible."""
+        """Note that a bookie could not deliver any of its entries."""
         self._down[reader.ensemble[ask.position]] = error.message
         self._context.metrics.read_retries.inc(len(ask.entries))
         reader.answered(ask, (), dict.fromkeys(ask.entries, error.message))
@@ -254,20 +254,20 @@ class Fetcher:
         return sorted(turned, key=lambda p: self._burden(ensemble[p]))
 
     def _burden(self, bookie: BookieId) -> tuple[bool, bool, bool, bool]:
-        """Return a sort key, less is better. A table reads whole files for a few entries."""
+        """Return a sort key; the least is best. A table reads whole files for a few entries."""
         is_poor = bookie in self._down or self._context.bookies.is_silent(bookie)
         return is_poor, is_table(bookie), bookie in self._slow, not is_here(bookie)
 
     def _ask(
         self, answers: Gather[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
     ) -> None:
-        """Ask a bookie for entries; its answer says why it cannot deliver the others."""
+        """Request entries from a bookie; the answer has the reason for each missing one."""
         replica = self._replicas.get(bookie)
         if replica is None:
             replica = self._context.bookies.replica(bookie, self._ledger)
             self._replicas[bookie] = replica
         purpose = f"reading ledger {self._ledger.ledger_id}"
-        # The read may start late: it gets this replica, and does not look it up then.
+        # The read may run late: it keeps this replica, since the dictionary may change.
         deliver = partial(read, replica, ask.entries, None)
         answers.ask(ask, self._context.bookies.bookie_client(bookie), purpose, deliver)
 

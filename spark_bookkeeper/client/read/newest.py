@@ -18,7 +18,7 @@ FRESH_MS: Final = 5 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest entry of a ledger; for people, as everything about its age (SLOT-LOG rule R17)."""
+    """How far a ledger has come; for people, as everything about its age (SLOT-LOG rule R17)."""
 
     last_add_confirmed: EntryId | None = None
     """The highest LAC that any bookie of the last fragment knows; a little behind the writer's.
@@ -61,9 +61,8 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
 def may_be_cut_off(
     metadata: LedgerMetadata, confirmed: int | None, stored_at_ms: int | None, now_ms: int
 ) -> bool:
-    """Whether a writer may still append, although it is gone according to ZooKeeper.
-
-    It can while bookies answer it. True if no bookie answered here (``confirmed`` is ``None``).
+    """Whether a writer may still append, although it is gone according to ZooKeeper. It can while
+    bookies answer it. The result is also true if none answered here (``confirmed`` is ``None``).
     """
     newest_ms = metadata.ctime_ms if stored_at_ms is None else stored_at_ms
     is_young = newest_ms is not None and now_ms - newest_ms < FRESH_MS

@@ -14,8 +14,8 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
     """Return these columns of a schema, in the order given; ``None`` returns all.
 
     Raises:
-        InvalidArgumentError: no column or several have a name, the list is empty, or its items are
-            not names.
+        InvalidArgumentError: a name fits no column or several, the list is empty, or its items are
+            no names.
     """
     if columns is None:
         return schema
@@ -45,7 +45,7 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
 
 
 def present_in(schema: pa.Schema, wanted: pa.Schema) -> Sequence[str] | None:
-    """Return the columns of a projection that a ledger has; ``None`` is all of them, in order."""
+    """Return the columns of a projection that a ledger has; ``None`` if these are all, in order."""
     if wanted.names == schema.names:
         return None
     return [name for name in wanted.names if name in schema.names]

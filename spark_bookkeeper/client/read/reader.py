@@ -42,7 +42,7 @@ TAIL_POLL_SECONDS = 0.1
 """How long ``tail`` sleeps between two looks at a ledger that has nothing new."""
 
 WRITER_LOOK_MS = 5_000
-"""How often ``tail`` looks whether the writer of a ledger lives that has nothing new."""
+"""How often ``tail`` checks whether the writer lives, while the ledger has nothing new."""
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class LedgerReader(PublicNames):
 
     @property
     def accepted_loss(self) -> AcceptedLoss | None:
-        """The entries that an operator accepted as lost; see ``BookKeeper.recover_ledgers``."""
+        """The loss of entries that an operator accepted; see ``BookKeeper.recover_ledgers``."""
         return accepted_loss_of(self.metadata.custom_metadata)
 
     @property
@@ -224,7 +224,7 @@ class LedgerReader(PublicNames):
         return self.advance()
 
     def advance(self) -> EntryId:
-        """Query only the bookies, for a caller that knows that the metadata has not changed."""
+        """Read and return only the LAC, for a caller that knows the metadata to be unchanged."""
         self._check_in_use()
         self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
@@ -249,8 +249,7 @@ class LedgerReader(PublicNames):
         start_time: datetime | None = None,
         end_time: datetime | None = None,
     ) -> Iterator[Entry]:
-        """Return the entries ``first .. last`` in order; ``last=None`` is the last that can be
-        read.
+        """Return the entries ``first .. last`` in order; ``last=None`` means the last readable one.
 
         Without ``last``, ``first`` may be the entry after the last one, and the result is empty. So
         an empty ledger can be read from 0, and a follower can continue where it stopped.
@@ -334,7 +333,7 @@ class LedgerReader(PublicNames):
 
     @property
     def skipped(self) -> pa.Table:
-        """The entries that the last ``read_arrow(skip_lost=True)`` skipped, as ``lost_entries``."""
+        """Entries that the last ``read_arrow(skip_lost=True)`` skipped; as ``lost_entries``."""
         return lost_table(self.ledger_id, self._lost)
 
     def read(
@@ -383,7 +382,7 @@ class LedgerReader(PublicNames):
         after it was acknowledged.
 
         While no entry comes, it checks from time to time whether the writer lives. If the writer is
-        gone, it logs this once, with the remedy: by itself, no process ends or writes the ledger.
+        gone, it logs this once, with the remedy: no other process ends or writes the ledger.
 
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.

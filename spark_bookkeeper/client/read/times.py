@@ -1,8 +1,8 @@
 """Find entries by the time of their append, by the clock of their writer.
 
-This is for people, who read "from an hour ago" on. No decision about safety uses it (SLOT-LOG rule
-R17). The writer ensures that times do not decrease within a ledger. So bisection finds the first
-entry at or after a time, from the headers of a few records.
+This is for people, for example to read from an hour ago on. No decision about safety uses it
+(SLOT-LOG rule R17). The writer ensures that times do not decrease within a ledger. So bisection
+finds the first entry at or after a time, from the headers of a few records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make small copies for many ledgers in batches.
 
 One call to each target finds the entries that it lacks, one to each source reads them, and one to
-each target stores them. Left out are copies that are large or in parts, and those that the first
+each target stores them. Large copies and copies in parts are left out, and those that the first
 source lacks. They are for ``copy_entries``, which reads all sources and reports the problem.
 """
 
@@ -69,14 +69,14 @@ def copy_many(
 
 
 def read_many(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """Read the entries that targets lack; return the copies with all of them, so with a known size.
-    A copy that failed is left out; no error is raised for it.
+    """Read the entries that each target lacks; return the complete copies, whose size is then
+    known. A copy that failed is left out; no error is raised for it.
     """
     return _read(together, _held(together, copies))
 
 
 def _held(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """Return the copies with the entries that each target lacks in ``wanted``."""
+    """Set ``wanted`` to the entries that each target lacks; leave out copies that failed."""
     wanted = {
         key: (copy.target_id, EntriesRef(copy.target.ledger, copy.entries))
         for key, copy in copies.items()
@@ -97,7 +97,7 @@ def _lacking(bookie: Bookie, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Se
 
 
 def _read(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """Return the copies with their entries, each from its first source."""
+    """Read the entries, each from its first source; leave out copies that are incomplete."""
     wanted: dict[tuple[K, int], tuple[BookieId, EntriesRef]] = {}
     for key, copy in copies.items():
         ledger, ensemble = copy.ledger, copy.ensemble

@@ -43,7 +43,7 @@ FILES_AT_ONCE = 4
 T = TypeVar("T")
 
 Throttle = Callable[[int], None]
-"""Called with the number of copied bytes; waits while it exceeds the limit. Any thread calls it."""
+"""Called with the number of copied bytes; waits while there are too many. Any thread calls it."""
 
 
 class TargetError(Exception):
@@ -62,12 +62,12 @@ class AskBoth(Protocol):
 
 
 def each_by_itself(source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
-    """Call ``run`` at once."""
+    """Call ``run`` directly."""
     return run()
 
 
 def no_throttle(size_bytes: int) -> None:
-    """Set no limit."""
+    """Never wait: copy as fast as the storage allows."""
 
 
 def copy_entries(
@@ -259,7 +259,8 @@ class _CopyRun:
         return list(done)
 
     def _wait_for(self, size_bytes: int) -> None:
-        """Wait until the throttle allows these bytes; meanwhile other calls may use this place."""
+        """Wait until the throttle allows these bytes; others may use this call's place meanwhile.
+        """
         aside(partial(self._throttle, size_bytes))
 
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:
@@ -274,7 +275,7 @@ class _CopyRun:
 
 
 def _groups(known: Holdings, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:
-    """Yield the entries of each copy file: neighbours; the entries of a message stay in one file.
+    """Yield the entries of one copy file at a time; those of a message stay in one file.
 
     A large message has a file for itself: it is copied as it is, and not encoded again.
     """

@@ -169,7 +169,7 @@ class LedgerRecovery:
             )
         ensemble = self.write_back(decision)
         if decision.given_up and self._give_up():
-            self._decide()  # a bookie came back during the copies: may raise
+            self._decide()  # a bookie came back during the copies: decide again
         closed = self._close(decision, ensemble)
         for bookie, said in self._silent.items():
             self._on_silent(bookie, said)
@@ -427,7 +427,7 @@ class LedgerRecovery:
                     _hold(holders, entries, position)
                     break
                 failures[bookie] = error.message
-        if not decision.given_up:  # else there may be no Qa bookies left
+        if not decision.given_up:  # else fewer than Qa bookies may be left
             self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
@@ -547,7 +547,7 @@ class LedgerRecovery:
                 return length
         if last == NO_ENTRY:
             return 0
-        may_be_lost = self._not_gone is not None  # then an earlier entry gives about the length
+        may_be_lost = self._not_gone is not None  # then an earlier entry gives it roughly
         first = EntryId(max(0, last - 99)) if may_be_lost else last
         found = Fetcher(self._context, self._ledger, skip_lost=may_be_lost).fetch(first, last)
         return max((stored.length_after for stored in found), default=0)

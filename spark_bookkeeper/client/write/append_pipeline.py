@@ -92,7 +92,7 @@ class AppendPipeline:
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
-        """While no more bytes than this are pending, a new entry included, that entry is not too
+        """If no more bytes than this are pending, including a new entry, then that entry is not too
         large and need not wait."""
         self.versioned = versioned
         """The same metadata, with its version."""
@@ -143,7 +143,7 @@ class AppendPipeline:
             self._admit(sum(sizes), expected)
             for payload, size in zip(payloads, sizes, strict=True):
                 self._pending.push(payload, size)
-            # Without rows, the future is done after the earlier appends.
+            # If there are no rows, the future is done when the earlier appends are.
             self._channels.wake()
             return Promise(self._promises, self._pending.last)
 
@@ -216,7 +216,7 @@ class AppendPipeline:
         return future
 
     def cancel_bulk(self, bulk: object) -> None:
-        """Drop what the tasks wrote, of which nothing is listed, and let the next append continue.
+        """End a bulk append without listing its parts, and let the next append continue.
 
         Does nothing if the append has not begun or has ended: Ctrl-C comes at any moment.
         """
@@ -304,7 +304,7 @@ class AppendPipeline:
         return None if error is None else self._standing.told(error)
 
     def _begin_to_close(self) -> None:
-        """Take no more entries. From now on no bookie is replaced, and no entry waits for that."""
+        """Take no more entries. From now on only lost bookies are replaced."""
         self._standing.is_closing = True
         self._wake_missed()
         self._carry_out(self.machine.step(BookiesLookedAt({}, {})))
@@ -411,7 +411,7 @@ class AppendPipeline:
         ended()
 
     def _leave(self) -> None:
-        """Remove the sign that the ledger has a writer, without waiting until that is done."""
+        """Remove the writer's presence node, without waiting until that is done."""
         self._context.store.leave_ledger(self.ledger.ledger_id)
 
     def _has_pending(self) -> bool:
@@ -489,7 +489,7 @@ class AppendPipeline:
             self.lose(channel, error.message)
 
     def lose(self, channel: BookieChannel, cause: str) -> None:
-        """Replace a bookie that is lost to this writer for good."""
+        """Give up a bookie, which is lost to this writer for good."""
         if not channel.is_active():
             return
         self._changes.lost[channel.bookie] = f"lost to this writer: {cause}"
@@ -509,7 +509,7 @@ class AppendPipeline:
         self._carry_out(self.machine.step(LookBegins()))
 
     def looked(self, readonly: Sequence[BookieChannel], gone: Sequence[BookieChannel]) -> None:
-        """Replace bookies that are read-only or have no agent; often there are none."""
+        """Take in which bookies are read-only or have no agent, to be replaced; often none."""
         event = BookiesLookedAt(
             self._to_be_left(readonly, "it became read-only"),
             self._to_be_left(gone, "its agent was gone"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_bookkeeper.storage.call import Call
 
 PAUSES_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Pauses before each repeat of a call with unknown outcome; after the last the bookie is lost."""
+"""Pauses before each repeat of a call with unknown outcome; then the bookie is given up."""
 
 
 class Group:
@@ -173,8 +173,8 @@ class BookieChannel:
         self._find_root = find_root
         self._find_door = find_door
         self._call: Call[None] | None = None
-        """The call in which this thread uses the bookie's storage. The silence timer reads how long
-        it waits.
+        """The call in which the channel uses its bookie's storage. Another task watches how long it
+        takes.
         """
         self._replica: Replica | None = None
         self._runtime = runtime

@@ -243,7 +243,7 @@ def _is_wider_within(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _is_wider_field(old: pa.Field, new: pa.Field) -> bool:
-    """Whether elements fit, as ``is_wider``; their names have no meaning."""
+    """Whether a field of elements is wider; the names of such fields do not matter."""
     return is_wider(old.type, new.type) and (new.nullable or not old.nullable)
 
 

@@ -56,7 +56,7 @@ class Delivery:
             self._is_news = True
 
     def deliver_beside(self) -> None:
-        """Deliver in another thread, because a callback may end it. The lock is held."""
+        """Deliver in another thread, as a callback may end the thread. The lock is held."""
         if self._is_news:
             with suppress(RuntimeError):  # no more threads: the next delivery does this too
                 self._runtime.spawn("delivery", self.deliver)

@@ -1,6 +1,6 @@
 """Publish an ensemble without the failed bookies, by compare-and-swap while OPEN.
 
-The writer starts it under its lock. It runs in the background, as it may take as long as ZooKeeper.
+The writer starts it under its lock. It runs in the background, because ZooKeeper may be slow.
 
 Source: The BookKeeper protocol, "Writing to ledgers" (a failed bookie is replaced by a new
 fragment); SLOT-LOG rule R7.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Condition
 
 SETTLE_SECONDS: Final = 60.0
-"""If the answer to a change is lost, and the writer could go on without it, how long the writer
-queries whether it was made."""
+"""How long the writer queries whether a change was made, if its answer is lost and the writer could
+go on without it."""
 
 SETTLE_PAUSE_SECONDS: Final = 1.0
 """Pause between two such queries."""
@@ -113,7 +113,7 @@ def _with_others(
     failed: Mapping[int, BookieId],
     excluded: Mapping[BookieId, str],
 ) -> LedgerMetadata | None:
-    """Return metadata that replace the failed bookies; ``None`` if they are replaced already."""
+    """Return the metadata without the failed bookies; ``None`` if they are replaced already."""
     check_open(ledger, old, EntryId(first - 1))
     ensemble = old.last_fragment.ensemble
     positions = [p for p, bookie in failed.items() if ensemble[p] == bookie]

@@ -1,8 +1,8 @@
 """Arrow columns under a ledger's types: the same values in another layout, and where nulls may be.
 
-Only columns without inner columns use Arrow's own cast. For others it has faults. It forgets where
-a slice of runs begins, even if the type stays the same. If a type ``null`` is within another one,
-it loses rows or ends the process. And it checks nulls in structs only.
+Only columns without inner columns use Arrow's own cast. For others it has faults. For slices of
+run-end encoded values it forgets the start of the slice, even if the type stays the same. If a type
+``null`` is within another one, it loses rows or ends the process. It checks nulls in structs only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Add offsets to lists without values that lack them.
+"""Add the missing offsets of lists without values.
 
 A list or map of length 0 may have an offsets buffer of no bytes in Arrow. Arrow in Java wrote such
 lists within another list or struct (Spark 4.0 does). But for ``nbytes``, Arrow in C++ reads the

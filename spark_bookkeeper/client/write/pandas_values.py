@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 _PLAIN: Final = {bool, str, bytes, int, float, decimal.Decimal, datetime.date, datetime.timedelta}
-"""Types whose values are the same if they are equal. ``True`` is no 1, although it is equal."""
+"""Types whose values are the same if they are equal. ``True`` is not 1, although it is equal."""
 
 
 def first_changed(given: Sequence[Any], read: Sequence[Any]) -> int | None:
@@ -72,5 +72,5 @@ def _by_name(given: Any, read: Mapping[str, Any]) -> Any:
 
 
 def _moment(value: datetime.datetime) -> datetime.datetime:
-    """Return an instant in UTC: in an hour that occurs twice, other forms of it are unequal."""
+    """Return an instant in UTC: in an hour that occurs twice, its local times are unequal."""
     return value if value.utcoffset() is None else value.astimezone(datetime.timezone.utc)

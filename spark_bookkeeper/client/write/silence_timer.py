@@ -39,7 +39,7 @@ class SilenceTimer:
         lock: the writer's.
         channels: the channels to check.
         pending: entries to send.
-        delivery: called when there is news.
+        delivery: resolves futures, outside the lock, when there is news.
         reports: gets the reports, and decides what follows.
     """
 
