@@ -91,7 +91,7 @@ class Bookies:
         return sorted(cookies | self.registrations().keys())
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
-        """Return live bookies by lot, weighted by free space (``drawn``), with silent ones last."""
+        """Return live bookies in random order, by free space (``drawn``), with silent ones last."""
         candidates = [
             Candidate(each, r.is_readonly, r.rack, self.is_silent(each), r.usable_bytes)
             for each, r in registrations.items()

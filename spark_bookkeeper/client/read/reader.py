@@ -164,7 +164,7 @@ class LedgerReader(PublicNames):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger was closed when it was opened or refreshed."""
+        """Whether the ledger was closed, as of the opening or the last ``refresh``."""
         return self._ledger.metadata.is_closed
 
     @property

@@ -38,7 +38,7 @@ COPY_ENTRIES = 16_384
 """The most entries that share one copy file."""
 
 FILES_AT_ONCE = 4
-"""Files of one share copied at once: some are read or read back while others are synced."""
+"""Number of a share's files in work at once: some are read (back) while others are synced."""
 
 T = TypeVar("T")
 
@@ -259,8 +259,7 @@ class _CopyRun:
         return list(done)
 
     def _wait_for(self, size_bytes: int) -> None:
-        """Wait until the throttle allows these bytes; others may use this call's place meanwhile.
-        """
+        """Wait until the throttle allows these bytes; other calls may use the place meanwhile."""
         aside(partial(self._throttle, size_bytes))
 
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:

@@ -26,7 +26,7 @@ copy of the context has no meaning."""
 
 
 class Delivery:
-    """The futures of one writer, from its decisions to their callers.
+    """Passes the decisions of one writer to its futures and their callbacks.
 
     Args:
         lock: the writer's.

@@ -61,8 +61,8 @@ def change_ensemble(
             without a change.
 
     Returns:
-        the stored metadata; ``None``, only with ``may_stay``, when no other bookie is available or
-        known, and certainly nothing was written.
+        the stored metadata; ``None``, only with ``may_stay``, when no bookie can replace them or
+        the store does not answer, and certainly nothing was written.
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen. Nothing was written.
@@ -90,7 +90,7 @@ def change_ensemble(
             except MetadataUnavailableError:
                 if may_stay and not is_written:
                     return None
-                # Staying is only right if nothing was written: find out, while all bookies serve.
+                # The writer may stay only if nothing was written. Find out: all bookies serve.
                 if not may_stay or runtime.now() >= until:
                     raise
             runtime.sleep(SETTLE_PAUSE_SECONDS)

@@ -59,7 +59,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _around(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """Return a list or map like another, with other values; also another kind of plain list."""
+    """Return a list or map with the same rows around other values; a list may change its kind."""
     found = array.type
     buffers = array.buffers()[: found.num_buffers]
     if found.id != kind.id:

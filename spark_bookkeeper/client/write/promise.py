@@ -94,7 +94,7 @@ class Promise(Future[int]):
         self.entry_id = entry_id
 
     _lists: tuple[list[Any], list[Callable[[Future[int]], object]]] | None = None
-    """Waiters and callbacks, once there may be some."""
+    """Waiters and callbacks; ``None`` until some may exist."""
 
     @override
     def result(self, timeout: float | None = None) -> int:

@@ -193,7 +193,7 @@ class LedgerWriter(PublicNames):
         return self._pipeline.flush()
 
     def acks(self) -> Any:
-        """Return who acknowledged the last slots, and when, as a Spark DataFrame.
+        """Return which bookies acknowledged the last slots, and when, as a Spark DataFrame.
 
         One row per entry and bookie of its write set: ``entry_id long, bookie_id string, position
         int, status string (stored | pending), stored_at timestamp`` (of this machine's clock),
