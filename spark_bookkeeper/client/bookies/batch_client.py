@@ -1,8 +1,8 @@
-"""Asking several bookies, each for many ledgers in one call, all of them side by side.
+"""Call several bookies in parallel, each for many ledgers in one call.
 
-Whoever works on many ledgers gathers what is next for each, asks for all, and gathers again. A
-bookie that is silent while others have answered is not waited for: it has no answer for any of
-its ledgers, which are then done by themselves, and with patience.
+A job over many ledgers gathers the next request of each, sends them all, and gathers again. Once
+others have answered, a bookie that times out is not waited for. All its ledgers get an error; the
+job then handles each of them separately, with longer waits.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from spark_bookkeeper.runtime.answer import Answer
 from spark_bookkeeper.runtime.runtime import Runtime
 
 GRACE_SECONDS: Final = 2.0
-"""After the first answer; a longer silence keeps only the ledgers of who is silent."""
+"""How long to wait for other bookies after the first answer; then only their ledgers fail."""
 
 A = TypeVar("A")
 K = TypeVar("K")
 T = TypeVar("T")
 
 Request = Callable[[Bookie, Sequence[A]], Sequence[Answer[T]]]
-"""One call of a bookie for many ledgers: ``Bookie.fence`` for one."""
+"""One call of a bookie for many ledgers, for example ``Bookie.fence``."""
 
 
 class BatchClient:
-    """One session with each bookie, for one who works on many ledgers."""
+    """One session with each bookie, for a job over many ledgers."""
 
     def __init__(self, bookies: Bookies, runtime: Runtime) -> None:
         self._bookies = bookies
         self._runtime = runtime
         self._sessions: dict[BookieId, Bookie] = {}
         self._silent: dict[BookieId, BookieUnavailableError] = {}
-        """Not waited for any more. A call is on its way there, and the session is with it."""
+        """Bookies that timed out. A call to each is still under way and uses its session."""
 
     def replica(
         self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None
     ) -> Replica:
-        """As ``Bookies.replica``, in the session that all ledgers share."""
+        """Return a replica as ``Bookies.replica``, in the session that all ledgers share."""
         ref = self._bookies.ref(bookie_id, ledger, incarnation)
         return Replica(self._session(bookie_id), ref)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
-        """Whether a bookie is not waited for any more."""
+        """Whether a bookie has timed out."""
         return bookie_id in self._silent
 
     def ask(
         self, purpose: str, request: Request[A, T], wanted: Mapping[K, tuple[BookieId, A]]
     ) -> dict[K, Answer[T]]:
-        """The answer to everything that is wanted, from the bookie that it is wanted from."""
+        """Send all requests to their bookies; return the answer to each."""
         told: dict[K, Answer[T]] = {}
         asked: dict[tuple[BookieId, int], list[K]] = {}
         answers = Gather[tuple[BookieId, int], Sequence[Answer[T]]](self._runtime)
@@ -73,7 +73,7 @@ class BatchClient:
             for number in range(calls):
                 some = keys[number::calls]
                 asked[bookie_id, number] = some
-                # What it needs and no more: a call that never comes back keeps that alive.
+                # The call holds only what it needs, as it may never return and keep that alive.
                 call = partial(request, session, [wanted[key][1] for key in some])
                 answers.ask((bookie_id, number), bookie_client, purpose, call)
         first_at: float | None = None

@@ -1,7 +1,7 @@
-"""Several bookies asked at once, and their answers as they come.
+"""Call several bookies at once, and return their answers as they come.
 
-Who reads or recovers asks one bookie, and after a while of silence the next one as well: the
-first good answer counts, and a late one is not lost.
+Reads and recoveries call one bookie, and the next one too if the first stays silent for a while:
+the first good answer counts, and a late one is not lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class TimedOut(Generic[K]):
-    """These have been silent for a while; their answers may still come."""
+    """The keys of calls that have been silent for a while; their answers may still come."""
 
     keys: tuple[K, ...]
 
@@ -34,16 +34,16 @@ class Gather(Generic[K, T]):
         self._changed = runtime.condition()
         self._calls: dict[K, Call[T]] = {}
         self._unsent: dict[K, _Unsent[T]] = {}
-        """For want of a place at their bookies. The others need not wait for that."""
+        """Calls for which their bookies have no free place. Other calls need not wait for that."""
         self._refused: dict[K, BookieUnavailableError] = {}
         self._late: set[K] = set()
 
     def ask(self, key: K, bookie_client: BookieClient, purpose: str, run: Callable[[], T]) -> None:
-        """Ask for one more thing. Its answer is an error if the bookie hangs since earlier."""
+        """Add a call. Its answer is an error if the bookie already hangs."""
         self._send(key, _Unsent(bookie_client, purpose, run, self._runtime.now()))
 
     def _send(self, key: K, unsent: _Unsent[T]) -> None:
-        """Send it, keep it until there is a place for it, or learn that it is refused."""
+        """Send a call, keep it until there is a place for it, or note that it is refused."""
         bookie_client = unsent.bookie_client
         try:
             call = bookie_client.begin(unsent.purpose, unsent.run, self._changed, may_wait=False)
@@ -58,16 +58,16 @@ class Gather(Generic[K, T]):
 
     @property
     def waiting(self) -> tuple[K, ...]:
-        """What has no answer yet, the late ones among it."""
+        """The keys of calls without an answer, including late ones."""
         return (*self._calls, *self._unsent, *self._refused)
 
     def is_waited_for(self) -> bool:
-        """Whether an answer may still come of which ``next`` has not said that it is late."""
+        """Whether an answer may still come that ``next`` has not reported as late."""
         keys = (*self._calls, *self._unsent)
         return bool(self._refused) or any(key not in self._late for key in keys)
 
     def silence_of(self, key: K) -> str:
-        """What is late and for how long, for messages."""
+        """Return the late call and its duration, for messages."""
         now = self._runtime.now()
         if key in self._unsent:
             unsent = self._unsent[key]
@@ -81,16 +81,16 @@ class Gather(Generic[K, T]):
         """Wait for the next answer.
 
         Args:
-            late_after: seconds of silence after which a call is late; told once for each.
+            late_after: seconds of silence after which a call is late; reported once for each.
             since: no silence before this moment counts as late.
 
         Returns:
-            a key and a function that returns or raises the answer; or who is late; ``None`` when
-            nothing is under way.
+            a key and a function that returns or raises the answer; or the late keys; ``None`` when
+            no call is under way.
         """
         try:
             return self._next(late_after, since)
-        except BaseException:  # Ctrl-C: nobody waits for them any more
+        except BaseException:  # Ctrl-C: the answers are not needed
             for call in self._calls.values():
                 call.bookie_client.let_go(call)
             self._calls.clear()
@@ -117,7 +117,7 @@ class Gather(Generic[K, T]):
     def _look(
         self, late_after: float | None, since: float
     ) -> tuple[K, Callable[[], T]] | TimedOut[K] | None:
-        """What ``next`` returns; else ``None``, after waiting for a while. The lock is held."""
+        """Return what ``next`` returns, or ``None`` after a wait. The lock is held."""
         wait = PLACE_SECONDS if self._unsent else float("inf")
         late = []
         for key, call in self._calls.items():
@@ -141,7 +141,7 @@ class Gather(Generic[K, T]):
             self._late.update(late)
             return TimedOut(tuple(late))
         asked: list[Call[T] | _Unsent[T]] = [*self._calls.values(), *self._unsent.values()]
-        if asked[0].bookie_client.wait(self._changed, wait):  # it was this process that stood still
+        if asked[0].bookie_client.wait(self._changed, wait):  # this process stood still itself
             for one in asked:
                 one.begin_anew()
         return None
@@ -149,7 +149,7 @@ class Gather(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True)
 class _Unsent(Generic[T]):
-    """What a bookie is to be asked for."""
+    """A call that is not sent yet."""
 
     bookie_client: BookieClient
     purpose: str

@@ -1,4 +1,4 @@
-"""How far a ledger that is not closed is known to be acknowledged: its bookies are asked."""
+"""Read the last add confirmed of a ledger that is not closed, from its bookies."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from spark_bookkeeper.errors import BookieError, EntryUnreadableError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 
 Replicas = dict[BookieId, Replica]
-"""Of one ledger, by bookie: each knows how far it has looked."""
+"""The replicas of one ledger by bookie; each remembers how far it has listed."""
 
 
 def read_last_add_confirmed(
     context: ClientContext, ledger: Ledger, replicas: Replicas | None = None
 ) -> EntryId:
-    """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
+    """Return the highest entry of an open ledger that is known to be acknowledged; fence nothing.
 
-    All are asked at once. One that is silent is not waited for when another has answered; one
-    that was silent before is asked only when no other answers.
+    Queries all bookies at once. Once a bookie has answered, it does not wait for those that time
+    out. It queries a bookie that timed out before only if no other bookie answers.
 
     Args:
         context: the cluster.
-        ledger: as its metadata are now.
-        replicas: kept from one call to the next by who asks often: only the first call lists slots.
+        ledger: the ledger, with its metadata as it is now.
+        replicas: kept between calls by a caller that reads often: only the first call lists slots.
 
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
@@ -41,7 +41,7 @@ def read_last_add_confirmed(
 def read_tails(
     context: ClientContext, ledger: Ledger, replicas: Replicas | None = None
 ) -> list[LedgerTail]:
-    """What the bookies say, one at the least; see ``read_last_add_confirmed``."""
+    """Return the answers of the bookies, at least one; see ``read_last_add_confirmed``."""
     causes: dict[str, str] = {}
     ensemble = ledger.metadata.last_fragment.ensemble
     silent = [b for b in ensemble if context.bookies.is_silent(b)]
@@ -66,7 +66,7 @@ def _tails(
     causes: dict[str, str],
     replicas: Replicas,
 ) -> Iterator[LedgerTail]:
-    """What the bookies say, without those that are late when another answered; and why not."""
+    """Yield the answers, without late ones if another came; note failures in ``causes``."""
     answers = Gather[BookieId, LedgerTail](context.runtime)
     for bookie in bookies:
         try:
@@ -89,5 +89,5 @@ def _tails(
             yield tail()
             count += 1
         except BookieError as error:
-            replicas.pop(bookie, None)  # it may have moved: the next look asks where it is
+            replicas.pop(bookie, None)  # it may have moved: the next call looks it up
             causes[bookie] = error.message

@@ -1,4 +1,4 @@
-"""Entries that one bookie's records tell of, from the files of another."""
+"""Read entries from one bookie's files by the records of another bookie."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spark_bookkeeper.protocol.metadata import DigestType
 def salvage(
     replicas: Sequence[Replica], entries: Sequence[EntryId]
 ) -> Iterator[tuple[Replica, Holdings, list[EntryId]]]:
-    """Every way to read what one bookie's records tell of from the files of another.
+    """Yield every way to read the entries of one bookie's records from the files of another.
 
-    The last resort, when on each bookie either the record of an entry is damaged or its bytes
-    are: parts are often on several, and slots often hold the same on every bookie. Whatever
-    is read is verified with the digest of the good record; without digests there is no way.
+    This is the last resort, when each bookie has a damaged record of an entry or damaged bytes. It
+    helps because parts are often on several bookies, and slots often hold the same on each. The
+    digest of the good record verifies the bytes; without digests nothing is yielded.
 
     Yields:
-        the bookie to read from, what another one told, and the entries that this one knows.
+        the bookie to read from, the records of another bookie, and the entries in these records.
     """
     told: list[tuple[Replica, Holdings]] = []
     for replica in replicas:

@@ -1,4 +1,4 @@
-"""Entries that no bookie can deliver: which they are, and why each bookie cannot."""
+"""Entries that no bookie can deliver, with the reason of each bookie."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOST: Final = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-"""A row for each run of entries that are lost, and each bookie that should have them. Where a
-ledger could not be looked at, ``reason`` says why, and what follows ``first_entry_id`` is null."""
+"""One row for each run of lost entries and each bookie that should have them. If a ledger could not
+be read at all, ``reason`` says why, and the columns after ``first_entry_id`` are null."""
 
 _NOTHING_LOST: Final = pa.Table.from_batches([], schema=LOST)  # ``empty_table`` imports pandas
 
@@ -46,7 +46,7 @@ class UnreadableRange:
     """Each bookie of their write set, and why it cannot deliver them."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of ``LOST``."""
+        """Yield rows of ``LOST``."""
         for bookie, reason in self.causes:
             yield {
                 "ledger_id": self.ledger_id,
@@ -59,7 +59,7 @@ class UnreadableRange:
 
 
 def tell_of_accepted_loss(ledger: Ledger) -> None:
-    """Warn whoever reads a ledger of which something may be missing, as somebody accepted."""
+    """Log a warning if an operator accepted that entries of this ledger may be missing."""
     if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
         log = log_of(ledger.metadata)
         _log.warning(
@@ -70,7 +70,7 @@ def tell_of_accepted_loss(ledger: Ledger) -> None:
 
 
 def lost_runs(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> list[UnreadableRange]:
-    """Neighbours that are lost for the same reasons, together."""
+    """Join neighbours that are lost for the same reasons into runs."""
     runs: list[UnreadableRange] = []
     for each in sorted(lost, key=lambda one: one.entry_id):
         causes = tuple(sorted(each.causes.items()))
@@ -83,15 +83,15 @@ def lost_runs(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> list[Unreadabl
 
 
 def lost_table(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> pa.Table:
-    """The same as a table (``LOST``)."""
-    if not lost:  # as nearly always
+    """Return the same runs as a table (``LOST``)."""
+    if not lost:  # the usual case
         return _NOTHING_LOST
     rows = [row for run in lost_runs(ledger_id, lost) for row in run.rows()]
     return pa.Table.from_pylist(rows, schema=LOST)
 
 
 def warn_of_lost(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> None:
-    """One line in the log for each run that was passed over."""
+    """Log one line for each run that was skipped."""
     for run in lost_runs(ledger_id, lost):
         why = "; ".join(f"{bookie}: {reason}" for bookie, reason in run.causes)
         _log.warning(
@@ -102,7 +102,7 @@ def warn_of_lost(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> None:
 
 
 def look_for_lost(context: ClientContext, where: EntryRange) -> list[UnreadableRange]:
-    """Read and verify a range, and say what of it no bookie can deliver."""
+    """Read and verify a range; return the entries that no bookie can deliver."""
     fetcher = Fetcher(context, where.ledger, columns=(), skip_lost=True)
     for _ in fetcher.scan(where.first, where.last):
         pass

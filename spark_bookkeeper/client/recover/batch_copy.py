@@ -1,8 +1,8 @@
-"""Small copies for many ledgers, which go from step to step together.
+"""Make small copies for many ledgers in batches.
 
-Each target is asked once what it has, each source once for what is to be copied, each target once
-to store it. What is large, lies in parts, or is not found where it is looked for first is left out,
-and is for ``copy_entries``, which asks everybody and says what is the matter.
+One call to each target finds the entries that it lacks, one to each source reads them, and one to
+each target stores them. Large copies and copies in parts are left out, and those that the first
+source lacks. They are for ``copy_entries``, which reads all sources and reports the problem.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from spark_bookkeeper.protocol.reader import Reader, Unreadable
 from spark_bookkeeper.runtime.answer import Answer
 
 SMALL_BYTES: Final = 256 << 10
-"""For one target: what is larger gains nothing by company, and many of these fit into memory."""
+"""Limit for one target: larger copies gain nothing in batches, and many fit into memory."""
 
 SMALL_ENTRIES: Final = 4_096
-"""Of one fragment: to look for more gains nothing by company either, however small they are."""
+"""Limit for one fragment: looking for more entries gains nothing in batches, of any size."""
 
 K = TypeVar("K")
 
 
 @dataclass(slots=True, eq=False)
 class SmallCopy:
-    """Entries of one fragment that a bookie is to have, and how far it has come."""
+    """Entries of one fragment to copy to a bookie, and the state of the copy."""
 
     ledger: Ledger
     ensemble: tuple[BookieId, ...]
@@ -42,41 +42,41 @@ class SmallCopy:
     """Ascending."""
     target: Replica
     preference: Sequence[int]
-    """Positions that may be read from, in the order in which they are asked; not the target's."""
+    """Positions to read from, in this order; without the target's."""
     wanted: Sequence[EntryId] = ()
-    """What the target lacks."""
+    """The entries that the target lacks."""
     found: list[StoredEntry] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
-        """That are copied."""
+        """The size of the copied entries."""
         return sum(entry.size_bytes for entry in self.found)
 
     @property
     def target_id(self) -> BookieId:
-        """Who is to have them."""
+        """The bookie that gets the copies."""
         return BookieId(self.target.bookie_id)
 
 
 def copy_many(
     context: ClientContext, together: BatchClient, copies: Mapping[K, SmallCopy]
 ) -> Mapping[K, SmallCopy]:
-    """Those whose targets have all of their entries now, durably, and read back.
+    """Copy entries; return the copies that are durable on their target and were read back.
 
-    Nothing is raised for any of the others: they drop out.
+    A copy that failed is left out; no error is raised for it.
     """
     return store_many(context, together, read_many(together, copies), no_throttle)
 
 
 def read_many(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """Those of which all is found that their targets lack, so that it is known how large they are.
-    Nothing is raised for any of the others: they drop out.
+    """Read the entries that each target lacks; return the complete copies, whose size is then
+    known. A copy that failed is left out; no error is raised for it.
     """
     return _read(together, _held(together, copies))
 
 
 def _held(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """With what each target lacks."""
+    """Set ``wanted`` to the entries that each target lacks; leave out copies that failed."""
     wanted = {
         key: (copy.target_id, EntriesRef(copy.target.ledger, copy.entries))
         for key, copy in copies.items()
@@ -97,7 +97,7 @@ def _lacking(bookie: Bookie, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Se
 
 
 def _read(together: BatchClient, copies: Mapping[K, SmallCopy]) -> Mapping[K, SmallCopy]:
-    """With the entries, each from the first bookie that is to be asked for it."""
+    """Read the entries, each from its first source; leave out copies that are incomplete."""
     wanted: dict[tuple[K, int], tuple[BookieId, EntriesRef]] = {}
     for key, copy in copies.items():
         ledger, ensemble = copy.ledger, copy.ensemble
@@ -130,11 +130,11 @@ def store_many(
     copies: Mapping[K, SmallCopy],
     throttle: Throttle,
 ) -> Mapping[K, SmallCopy]:
-    """Those, of what was read, that their targets have now, durably, and read back. Nothing is
-    raised for any of the others: they drop out.
+    """Store copies that were read; return those that are durable on their target and were read
+    back. A copy that failed is left out; no error is raised for it.
 
     Args:
-        throttle: asked for all that is to be stored, before any of it is.
+        throttle: called with the bytes of all copies before any is stored.
     """
     wanted = {
         key: (copy.target_id, NewCopies(copy.target.ledger, copy.found))

@@ -1,11 +1,10 @@
-"""Recovery of many ledgers, which go from step to step together.
+"""Recover many ledgers in batches: all of them take each step at the same time.
 
-Each ledger has its own ``LedgerRecovery``, and what is decided about it is decided there, from
-its own bookies' answers. Here is only who is asked when: all ledgers are flagged by writes that
-travel together, the fences of one bookie are one call, and so is what it is to verify; all are
-closed together. A ledger with which anything is the matter (another writer, damage, a silent
-bookie, metadata that changed) leaves the others and is for ``recover_ledger``, which repeats what
-was done so far, finds most of it done, and has time.
+Each ledger has its own ``LedgerRecovery``, which decides from the answers of the ledger's own
+bookies. This module only schedules the calls: one batch of writes flags all ledgers, one call
+fences them on each bookie, one call verifies their entries there, and one batch closes them. A
+ledger with any problem (another writer, damage, a silent bookie, changed metadata) leaves the
+batch. Then ``recover_ledger`` repeats its steps, finds most of them done, and can wait.
 
 Source: as ``recovery.py``; the order of the steps of each ledger is the same (SLOT-LOG "Recover").
 """
@@ -34,13 +33,13 @@ Found = Mapping[LedgerId, Versioned[LedgerMetadata]]
 
 
 def recover_many(context: ClientContext, wanted: Found) -> Found:
-    """Close ledgers that nobody closed; the metadata of those that are closed now.
+    """Close ledgers that no client closed; return the metadata of those that are closed now.
 
-    The others are for ``recover_ledger``, which also says what is the matter. Nothing is raised
-    for any of them.
+    The caller passes the others to ``recover_ledger``, which also reports their problem. Nothing is
+    raised for any of them.
 
     Args:
-        wanted: with their metadata as they were read before.
+        wanted: the ledgers, with their metadata as it was read before.
     """
     return _ManyRecoveries(context).run(wanted)
 
@@ -51,7 +50,7 @@ class _ManyRecoveries:
         self._together = BatchClient(context.bookies, context.runtime)
         self._ledgers: dict[LedgerId, Ledger] = {}
         self._under_way: dict[LedgerId, LedgerRecovery] = {}
-        """Those that go their usual way so far."""
+        """The ledgers that had no problem so far."""
 
     def run(self, wanted: Found) -> Found:
         began = self._context.runtime.now()
@@ -70,7 +69,7 @@ class _ManyRecoveries:
     # Step 1: flag
 
     def _flag(self, wanted: Found) -> Found:
-        """Those that are IN_RECOVERY now, as they are."""
+        """Flag the ledgers; return those that are IN_RECOVERY now, with their metadata."""
         flagged: dict[LedgerId, Versioned[LedgerMetadata]] = {}
         changes: list[LedgerChange] = []
         for ledger_id, found in wanted.items():
@@ -79,7 +78,7 @@ class _ManyRecoveries:
             try:
                 self._ledgers[ledger_id] = Ledger.of(ledger_id, found.value)
             except MetadataFormatError:
-                continue  # another client's is refused, and not flagged
+                continue  # another client's ledger is refused, and not flagged
             new = flag(found.value)
             if new is None:
                 flagged[ledger_id] = found
@@ -123,7 +122,7 @@ class _ManyRecoveries:
                 recovery.fenced(position, replicas[ledger_id, position], tail)
         for ledger_id, recovery in list(self._under_way.items()):
             if any(map(self._is_silent, recovery.ensemble)):
-                del self._under_way[ledger_id]  # it may have to wait, or must say whom it left
+                del self._under_way[ledger_id]  # only `recover_ledger` waits and reports the bookie
 
     def _is_silent(self, bookie: BookieId) -> bool:
         return self._together.is_silent(bookie) or self._context.bookies.is_silent(bookie)
@@ -131,7 +130,7 @@ class _ManyRecoveries:
     # Step 3: find the last entries, counting only what is verified
 
     def _verify(self) -> None:
-        """Until nothing is left to verify: what is refuted may move an end."""
+        """Verify until no entries are left: a refuted entry may move an end."""
         unsettled = dict(self._under_way)
         while unsettled:
             wanted: dict[tuple[LedgerId, int], tuple[BookieId, Verification]] = {}
@@ -146,11 +145,11 @@ class _ManyRecoveries:
                 unsettled[ledger_id].verified(position, looked_at, verdict)
             unsettled = {i: each for i, each in unsettled.items() if not each.is_settled}
 
-    # Before the close: what lacks copies
+    # Before the close: copy entries that lack copies
 
     def _written_back(self) -> dict[LedgerId, tuple[Decision, tuple[BookieId, ...]]]:
-        """The decided ones, with the ensemble that holds what they recovered: small copies are
-        made together, and what is left of them by each ledger for itself.
+        """Return the decided ledgers, with the ensemble that holds the recovered entries. Small
+        copies are made in batches; each ledger makes its other copies by itself.
         """
         decided: dict[LedgerId, tuple[Decision, tuple[BookieId, ...]]] = {}
         lacking: list[tuple[LedgerId, Decision]] = []

@@ -1,7 +1,7 @@
-"""The adds of one open ledger: carries out what ``protocol.writer.Writer`` decides.
+"""The appends of one open ledger: carry out the decisions of ``protocol.writer.Writer``.
 
-Entries are pushed under one lock, and the channels send them. What channels report goes to the
-machine, whose commands are carried out here: acknowledge, change the ensemble, give up.
+Callers push entries under one lock, and the channels send them. The reports of channels go to the
+machine. This module carries out the machine's commands: acknowledge, change the ensemble, fail.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AppendPipeline:
         self, context: ClientContext, ledger: Ledger, versioned: Versioned[LedgerMetadata]
     ) -> None:
         self.ledger = ledger
-        """As the writer last wrote or read its metadata."""
+        """The ledger, with its metadata as the writer last wrote or read it."""
         self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
         self.confirmed_length = 0
         """Sum of the lengths of the acknowledged entries."""
@@ -92,17 +92,17 @@ class AppendPipeline:
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
-        """An entry is neither too large nor has to wait while no more bytes than this are pending,
-        its own included."""
+        """If no more bytes than this are pending, including a new entry, then that entry is not too
+        large and need not wait."""
         self.versioned = versioned
-        """The same metadata, with their version."""
+        """The same metadata, with its version."""
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
         self._standing = WriterState()
         self._is_started = False
         self._ended: Callable[[], None] | None = None
-        """Called when a writer that was dropped has ended; nobody waits for that."""
+        """Called when a dropped writer has ended; no thread waits for that."""
         self._bulk: object | None = None
         """The bulk append that runs; the others wait for it."""
         self._delivery = Delivery(self._changed, self._runtime)
@@ -110,9 +110,9 @@ class AppendPipeline:
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
         self._token = self._runtime.token()
 
-    # What entries are sent with, made when there are some. These know the adds and are known to
-    # them, and what knows itself is freed by Python's garbage collector alone: for a ledger that
-    # stays empty that was an eighth of what it costs.
+    # The objects that send entries are made with the first entry. They refer to the pipeline and it
+    # to them, and only Python's garbage collector frees such cycles: for a ledger that stays empty
+    # they were an eighth of its cost.
 
     @cached_property
     def _channels(self) -> EnsembleChannels:
@@ -137,22 +137,22 @@ class AppendPipeline:
     ) -> Future[int]:
         """Take entries; the future gives the id of the last one when it is acknowledged.
 
-        Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
+        Waits while more than ``max_pending_bytes`` are pending, or a bulk append runs.
         """
         with self._changed:
             self._admit(sum(sizes), expected)
             for payload, size in zip(payloads, sizes, strict=True):
                 self._pending.push(payload, size)
-            # Without rows: answered behind what was appended before.
+            # If there are no rows, the future is done when the earlier appends are.
             self._channels.wake()
             return Promise(self._promises, self._pending.last)
 
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
-        """Take one entry of bytes; as ``push``, and quick, for this is what small appends call."""
+        """Take one entry of bytes; as ``push``, but faster, because small appends call this."""
         size = len(payload)
         pending, standing = self._pending, self._standing
         with self._changed:
-            if (  # what ``_admit`` looks at, without the call
+            if (  # the checks of ``_admit``, without the call
                 pending.size_bytes + size > self._quick_bytes
                 or expected is not None
                 or standing.error is not None
@@ -168,10 +168,10 @@ class AppendPipeline:
         return Promise(self._promises, entry_id)
 
     def begin_bulk(self, bulk: object, expected: int | None) -> BulkPlan:
-        """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``.
+        """Reserve the next entry id for a bulk append; other appends wait until ``end_bulk``.
 
         Args:
-            bulk: stands for the append, so that ``cancel_bulk`` ends no other.
+            bulk: identifies the append, so that ``cancel_bulk`` cancels no other.
         """
         with self._changed:
             self._admit(0, expected)
@@ -198,7 +198,7 @@ class AppendPipeline:
             return plan
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
-        """Number the entries that tasks wrote, and hand them to the channels."""
+        """Give ids to the entries that tasks wrote, and pass them to the channels."""
         with self._changed:
             self._bulk = None
             self._changed.notify_all()
@@ -216,9 +216,9 @@ class AppendPipeline:
         return future
 
     def cancel_bulk(self, bulk: object) -> None:
-        """What the tasks wrote is listed nowhere, and the next append may go on.
+        """End a bulk append without listing its parts, and let the next append continue.
 
-        Nothing if it has not begun yet, or has ended: Ctrl-C comes at any moment.
+        Does nothing if the append has not begun or has ended: Ctrl-C comes at any moment.
         """
         with self._changed:
             if self._bulk is bulk:
@@ -226,13 +226,13 @@ class AppendPipeline:
                 self._changed.notify_all()
 
     def _admit(self, size_bytes: int, expected: int | None) -> None:
-        """Back-pressure, the turn behind a bulk append, and what is refused."""
+        """Wait for pending bytes and a bulk append; refuse an append that is not allowed."""
         limit = self._max_pending_bytes - size_bytes
         while self._bulk is not None or ((held := self._pending.size_bytes) > limit and held):
             if self._standing.error is not None:
                 break
             if self._bulk is None and self._delivery.is_here():
-                break  # what is held may be held up by this very thread
+                break  # this very thread may hold up the pending entries
             self._changed.wait()
         if self._standing.error is not None:
             raise self._standing.told(self._standing.error)
@@ -254,7 +254,7 @@ class AppendPipeline:
             self._start()
 
     def check_may_wait(self, what: str) -> None:
-        """Raises ``InvalidArgumentError`` in a callback, where waiting would never end."""
+        """Raise ``InvalidArgumentError`` in a callback, where waiting would never end."""
         if self._delivery.is_here():
             raise InvalidArgumentError(
                 f"{what} in the callback of an append would wait for itself; nothing was done. "
@@ -263,15 +263,13 @@ class AppendPipeline:
 
     @property
     def last_add_pushed(self) -> EntryId:
-        """The last entry that was pushed. The machine is told of entries when a channel takes
-        them.
-        """
+        """The last entry that was pushed. The machine gets entries when a channel takes them."""
         return self._pending.last
 
     # Waiting and ending
 
     def flush(self) -> EntryId:
-        """Wait until everything pushed so far is acknowledged; returns the LAC."""
+        """Wait until everything pushed so far is acknowledged; return the LAC."""
         with self._changed:
             target = self._pending.last
             self._wake_missed()
@@ -283,12 +281,12 @@ class AppendPipeline:
             return self.machine.last_add_confirmed
 
     def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
-        """Who stored the last slots; the LAC and the LAP."""
+        """Return the bookies' acks of the last slots, the LAC, and the last entry pushed."""
         with self._changed:
             return list(self._acks), self.machine.last_add_confirmed, self._pending.last
 
     def drain(self) -> BookKeeperError | None:
-        """Take no more entries; wait until what is pending is on its whole write set.
+        """Take no more entries; wait until pending entries are on their whole write set.
 
         Returns:
             why entries could not be acknowledged, or ``None``.
@@ -302,11 +300,11 @@ class AppendPipeline:
             self._end(is_to_be_closed=True)
             error = self._standing.error
         if not self._delivery.is_here():
-            self._delivery.deliver()  # where no thread could be started to tell it
+            self._delivery.deliver()  # if no thread could be started for it
         return None if error is None else self._standing.told(error)
 
     def _begin_to_close(self) -> None:
-        """Take no more entries. From now on no bookie is left, and nothing is held up for one."""
+        """Take no more entries. From now on only lost bookies are replaced."""
         self._standing.is_closing = True
         self._wake_missed()
         self._carry_out(self.machine.step(BookiesLookedAt({}, {})))
@@ -315,7 +313,7 @@ class AppendPipeline:
     def close(self) -> None:
         """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.
 
-        An error that says what became of the ledger is that of every later call, too.
+        Every later call raises the same error if it says what became of the ledger.
         """
         confirmed, length = self.machine.last_add_confirmed, self.confirmed_length
         try:
@@ -345,7 +343,7 @@ class AppendPipeline:
 
     @property
     def state(self) -> str:
-        """What has become of the writer, in a word or two for people."""
+        """The state of the writer, in a word or two for people."""
         return self._standing.state
 
     def _end(self, *, is_to_be_closed: bool = False) -> None:
@@ -367,7 +365,7 @@ class AppendPipeline:
     def _is_any_behind(self) -> bool:
         return self._is_started and self._channels.is_any_behind
 
-    # Going on without its writer (``runtime/unclosed.py``)
+    # Going on after the writer was dropped (``runtime/unclosed.py``)
 
     def is_pending(self) -> bool:
         if self._standing.error is None:
@@ -377,7 +375,7 @@ class AppendPipeline:
     def account(self) -> str | None:
         standing = self._standing
         if standing.error is not None and not self.is_pending():
-            return None  # what became of it was raised to somebody
+            return None  # a caller has seen the error
         return standing.account(
             self.ledger.ledger_id,
             self.machine.last_add_confirmed,
@@ -402,7 +400,7 @@ class AppendPipeline:
             self._end_if_dropped()
 
     def _end_if_dropped(self) -> None:
-        """A dropped writer ends as soon as what was appended is on its whole write set."""
+        """End a dropped writer as soon as all its entries are on their whole write set."""
         if self._ended is None:
             return
         is_over = self._standing.is_ended or self._standing.error is not None
@@ -413,7 +411,7 @@ class AppendPipeline:
         ended()
 
     def _leave(self) -> None:
-        """Withdraw the sign that somebody writes the ledger, without waiting until that is done."""
+        """Remove the writer's presence node, without waiting until that is done."""
         self._context.store.leave_ledger(self.ledger.ledger_id)
 
     def _has_pending(self) -> bool:
@@ -431,13 +429,13 @@ class AppendPipeline:
             raise
 
     def _is_acknowledged(self) -> bool:
-        """Whether all of a ledger that is being closed is."""
+        """Whether the ledger is being closed and all its entries are acknowledged."""
         return self._standing.is_closing and not self._has_pending()
 
-    # What channels report; the lock is held
+    # Reports of channels; the lock is held
 
     def take(self) -> EntryId:
-        """A channel takes what is pending: now the machine hears of it."""
+        """Report pending entries to the machine when a channel takes them; return the LAC."""
         added = self._pending.last - self.machine.last_add_pushed
         if added:
             self.machine.step(AddRequested(added))
@@ -450,12 +448,12 @@ class AppendPipeline:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is being closed, or a bulk append is under way, or nothing goes on."""
+        """Whether the ledger is being closed, a bulk append runs, or the writer has failed."""
         standing = self._standing
         return standing.is_closing or self._bulk is not None or standing.error is not None
 
     def stored(self, channel: BookieChannel, group: Group) -> None:
-        """A bookie stores its entries of a group."""
+        """Note that a bookie stores its entries of a group."""
         channel.next_entry = EntryId(group.last + 1)
         now = self._runtime.now()
         waited_ms = (now - group.taken_at) * 1000
@@ -474,7 +472,7 @@ class AppendPipeline:
             self._end_if_dropped()
 
     def failed(self, channel: BookieChannel, error: BookKeeperError) -> None:
-        """A bookie met a fence, or is lost."""
+        """Note that a bookie is fenced or lost."""
         if isinstance(error, LedgerFencedError):
             if self.machine.step(BookieFenced(channel.position, channel.bookie)):
                 self._metrics.writers_fenced.inc()
@@ -484,34 +482,34 @@ class AppendPipeline:
                 except RuntimeError:  # no more threads
                     self.fail(fenced)
         elif isinstance(error, ProcessLimitError) and not self._is_acknowledged():
-            self.fail(self._gave_up(error.message))  # with another bookie it would be the same
+            self.fail(self._gave_up(error.message))  # another bookie would fail alike
         else:
             if isinstance(error, BookieFullError | BookieReadOnlyError):
                 self._changes.full.add(channel.bookie)
             self.lose(channel, error.message)
 
     def lose(self, channel: BookieChannel, cause: str) -> None:
-        """A bookie is lost to this writer, for good."""
+        """Give up a bookie, which is lost to this writer for good."""
         if not channel.is_active():
             return
         self._changes.lost[channel.bookie] = f"lost to this writer: {cause}"
         self._channels.drop(channel)
         if self._is_acknowledged():
             self._end_if_dropped()
-            return  # re-replication will fill what is missing
+            return  # rereplication will copy the missing entries
         self._carry_out(self.machine.step(BookieFailed(channel.position, channel.bookie)))
 
     def unfit(self, alive: Mapping[BookieId, Registration]) -> Set[BookieId]:
-        """Bookies that cannot be sent the first entry that is not acknowledged."""
+        """Return bookies that cannot get the first entry that is not acknowledged."""
         excluded = self._changes.excluded(EntryId(self.machine.last_add_confirmed + 1))
         return self._context.bookies.ineligible(alive, 0, self.ledger, excluded).keys()
 
     def look_begins(self) -> None:
-        """The metadata store is about to be asked which bookies are to be left."""
+        """Note that the metadata store is about to be queried for bookies to replace."""
         self._carry_out(self.machine.step(LookBegins()))
 
     def looked(self, readonly: Sequence[BookieChannel], gone: Sequence[BookieChannel]) -> None:
-        """Bookies that are read-only, or have no agent, and are to be left; often none."""
+        """Take in which bookies are read-only or have no agent, to be replaced; often none."""
         event = BookiesLookedAt(
             self._to_be_left(readonly, "it became read-only"),
             self._to_be_left(gone, "its agent was gone"),
@@ -550,7 +548,7 @@ class AppendPipeline:
         self._changed.notify_all()
 
     def fail(self, error: BookKeeperError) -> None:
-        """No further entry will be acknowledged."""
+        """Acknowledge no further entry."""
         reason = self._standing.fail(error)
         self._leave()
         self._delivery.fail(reason)
@@ -558,19 +556,19 @@ class AppendPipeline:
         self._changed.notify_all()
         self._end_if_dropped()
 
-    # What others did to the ledger
+    # Changes of the ledger by other clients
 
     def _learn_of_fence(self, cause: str) -> None:
-        """No lock is held: the metadata are asked."""
+        """Read the metadata to find the cause. The lock is not held, because this waits."""
         confirmed = self.machine.last_add_confirmed  # the machine confirms no more
         self._give_up(error_of_fence(self._context, self.ledger, confirmed, cause))
 
     def _hear_of_deletion(self) -> None:
-        """Called by a thread of the store, which has other things to do."""
+        """Called by a thread of the store, which must not wait."""
         self._runtime.spawn("ledger-deleted", self._learn_of_deletion)
 
     def _learn_of_deletion(self) -> None:
-        if not self._standing.is_ended:  # a close that is under way finds out itself
+        if not self._standing.is_ended:  # a running close finds it out itself
             self._give_up(deleted_error(self.ledger, self.machine.last_add_confirmed))
 
     def _give_up(self, error: BookKeeperError) -> None:
@@ -578,7 +576,7 @@ class AppendPipeline:
             self.fail(error)
         self._delivery.deliver()
 
-    # What became of a change of the ensemble; the lock is held
+    # Results of an ensemble change; the lock is held
 
     @property
     def is_ended(self) -> bool:
@@ -586,11 +584,11 @@ class AppendPipeline:
         return self._standing.is_ended
 
     def not_again(self, first: EntryId) -> dict[BookieId, str]:
-        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+        """Return bookies that were left and cannot get entries from ``first`` on, with reasons."""
         return self._channels.not_again(first)
 
     def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
-        """The metadata name another ensemble; ``None``: the old one serves on."""
+        """Adopt the metadata with another ensemble; ``None`` keeps the old ensemble."""
         if updated is None:
             self._carry_out(self.machine.step(EnsembleStays()))
         else:
@@ -603,7 +601,7 @@ class AppendPipeline:
         self._end_if_dropped()
 
     def ensemble_not_changed(self, error: BookKeeperError) -> None:
-        """No other ensemble could be published."""
+        """Note that no other ensemble could be published."""
         self._standing.fail(error)
         self._carry_out(self.machine.step(EnsembleChangeFailed()))
         self._changed.notify_all()
@@ -617,7 +615,7 @@ class AppendPipeline:
 
 
 def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:
-    """Bookies on which some task could not write, each once, with the first cause."""
+    """Return each bookie on which a task could not write, once, with the first cause."""
     failed: dict[tuple[int, BookieId], str] = {}
     for result in results:
         for (position, bookie), cause in result.failures.items():

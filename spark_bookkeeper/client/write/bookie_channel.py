@@ -1,8 +1,8 @@
 """A channel: the dense slots of one writer on one bookie, filled one after the other.
 
-While one put is on its way, further entries gather and share the next slot (group commit).
-A put whose outcome is unknown is repeated with the same bytes in the same slot, and nothing
-else is sent before it is known (SLOT-LOG rules R2, R3).
+During one put, further entries gather and share the next slot (group commit). A put whose outcome
+is unknown is repeated with the same bytes in the same slot. Until it is known, nothing else is sent
+(SLOT-LOG rules R2, R3).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from spark_bookkeeper.storage.call import Call
 
 PAUSES_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Before each repeat of a call whose outcome is unknown; after the last the bookie is given up."""
+"""Pauses before each repeat of a call with unknown outcome; then the bookie is given up."""
 
 
 class Group:
-    """What one slot will hold: the entries of a run, of which a channel sends its own.
+    """The content of one slot: the entries of a run, of which each channel sends its own.
 
-    Channels share a group, and with it the encoding of its entries where nothing is striped. One of
-    no entries is an explicit LAC: it says only how far is confirmed, and to every bookie.
+    Channels share a group, and also the encoding of its entries if the ledger is not striped. A
+    group without entries is an explicit LAC: it only says how far is confirmed, to every bookie.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class Group:
         self._token = token
         self._run = run
         self._last_add_confirmed = last_add_confirmed
-        """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
+        """The LAC when the group was made: the records' bytes are fixed from then on (R10)."""
         self.appended_at_ms = appended_at_ms
         """By this machine's clock, and the same in every bookie's record."""
         self._encoding = runtime.condition()
         self._records: dict[int, NewRecord] = {}
 
     def is_next(self, first: int, last: int, last_add_confirmed: int) -> bool:
-        """Whether it is what would be made now."""
+        """Whether the group is the one that would be made now."""
         made = self.first, self.last, self._last_add_confirmed
         return made == (first, last, last_add_confirmed)
 
     def encode_ahead(self, position: int, slot: int) -> None:
-        """Encode what goes into a slot of every bookie. Nobody else has the group yet."""
+        """Encode the record for a slot of every bookie. No other thread has the group yet."""
         self._records[slot] = self._encode(position, slot)
 
     def record(self, position: int, slot: int) -> NewRecord:
-        """What goes into a slot of the bookie at a position that holds some of it."""
+        """Return the record for a slot of the bookie at a position that holds some of the group."""
         if not self.is_shared:
             return self._encode(position, slot)
         with self._encoding:
@@ -90,7 +90,7 @@ class Group:
             return self._records[slot]
 
     def parts(self, position: int) -> list[PlacedPart]:
-        """The part files of a bulk block that the bookie at a position is to have."""
+        """Return the part files of a bulk block that belong on the bookie at a position."""
         if self.bulk is None:
             return []
         quorum, classes = self._ledger.metadata.quorum, self.bulk.classes
@@ -115,7 +115,7 @@ class Group:
         )
 
     def _entries(self, position: int) -> EncodedEntries:
-        """Those that are within the record of the bookie at a position."""
+        """Return the entries within the record of the bookie at a position."""
         if self.bulk is not None or self.is_empty:
             return NOTHING
         ids: Sequence[int] = range(self.first, self.last + 1)
@@ -128,7 +128,7 @@ class Group:
         return encode_columns(self._ledger.encoding, ids, lengths, payloads)
 
     def is_striped_to(self, position: int) -> bool:
-        """Whether the bookie at a position holds anything of it."""
+        """Whether the bookie at a position holds any entry of the group."""
         return (
             self.is_shared
             or self.is_empty
@@ -136,7 +136,7 @@ class Group:
         )
 
     def _held(self, position: int) -> list[bool]:
-        """Whether the bookie at a position holds the first entry, the second, ... and so on."""
+        """Return whether the bookie at a position holds the first entry, the second, and so on."""
         quorum = self._ledger.metadata.quorum
         return [
             quorum.holds(position, EntryId(self.first + n)) for n in range(quorum.ensemble_size)
@@ -162,35 +162,35 @@ class BookieChannel:
         self.incarnation = ledger.incarnations[bookie]
         self._ledger_id = ledger.ledger_id
         self.next_entry = first
-        """Everything below it that is striped here is stored here."""
+        """The bookie has stored all entries below this one that are striped to it."""
         self.sending_since: float | None = None
-        """When the put that is on its way began, or last got on; ``None`` while there is none."""
+        """When the put that is under way began or last made progress; ``None`` if there is none."""
         self.wake_up = AutoResetEvent(runtime)
-        """Rung when there is something to send, or the channel is retired."""
+        """Set when there is something to send, or the channel is retired."""
         self.told: Group | None = None
         """The last explicit LAC that was sent here."""
         self._open_replica = open_replica
         self._find_root = find_root
         self._find_door = find_door
         self._call: Call[None] | None = None
-        """Through which its bookie's storage is asked: whoever watches channels looks for how
-        long.
+        """The call in which the channel uses its bookie's storage. Another task watches how long it
+        takes.
         """
         self._replica: Replica | None = None
         self._runtime = runtime
         self._is_retired = False
         self.left_because = ""
-        """Why another bookie is to take its place, though it is not lost to the writer."""
+        """Why another bookie is to replace this one, although it is not lost to the writer."""
         self.is_unsure = False
-        """Whether a call failed here: then nobody knows for certain which slot is the next one."""
+        """Whether a call failed here, so that the next slot is not known for certain."""
         self._opened: tuple[str, Replica] | None = None
-        """Where the bookie's storage was when this writer came to it first, and its replica."""
+        """Where the bookie's storage was when this writer first used it, and its replica."""
         self._slot = 0
         self._doubt: NewRecord | None = None
-        """An explicit LAC that may be in the next slot, or come there."""
+        """An explicit LAC that may be in the next slot, or may arrive there."""
 
     def retire(self) -> None:
-        """Nothing more is sent here, and no answer from here counts."""
+        """Send nothing more here, and ignore any answer from here."""
         self._is_retired = True
         self.wake_up.set()
 
@@ -199,17 +199,17 @@ class BookieChannel:
         return not self._is_retired
 
     def go_on_from(self, before: BookieChannel) -> None:
-        """Fill the slots behind those that an earlier channel on the same bookie has filled.
+        """Fill the slots after those that an earlier channel on the same bookie has filled.
 
-        All of them are won (rule R2), and nothing is on its way to the next one (rule R3).
+        All of these are won (rule R2), and no put to the next one is under way (rule R3).
         """
         self._opened, self._slot = before._opened, before._slot
 
     def why_not_again(self, first: EntryId) -> str | None:
-        """Why this bookie, which was left, cannot be sent entries from ``first`` on; or ``None``.
+        """Return why a bookie that was left cannot get entries from ``first`` on, or ``None``.
 
-        Slots are dense, so it must be certain which one is the next: a put without an answer may
-        still land (rules R2, R3). And slots ascend in entry ids.
+        Slots are dense, so the next slot must be certain: a put without an answer may still arrive
+        (rules R2, R3). And slots ascend in entry ids.
         """
         left = f"left by this writer when {self.left_because}"
         if self.sending_since is not None or self.is_unsure or self._doubt is not None:
@@ -219,11 +219,11 @@ class BookieChannel:
         return None
 
     def encode_ahead(self, group: Group) -> None:
-        """Encode what the next slot will hold, before anybody sends it."""
+        """Encode the record for the next slot before any channel sends it."""
         group.encode_ahead(self.position, self._slot)
 
     def store(self, group: Group) -> None:
-        """Store a group's own entries in the next slot; returns when that is durable.
+        """Store a group's own entries in the next slot; return when that is durable.
 
         Raises:
             LedgerFencedError: the slot is a fence.
@@ -241,7 +241,7 @@ class BookieChannel:
         if group.bulk is not None:
             for part in group.parts(self.position):
                 self._bring(replica, group.bulk, part)
-        if self._doubt is not None:  # nothing goes into the next slot before it is known (R3)
+        if self._doubt is not None:  # the next slot must be known before it is filled (R3)
             self._put(replica, self._doubt)
             self._doubt = None
         record = group.record(self.position, self._slot)
@@ -254,7 +254,7 @@ class BookieChannel:
         self._slot += 1
 
     def _tell(self, replica: Replica, record: NewRecord) -> None:
-        """Put an explicit LAC, if that goes at once: no bookie is given up for it."""
+        """Put an explicit LAC once, without repeats: no bookie is given up for it."""
         try:
             replica.add(record)
             self._slot += 1
@@ -262,7 +262,7 @@ class BookieChannel:
             return  # nothing was put
         except SlotTakenError:
             raise
-        except BookieUnavailableError:  # also where no space was left: it may have been put
+        except BookieUnavailableError:  # even if no space was left: it may have been put
             self._doubt = record
 
     def _prepared(self) -> Replica:
@@ -278,11 +278,11 @@ class BookieChannel:
                     "writer left it",
                     bookie_id=self.bookie,
                 )
-            self._replica = self._opened[1]  # whose directory is not made again (R11)
+            self._replica = self._opened[1]  # its directory is not made again (R11)
         return self._replica
 
     def _bring(self, replica: Replica, bulk: BulkBlock, part: PlacedPart) -> None:
-        """A part that this bookie does not have comes from one that has it."""
+        """Copy a part that this bookie lacks from a bookie that has it."""
         holders = bulk.holders[part.ref.name]
         if self.bookie in holders:
             return
@@ -295,9 +295,9 @@ class BookieChannel:
                 raise
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")
-                self._note_progress(0)  # the wait may have been for the other one
+                self._note_progress(0)  # the source may have been the slow one
                 continue
-            if copied.name != part.ref.name:  # the slot, the same everywhere, lists the name
+            if copied.name != part.ref.name:  # every bookie's slot lists this name
                 raise SlotTakenError(
                     f"bookie {self.bookie} has something else under the name of part "
                     f"{part.ref.name}; the bookie must be replaced in the ensemble",
@@ -312,11 +312,11 @@ class BookieChannel:
         )
 
     def _note_progress(self, _: int) -> None:
-        """A large copy that goes on is not a put without an answer."""
+        """Note that a large copy goes on: it is not a put without an answer."""
         self.sending_since = self._runtime.now()
 
     def _repeat(self, call: Callable[[], object]) -> None:
-        """Repeat a call while its outcome is unknown; what is certain is raised at once."""
+        """Repeat a call while its outcome is unknown; raise a certain error at once."""
         for pause in PAUSES_SECONDS:
             try:
                 call()

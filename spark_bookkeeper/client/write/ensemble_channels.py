@@ -1,7 +1,7 @@
-"""The channels of one open ledger: one for each bookie of the ensemble, with a task of its own.
+"""The channels of one open ledger: one for each bookie of the ensemble, each with its own task.
 
-They share what they send: the entries that one channel takes first are a group for all. A channel
-reports what its bookie stored or why it failed; what follows from that is decided elsewhere.
+Channels share groups: the entries that one channel takes first are a group for all. A channel
+reports that its bookie stored a group, or why it failed. Other modules decide what follows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 AHEAD_BYTES: Final = 1 << 16
-"""No more than this is encoded by the thread that appends, which holds the writer's lock."""
+"""The appending thread encodes at most this much, because it holds the writer's lock."""
 
 
 class Reports(Protocol):
-    """Who is told what channels report. The writer's lock is held while any of these is called."""
+    """Receives the reports of channels. The writer's lock is held during each call."""
 
     ledger: Ledger
 
@@ -45,36 +45,36 @@ class Reports(Protocol):
         """Whether the ledger is being closed, or rows are appended that no channel knows of."""
 
     def take(self) -> EntryId:
-        """A channel takes what is pending; returns the last add confirmed."""
+        """Report that a channel takes the pending entries; return the last add confirmed."""
 
     def stored(self, channel: BookieChannel, group: Group) -> None:
-        """A channel's bookie durably stores its entries of the group."""
+        """Report that a channel's bookie durably stores its entries of the group."""
 
     def failed(self, channel: BookieChannel, error: BookKeeperError) -> None:
-        """A channel's bookie does not store the group; the channel has stopped."""
+        """Report that a channel's bookie does not store the group; the channel has stopped."""
 
     def lose(self, channel: BookieChannel, cause: str) -> None:
-        """A channel's bookie is to be given up."""
+        """Give up a channel's bookie."""
 
     def unfit(self, alive: Mapping[BookieId, Registration]) -> Set[BookieId]:
-        """Bookies that this writer cannot send anything to now, though they may take data."""
+        """Return bookies that this writer cannot use now, although they may take data."""
 
     def look_begins(self) -> None:
-        """The metadata store is about to be asked which bookies are to be left."""
+        """Report that the metadata store is about to be queried for bookies to replace."""
 
     def looked(self, readonly: Sequence[BookieChannel], gone: Sequence[BookieChannel]) -> None:
-        """Channels whose bookies are read-only or have no agent, if others can take their place."""
+        """Report channels whose bookies are read-only or have no agent, if they can be replaced."""
 
 
 class EnsembleChannels:
-    """Which bookie is sent what. Methods are called with the writer's lock held.
+    """Decides what each bookie is sent. Methods are called with the writer's lock held.
 
     Args:
         context: the client's.
         lock: the writer's.
         pending: entries to send.
-        delivery: told of after every report, outside the lock.
-        reports: who decides what follows.
+        delivery: called after every report, outside the lock.
+        reports: gets the reports, and decides what follows.
         token: of this writer session, in every record (SLOT-LOG rule R16).
     """
 
@@ -102,23 +102,23 @@ class EnsembleChannels:
         self._token = token
         self._groups: dict[EntryId, Group] = {}
         self._ahead: Group | None = None
-        """What was encoded for channels that are about to wake; they send it if nothing came
+        """The group that was encoded before channels were woken; they send it if no entry came
         since.
         """
         self._explicit_lac: Group | None = None
-        """The explicit LAC that channels with nothing to send put on their bookies, until there are
+        """The explicit LAC that channels without entries put on their bookies, until there are
         entries again."""
         self._time_ms = 0
-        """The time of the last group. Within a ledger times never go back, so that a time can be
-        searched for."""
+        """The time of the last group. Within a ledger times never decrease, so that a search by
+        time is possible."""
 
     @property
     def token(self) -> str:
-        """Of this writer session, in every record (SLOT-LOG rule R16)."""
+        """The token of this writer session, in every record (SLOT-LOG rule R16)."""
         return self._token
 
     def open(self, position: int, bookie: BookieId, first: EntryId) -> None:
-        """Send a bookie everything striped to its position, from an entry on."""
+        """Send a bookie all entries that are striped to its position, from ``first`` on."""
         ledger = self._reports.ledger
         channel = BookieChannel(
             position,
@@ -141,12 +141,12 @@ class EnsembleChannels:
         self._spawn(channel)
 
     def not_again(self, first: EntryId) -> dict[BookieId, str]:
-        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+        """Return bookies that were left and cannot get entries from ``first`` on, with reasons."""
         reasons = {bookie: channel.why_not_again(first) for bookie, channel in self._left.items()}
         return {bookie: reason for bookie, reason in reasons.items() if reason is not None}
 
     def wake(self) -> None:
-        """There is something to send."""
+        """Wake the channels, because there is something to send."""
         if self.idle:
             self._encode_ahead(self.idle[0])
         for channel in self.idle:
@@ -154,10 +154,10 @@ class EnsembleChannels:
         self.idle.clear()
 
     def _encode_ahead(self, channel: BookieChannel) -> None:
-        """Encode what channels send next, while they sleep.
+        """Encode the channels' next group while they sleep.
 
-        A channel would do it while the others wake, and wait for Python's global lock again and
-        again.
+        A channel would encode it while the others wake, and would wait again and again for Python's
+        global lock.
         """
         pending = self._pending
         most = min(AHEAD_BYTES, self._config.max_group_bytes)
@@ -174,36 +174,36 @@ class EnsembleChannels:
         self._ahead = group
 
     def wake_missed(self) -> None:
-        """Wake channels that sleep though there is something to send, as Ctrl-C ended an append
-        before it woke them.
+        """Wake channels that sleep although there are entries: Ctrl-C may end an append before it
+        wakes them.
         """
         last = self._pending.last
         if any(channel.next_entry <= last and channel.is_active() for channel in self.idle):
             self.wake()
 
     def drop(self, channel: BookieChannel) -> None:
-        """Send nothing more there."""
+        """Send nothing more on this channel."""
         channel.retire()
         if self.by_position.get(channel.position) is channel:
             del self.by_position[channel.position]
 
     def end(self) -> None:
-        """Stop all of them, for good."""
+        """Stop all channels, for good."""
         for channel in self.by_position.values():
             channel.retire()
-        # With the channels go the directories that they keep open on the bookies.
+        # The channels keep directories open on the bookies; these are freed with them.
         self.by_position.clear()
         self._left.clear()
         self.idle.clear()
 
     @property
     def is_any_behind(self) -> bool:
-        """Whether some bookie has not stored everything that is striped to it."""
+        """Whether some bookie has not stored all entries that are striped to it."""
         last = self._pending.last
         return any(channel.next_entry <= last for channel in self.by_position.values())
 
     def forget(self, confirmed: EntryId) -> None:
-        """Drop entries that nobody needs any more: acknowledged, and stored by every channel."""
+        """Drop entries that are not needed any more: acknowledged, and stored by every channel."""
         needed = confirmed + 1
         for channel in self.by_position.values():
             needed = min(needed, channel.next_entry)
@@ -213,16 +213,16 @@ class EnsembleChannels:
                 del self._groups[first]
 
     def tell(self, confirmed: EntryId) -> None:
-        """Have bookies told how far is confirmed; no channel has anything to send.
+        """Send bookies the last add confirmed when no channel has entries to send.
 
-        Once: nothing, while channels are told already.
+        Does so once: nothing happens while channels already send it.
         """
         if self._explicit_lac is None:
             nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
             self._explicit_lac = self._group(nothing, confirmed)
             self.wake()
 
-    # Tasks of their own, without the lock
+    # Each channel's own task, without the lock
 
     def _spawn(self, channel: BookieChannel) -> None:
         name = f"channel-{self._reports.ledger.ledger_id}-{channel.position}"
@@ -255,7 +255,7 @@ class EnsembleChannels:
                     if error is None and not group.is_empty:
                         channel.next_entry = EntryId(
                             group.last + 1
-                        )  # it was left, and has this too
+                        )  # the bookie was left, but has this too
                     return
                 if error is None:
                     if not group.is_empty:
@@ -265,7 +265,7 @@ class EnsembleChannels:
                 self._lock.notify_all()
             try:
                 self._delivery.deliver()
-            except BaseException:  # a callback ends this thread, and the channel needs another
+            except BaseException:  # a callback ended this thread; the channel needs another
                 if error is None:
                     self._spawn(channel)
                 raise
@@ -273,7 +273,7 @@ class EnsembleChannels:
                 return
 
     def _take(self, channel: BookieChannel) -> Group | None:
-        """What a channel sends next; a group that another channel took first is shared."""
+        """Return what a channel sends next; a group that another channel took first is shared."""
         if channel.next_entry > self._pending.last:
             explicit, told, channel.told = self._explicit_lac, channel.told, self._explicit_lac
             return explicit if explicit is not told else None
@@ -285,7 +285,7 @@ class EnsembleChannels:
         if group is None or not group.is_next(channel.next_entry, self._pending.last, confirmed):
             group = self._next_group(channel, confirmed)
         self._groups[group.first] = group
-        self._explicit_lac = None  # slots ascend: a channel that has not told it by now never does
+        self._explicit_lac = None  # slots ascend: it must not follow this group
         return group
 
     def _next_group(self, channel: BookieChannel, confirmed: EntryId) -> Group:

@@ -1,8 +1,7 @@
-"""Looks at the channels of one open ledger now and then; a channel that waits for its bookie
-cannot.
+"""Check the channels of one open ledger now and then; a channel that waits for its bookie cannot.
 
-Whether a bookie is silent, has become read-only or has no agent any more, and whether the writer
-pauses, so that its bookies are to be told how far is confirmed.
+The timer finds bookies that are silent, are read-only or have no agent. If the writer pauses, it
+sends the last add confirmed to the bookies.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Condition
 
 _SHORTEST_SECONDS: Final = 0.001
-"""Of a wait: a clock may be rounded down to just before what is waited for."""
+"""The shortest wait: a rounded clock may show a time just before the one that is waited for."""
 
 AWAY_SECONDS: Final = 10.0
-"""A bookie whose agent is not there for so long is left: it may have been started again sooner, and
+"""A bookie without an agent for this long is left. Its agent may have restarted sooner, and
 autorecovery takes a ledger that stays on a lost bookie (``open_ledger_grace_ms``) much later."""
 
 
@@ -38,10 +37,10 @@ class SilenceTimer:
     Args:
         context: the client's.
         lock: the writer's.
-        channels: looked at.
+        channels: the channels to check.
         pending: entries to send.
-        delivery: told of, outside the lock, when there is news.
-        reports: who decides what follows.
+        delivery: resolves futures, outside the lock, when there is news.
+        reports: gets the reports, and decides what follows.
     """
 
     def __init__(
@@ -62,24 +61,24 @@ class SilenceTimer:
         self._reports = reports
         self._pause = context.config.explicit_lac_ms / 1000
         self._away_since: dict[BookieId, float] = {}
-        """Bookies whose agents are not there."""
+        """When each bookie without an agent was first found so."""
         self._is_over = False
         self._over = AutoResetEvent(self._runtime)
 
     def start(self) -> None:
-        """Begin to look. The lock is held."""
+        """Start the task. The lock is held."""
         self._runtime.spawn("writer-watch", self._run)
 
     def end(self) -> None:
-        """Look no more. The lock is held."""
+        """End the task. The lock is held."""
         self._is_over = True
         self._over.set()
 
     def _run(self) -> None:
         """Give up a bookie whose put takes longer than ``add_timeout_ms``.
 
-        A process that was stopped and goes on finds that everything took long, itself first: then
-        every put gets its time again.
+        If the process was stopped and goes on, all calls seem to have taken long. Then every put
+        gets its full time again.
         """
         limit = self._context.config.add_timeout_ms / 1000
         pause = self._pause
@@ -111,16 +110,17 @@ class SilenceTimer:
                 self.look_at_registrations()
 
     def tell_if_idle(self) -> float:
-        """Have the bookies told how far is confirmed, if nothing was confirmed for a while.
+        """Send the bookies the last add confirmed, if nothing was confirmed for a while.
 
-        Entries carry the LAC from before them, so followers would not see the last one. Nobody
-        waits for it, and each pause of the writer has one. An append does not wake this task: a
-        look finds that there was one, and the next look is when the pause has lasted long enough.
+        Entries carry the LAC from before them, so followers would not see the last one. No caller
+        waits for this, and each pause of the writer sends one. An append does not wake this task: a
+        look finds the append, and the next look is when the pause has lasted long enough.
 
         Returns:
             seconds until the next look.
 
-        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which tells at its next tick instead.
+        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which sends it at its next tick
+        instead.
         """
         confirmed = self._reports.confirmed
         is_all = confirmed == self._pending.last and confirmed != NO_ENTRY
@@ -133,15 +133,15 @@ class SilenceTimer:
         return self._pause
 
     def look_at_registrations(self) -> None:
-        """Report bookies that are to be left, if there is one that could take their place.
+        """Report bookies to be left, if there is a bookie that could replace them.
 
-        Adds go on succeeding where a bookie takes no new data, and would fill the space that fences
-        and recovery need. They do, too, where its agent is gone and its storage answers all the
-        same: but to autorecovery it is lost, which takes a ledger that stays from its writer after
-        a time that does not depend on ``add_timeout_ms``; nor does how often this is called.
+        On a read-only bookie, adds still succeed, and would fill the space that fences and recovery
+        need. They also succeed if its agent is gone and its storage answers. But autorecovery
+        counts that bookie as lost. It takes the ledger from its writer after a time that does not
+        depend on ``add_timeout_ms``, so the time between calls has a limit of its own.
 
-        The metadata store is asked only after it told of a change. While it is slow to answer, no
-        bookie is left: none could be replaced. Nor is any acknowledgement held up meanwhile.
+        The metadata store is read only after it reported a change. While it is slow to answer, no
+        bookie is left, because none could be replaced. Acknowledgements go on meanwhile.
         """
         with self._lock:
             if self._is_over:
@@ -151,7 +151,7 @@ class SilenceTimer:
         try:
             alive = self._context.bookies.last_registrations()
         except BookKeeperError:
-            return  # whoever needs the metadata store says so; here it is asked again soon
+            return  # other users of the store report this; the next look comes soon
         with self._lock:
             if not self._is_over:
                 self._reports.looked(*self._to_be_left(alive))
@@ -160,7 +160,7 @@ class SilenceTimer:
     def _to_be_left(
         self, alive: Mapping[BookieId, Registration]
     ) -> tuple[list[BookieChannel], list[BookieChannel]]:
-        """The channels of bookies that are read-only, and of those whose agents are gone."""
+        """Return the channels of read-only bookies, and of bookies whose agents are gone."""
         channels = list(self._channels.by_position.values())
         inside = {channel.bookie for channel in channels}
         now, since = self._runtime.now(), self._away_since

@@ -1,4 +1,4 @@
-"""What has become of the writer of a ledger: its own end, or what other clients did to it."""
+"""The state of a ledger's writer: its own end, or what other clients did to the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WriterState:
-    """Of one writer. Changed with its lock held."""
+    """The state of one writer. Changed with its lock held."""
 
     def __init__(self) -> None:
         self.error: BookKeeperError | None = None
@@ -29,15 +29,15 @@ class WriterState:
         self.was_told = False
         """Whether the error was raised to some caller."""
         self.is_closing = False
-        """No more entries are taken."""
+        """Whether the writer takes no more entries."""
         self.is_ended = False
-        """Nothing is sent any more."""
+        """Whether nothing is sent any more."""
         self.is_closed = False
         self.is_abandoned = False
 
     @property
     def state(self) -> str:
-        """In a word or two, for people."""
+        """The state in a word or two, for people."""
         if isinstance(self.error, LedgerFencedError):
             return "fenced"
         if isinstance(self.error, LedgerClosedError):
@@ -53,19 +53,19 @@ class WriterState:
         return "closing" if self.is_closing else "writing"
 
     def fail(self, error: BookKeeperError) -> BookKeeperError:
-        """No further entry will be acknowledged; returns the reason that stays."""
+        """Note that no further entry will be acknowledged; return the reason that stays."""
         self.error = self.error or error
         return self.error
 
     def told(self, error: BookKeeperError) -> BookKeeperError:
-        """The error for one more caller, who knows of it from now on."""
+        """Return the error for one more caller, and note that a caller has seen it."""
         self.was_told = True
         return error.again()
 
     def account(
         self, ledger_id: LedgerId, confirmed: EntryId, pushed: EntryId, *, is_unknown: bool
     ) -> str:
-        """What is certain of a ledger that its writer leaves open.
+        """Return what is certain of a ledger that its writer leaves open.
 
         Args:
             is_unknown: a ``close`` had no answer.
@@ -89,10 +89,10 @@ class WriterState:
 
 
 def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> None:
-    """Raises the error that tells a writer what became of its ledger, unless it is OPEN.
+    """Raise the error that says what became of the ledger, unless it is OPEN.
 
-    And unless it is as its writer left it: while a ledger is OPEN, nobody else gives it another
-    last fragment.
+    Also raise it if the last fragment is not the writer's: while a ledger is OPEN, no other client
+    may add one.
     """
     if found.state is LedgerState.IN_RECOVERY:
         raise fenced_error(ledger, confirmed, "it is IN_RECOVERY in the metadata")
@@ -105,14 +105,14 @@ def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> Non
             last_entry_id=found.last_entry_id,
         )
     first = found.last_fragment.first_entry_id
-    # One at the next entry is the writer's own, if the answer to that change was lost.
+    # A fragment at the next entry is the writer's own, if the answer to that change was lost.
     if first not in (ledger.metadata.last_fragment.first_entry_id, confirmed + 1):
         cause = f"it has a fragment at entry {first} that this writer did not make"
         raise fenced_error(ledger, confirmed, cause)
 
 
 def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFencedError:
-    """What a writer is told that lost its ledger to a recovery."""
+    """Return the error of a writer that lost its ledger to a recovery."""
     return LedgerFencedError(
         f"ledger {ledger.ledger_id} was fenced by another client ({cause}). Entries after "
         f"{confirmed} may or may not be written: treat this like a time-out. Open the ledger to "
@@ -124,7 +124,7 @@ def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFenced
 def deleted_error(
     ledger: Ledger, confirmed: EntryId, found: NoSuchLedgerError | None = None
 ) -> NoSuchLedgerError:
-    """What a writer is told whose ledger was deleted; ``found`` is what its metadata said."""
+    """Return the error of a writer whose ledger was deleted; ``found`` is from its metadata."""
     said = "" if found is None else f". What was found: {found.message}"
     return NoSuchLedgerError(
         f"ledger {ledger.ledger_id} was DELETED by another client while this writer was at it. "
@@ -138,13 +138,13 @@ def deleted_error(
 def error_of_fence(
     context: ClientContext, ledger: Ledger, confirmed: EntryId, cause: str
 ) -> BookKeeperError:
-    """What a writer is told that met a fence: the metadata tell a recovery from a deletion."""
+    """Return the error of a fenced writer: the metadata tell a recovery from a deletion."""
     try:
         read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
     except NoSuchLedgerError as found:
         return deleted_error(ledger, confirmed, found)
     except BookKeeperError:
-        pass  # that it was fenced is certain
+        pass  # the fence itself is certain
     return fenced_error(ledger, confirmed, cause)
 
 
@@ -155,17 +155,17 @@ def close_ledger(
     confirmed: EntryId,
     length_bytes: int,
 ) -> Versioned[LedgerMetadata]:
-    """Close a ledger at the last entry that its writer acknowledged; returns its metadata.
+    """Close a ledger at the last entry that its writer acknowledged; return its metadata.
 
     Raises:
         LedgerFencedError, LedgerClosedError: it is not as this writer left it.
         NoSuchLedgerError: it was deleted.
-        MetadataUnavailableError: whether it is closed is not known.
+        MetadataUnavailableError: it is unknown whether it is closed.
     """
 
     def closed(old: LedgerMetadata) -> LedgerMetadata | None:
         if old.is_closed and (old.last_entry_id, old.length_bytes) == (confirmed, length_bytes):
-            return None  # somebody closed it exactly where this writer would
+            return None  # another client closed it exactly where this writer would
         check_open(ledger, old, confirmed)
         return old.closed(confirmed, length_bytes)
 
