@@ -1,7 +1,6 @@
 """Removes all metadata of a cluster, and makes a new, empty cluster in its place or none.
 
-INSTANCEID and LAYOUT go last, in one transaction, so that a removal that was killed can be
-repeated.
+INSTANCEID and LAYOUT go last, in one transaction, so that a killed removal can be repeated.
 
 Source: BookKeeper ``discover/ZKRegistrationManager.format``, ``nukeExistingCluster``,
 ``meta/AbstractZkLedgerManagerFactory.validateAndNukeExistingCluster``.

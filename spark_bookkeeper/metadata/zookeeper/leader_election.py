@@ -52,7 +52,7 @@ class ZooKeeperBallots:
                 break
             except AbsentError:
                 self._zk.ensure(node)
-        for name in self._beginning(node, prefix)[1:]:  # left by a repeated create after a lost answer
+        for name in self._beginning(node, prefix)[1:]:  # left by a repetition after a lost answer
             self._delete(f"{node}/{name}")
 
     def votes(self, path: str) -> Sequence[str]:
@@ -156,7 +156,7 @@ class AuditorVotes:
             self._zk.create_sequential(parent, "V_", encode_vote(name))
             votes = self._votes()
         mine = [i for i, vote in enumerate(votes) if vote.node.owner == session]
-        for surplus in mine[1:]:  # left by a repeated create after a lost answer
+        for surplus in mine[1:]:  # left by a repetition after a lost answer
             self._delete(votes[surplus])
         place = mine[0] if mine else None
         if place is None:  # it was deleted again: the session has just ended
