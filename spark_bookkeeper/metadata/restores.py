@@ -36,7 +36,7 @@ _LAST_ID: Final = (1 << 63) - 1
 
 _RESTORES: Final = "restores: "
 _GIVES_UP: Final = "gives up: "
-"""The beginnings of a candidate's identity."""
+"""The two beginnings of a candidate's identity."""
 
 
 def begin(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
@@ -49,7 +49,7 @@ def begin(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
 
 
 def is_under_way(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Return whether copies of that life exist or come, and its metadata may not exist yet."""
+    """Return whether that life's copies were or are written, and its metadata may be missing."""
     return nonce_of(registers, ledger_id) == nonce
 
 
@@ -82,7 +82,7 @@ def give_up(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
 
 
 def is_restored(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Return whether that life of a ledger has metadata, by a settled read."""
+    """Return whether that life of a ledger has metadata, after all confirmed changes."""
     try:
         found = store.read_ledger_settled(ledger_id)
     except NoSuchLedgerError:

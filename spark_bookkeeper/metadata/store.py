@@ -70,7 +70,7 @@ class Registration:
 
     @property
     def usable_bytes(self) -> int | None:
-        """The free bytes that the free inodes suffice for; ``None``: unknown or unlimited."""
+        """The free bytes that small files can use; ``None``: unknown or unlimited."""
         if not (self.free_bytes and self.total_bytes and self.total_inodes):
             return self.free_bytes
         inodes = None if self.free_inodes is None else (self.free_inodes, self.total_inodes)
@@ -253,9 +253,10 @@ class LedgerStore(Protocol):
         """
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
-        """Call ``deleted`` once, from any thread, after a ledger of this writer was deleted.
+        """Call ``deleted`` once, from any thread, after the deletion of a ledger.
 
-        The call comes soon, or when the store answers again. ``leave_ledger`` ends the watch.
+        Only for a ledger that this session writes. The call comes soon, or when the store answers
+        again. ``leave_ledger`` ends the watch.
         """
 
     def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
@@ -347,7 +348,7 @@ class BookieRegistry(Protocol):
     def last_registrations(self) -> Sequence[Registration]:
         """Return the same, as of the last answer to any request of this session.
 
-        It serves to choose bookies after another request; a stale choice costs an ensemble change.
+        Use it to choose bookies after another request; a stale choice costs an ensemble change.
         """
 
     def register(self, registration: Registration) -> None:
@@ -424,8 +425,8 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
         """The ledgers that lack replicas, see ``underreplication.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call ``lost`` after each end of a session, when its ephemeral nodes are deleted; return a
-        function that stops it.
+        """Call ``lost`` after each end of a session, when its ephemeral nodes no longer exist;
+        return a function that stops it.
         """
 
     def close(self) -> None:

@@ -65,8 +65,8 @@ Changed = Callable[[], None]
 class Underreplication(Protocol):
     """The tasks, locks, settings and election of autorecovery in a metadata store.
 
-    Every method raises ``MetadataUnavailableError`` when no answer comes. A ``changed`` is called
-    once after the returned value became outdated, or without a change; a new call sets it again.
+    Every method raises ``MetadataUnavailableError`` when no answer comes. ``changed`` is called
+    once after the returned value became outdated, or without a change; read again to watch again.
     """
 
     # Tasks

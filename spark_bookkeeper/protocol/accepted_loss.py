@@ -37,20 +37,19 @@ class AcceptedLoss:
     which entries were lost."""
     missing: tuple[EntrySpan, ...] = ()
     """Before the close, the entries that may be given up, as the operator saw them; after it, those
-    that only gone bookies can have had. Ascending; the last may be open.
-    """
+    that only gone bookies can have had. Ascending; only the last may have no end."""
 
     def __str__(self) -> str:
         lost = f"{spans_text(self.missing)} may be missing, lost with {', '.join(self.gone)}"
         return f"{lost}; accepted by {self.accepted_by}"
 
     def has_hole(self, entry_id: EntryId) -> bool:
-        """Whether no reader should look for an entry before the ledger's end any more."""
+        """Return whether the accepted loss includes an entry before the ledger's end."""
         last = self._end_from(entry_id)
         return last is not None and entry_id <= last
 
     def exceeded_by(self, given_up: Sequence[EntrySpan]) -> str | None:
-        """Describe for people that more is given up than was shown; ``None``: not more."""
+        """Return a text for people if more is given up than was shown; otherwise ``None``."""
         for first, last in given_up:
             end = self._end_from(first)
             if end is not None and (last is None or last > end):
@@ -77,7 +76,7 @@ def spans_text(spans: Sequence[EntrySpan]) -> str:
 
 
 def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
-    """Return the accepted loss of a ledger, or ``None``. A damaged mark means any entry."""
+    """Return the accepted loss of a ledger, or ``None``. A damaged mark counts as any loss."""
     if ACCEPTED_LOSS not in custom_metadata:
         return None
     try:
@@ -120,9 +119,8 @@ def not_gone(
 ) -> dict[BookieId, str]:
     """Return the bookies of an ensemble of which nothing is given up, each with the reason.
 
-    A bookie that was formatted again has lost everything. A bookie that is away must be named; a
-    registered one may still answer. If one that answers is named, its unreadable entries are given
-    up.
+    A bookie that was formatted again lost everything. A bookie that is away must be named; if it is
+    registered, it may still answer. Naming one that answers gives up its unreadable entries.
     """
     kept: dict[BookieId, str] = {}
     for bookie in ensemble:

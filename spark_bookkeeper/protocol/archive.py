@@ -28,7 +28,7 @@ _INDEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The location of a released ledger's entries besides bookies. Kept as custom metadata."""
+    """The table with a released ledger's entries. Kept as custom metadata."""
 
     table: str
     """The URI of the Delta table."""

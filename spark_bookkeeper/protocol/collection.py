@@ -49,7 +49,7 @@ def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str)
 
 
 def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) -> bool:
-    """Whether copies that were made or found on a bookie after ``before`` was read certainly still
+    """Return whether copies made or found on a bookie after ``before`` was read certainly still
     exist.
 
     Every incarnation is checked: a collector of an earlier one may have read the marker before the

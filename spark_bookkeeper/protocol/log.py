@@ -106,7 +106,7 @@ class LogHead:
     """
 
     nonce: str
-    """The life of the log: it differs when the name was deleted and used again."""
+    """The identity of the log's life; a later log of the same name has another."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The options of its ledgers; ``logs/`` knows the keys."""
     chunks: tuple[Chunk, ...] = ()
@@ -115,7 +115,7 @@ class LogHead:
     deleted_below: LedgerId = _NOTHING
     truncated_end: Position | None = None
     """The position after the last entry below ``begins_at``: a follower there has read all removed
-    entries. ``None`` if unknown: its ledger was gone, or an earlier version wrote this head."""
+    entries. ``None`` if unknown: its ledger was missing, or an earlier version wrote this head."""
     is_deleted: bool = False
     """Whether the log is deleted and the name free. The register stays, so that its version never
     begins anew and no writer of the old life can change the new one."""
@@ -201,7 +201,7 @@ class LogHead:
         return replace(self, chunks=(*self.chunks, chunk), recent=self.recent[len(ledgers) :])
 
     def truncated(self, before: LedgerId, end: Position | None = None) -> LogHead:
-        """Return the head without ledgers below ``before``; the newest always stays.
+        """Return the head after a truncation below ``before``; the newest ledger always stays.
 
         Args:
             before: the first ledger that stays.

@@ -111,7 +111,7 @@ class LedgerMetadata:
     """Fields of the stored message that this version does not know, kept unchanged."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.custom_metadata, _FrozenMapping):  # as in a changed copy
+        if not isinstance(self.custom_metadata, _FrozenMapping):  # a changed copy has one already
             object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
         check_ledger(self.quorum, self.state, self.fragments, self.last_entry_id, self.length_bytes)
 
@@ -121,7 +121,7 @@ class LedgerMetadata:
 
     @property
     def nonce(self) -> bytes | None:
-        """The identity of this ledger among all, even those with its id (SLOT-LOG R16).
+        """The random name of this ledger, which no other has, even with its id (SLOT-LOG R16).
 
         ``None`` for a ledger that another client made.
         """
@@ -159,7 +159,7 @@ class LedgerMetadata:
         return frozenset(bookie for f in self.fragments for bookie in f.ensemble)
 
     def bookies(self) -> frozenset[BookieId]:
-        """Return every bookie of any fragment. Tables are left out: no lost bookie takes them."""
+        """Return every bookie of any fragment, without tables, which no bookie's loss affects."""
         return frozenset(bookie for bookie in self.members() if not is_table(bookie))
 
     # Transitions
@@ -188,7 +188,7 @@ class LedgerMetadata:
     def with_replaced_bookie(
         self, first_entry_id: EntryId, position: int, bookie: BookieId
     ) -> LedgerMetadata:
-        """Return the metadata with another bookie at a position of the fragment that begins so."""
+        """Return the metadata with another bookie at a position of the fragment at that entry."""
         fragments = tuple(
             replace(f, ensemble=(*f.ensemble[:position], bookie, *f.ensemble[position + 1 :]))
             if f.first_entry_id == first_entry_id

@@ -33,7 +33,7 @@ class Candidate:
     is_silent: bool = False
     """Whether it has given no answer for a while; others are better, on whatever rack."""
     free_bytes: int | None = None
-    """The bytes for which there are inodes; ``None``: unknown, as of a bucket."""
+    """The free bytes that small files can use; ``None``: unknown, as of a bucket."""
 
 
 def choose_ensemble(

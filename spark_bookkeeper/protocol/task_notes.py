@@ -1,9 +1,9 @@
 """The notes on a task: earlier attempts, and the time of the next one.
 
 BookKeeper keeps them in the memory of each worker, so no client can find out why a ledger is still
-under-replicated. Times are on the cluster's clock (``client/cluster_clock.py``): with the clocks of
-workers, one that is ahead would take a writer's ledger at once, and retry a waiting task. Only
-convenience depends on the times (SLOT-LOG rule R17).
+under-replicated. Times are on the cluster's clock (``client/cluster_clock.py``). If workers used
+their own clocks, a worker with a fast one would take a writer's ledger at once, and retry a waiting
+task. Only convenience depends on the times (SLOT-LOG rule R17).
 
 Source: BookKeeper ``replication/ReplicationWorker`` (grace period, back-off that doubles).
 """
@@ -93,7 +93,7 @@ class TaskNote:
     finds nothing there, so only a check of all entries can find the rest."""
     waits_for_event: bool = False
     """Whether no attempt can help before an event that ``protocol/underreplication.blocked``
-    recognises: call that before a retry."""
+    recognises; call that before a retry."""
     marked: Marked | None = None
     """The task at the last attempt; ``None`` if it could not be read."""
     refusals: tuple[LocalRefusal, ...] = ()
@@ -138,7 +138,7 @@ class TaskNote:
         return 0 < self._refusal_until_ms(local) - now_ms <= most_ms
 
     def waits_until_ms(self, local: str | None) -> int:
-        """Return when it is due for the worker next to a bookie, if nothing happens before."""
+        """Return when the task is due for the worker next to a bookie, if no event comes first."""
         return max(self.next_try_at_ms, self._refusal_until_ms(local))
 
     def _refusal_until_ms(self, local: str | None) -> int:
@@ -256,11 +256,11 @@ class TaskNote:
         return replace(self, percentage=closer, findings=self.findings + 1)
 
     def suspected(self, bookie: str) -> TaskNote:
-        """Return the notes after some of a bookie's entries were repaired: check the others."""
+        """Return the notes after repairs of some of a bookie's entries; the rest needs a check."""
         return replace(self, suspects=tuple(sorted({*self.suspects, bookie})))
 
     def cleared(self, bookies: Collection[str], whole: Whole | None) -> TaskNote:
-        """Return the notes after these bookies were found whole; ``whole`` may be noted of them."""
+        """Return the notes after these bookies were found whole; ``whole`` is stored in them."""
         suspects = tuple(bookie for bookie in self.suspects if bookie not in bookies)
         return replace(self, suspects=suspects, whole=whole)
 

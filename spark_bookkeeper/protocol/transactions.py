@@ -1,4 +1,4 @@
-"""Transactions of a log: the last numbered write of each application, against double writes.
+"""Transactions of a log: the last numbered write of each application, so none is stored twice.
 
 An application numbers its writes upwards, and the log stores the last number of each. A write whose
 number is not above it was done before. A stream's micro-batch with such a number must be the last

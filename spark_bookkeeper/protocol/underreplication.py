@@ -21,7 +21,7 @@ ENTRIES_MAX: Final = 1 << 26
 memory than there is."""
 
 NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
-"""The wait of a ledger with copies on every bookie that could take one."""
+"""The need of a ledger whose copies are on all bookies that could take one."""
 
 RECOVER: Final = "spark-bookkeeper bookie recover {} --skip-open-ledgers"
 REFILL: Final = "spark-bookkeeper bookie refill {} --skip-open-ledgers"
@@ -71,7 +71,7 @@ def entries_at(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> 
     One range if the ensemble is not striped, otherwise one for each run of adjacent entries.
 
     Raises:
-        MetadataFormatError: there would be more than ``ENTRIES_MAX``.
+        MetadataFormatError: ``first .. last`` has more than ``ENTRIES_MAX`` entries.
     """
     if last - first >= ENTRIES_MAX:
         raise MetadataFormatError(
@@ -138,8 +138,7 @@ def fewest_copies(metadata: LedgerMetadata, live: Collection[BookieId]) -> int:
 def below_ack_quorum(
     metadata: LedgerMetadata, live: Collection[BookieId], losing: Collection[BookieId]
 ) -> Iterator[tuple[FragmentRange, int, int]]:
-    """Yield the fragments that would have fewer than Qa live copies of some entry without
-    ``losing``.
+    """Yield the fragments with fewer than Qa live copies of some entry without ``losing``.
 
     Each comes with the fewest copies now, and the fewest without ``losing``. Fragments that name
     none of ``losing`` are left out, however few copies they have.

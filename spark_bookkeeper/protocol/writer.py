@@ -123,7 +123,7 @@ class ChangeEnsemble:
     first: EntryId
     failed: Mapping[int, BookieId]
     may_stay: bool = False
-    """Whether the bookies stay if no others can replace them; they serve until then."""
+    """Whether the bookies serve until others are published, and stay if none can replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,11 @@ class Writer:
         self._leaving: set[int] = set()
         """Positions of bookies that are not lost, but are left once they have their share."""
         self._given_up: set[int] = set()
-        """Leaving positions that are left without their share, after all others were left."""
+        """Leaving positions that are left without their share, once all others are left."""
         self._held: set[int] = set()
         """Leaving positions that acknowledgements wait for, at most until the next check begins."""
         self._waited_for: set[int] = set()
-        """Positions that acknowledgements waited for, without a second wait until it helped."""
+        """Positions that acknowledgements have waited for; they wait again only after it helped."""
         self._late: set[int] = set()
         """Positions of bookies without an agent that were behind at the last check."""
         self._looked_at = list(self._stored_through)
@@ -248,10 +248,9 @@ class Writer:
         """Replace a bookie that is not lost, as soon as it stores all acknowledged entries.
 
         A read-only bookie stays alive, and one without an agent may be back soon. Then
-        rereplication does not look for entries that it never got, so it must store its share of the
-        acknowledged ones before it is left [leave_whole]. It serves until its replacement is
-        published. Bookies are left one by one, because there may not be replacements for all of
-        them.
+        rereplication does not look for entries that it never got, so it must store its acknowledged
+        share before it is left [leave_whole]. It serves until its replacement is published. Bookies
+        are left one by one, because there may not be replacements for all.
         """
         if self._is_changing:
             return []

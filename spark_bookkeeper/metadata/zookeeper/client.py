@@ -58,7 +58,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self._submit_any, connection._submit = connection._submit, self._submit
 
     def _one_round(self, retry: Any) -> Any:
-        self._refusals: dict[str, bool] = {}  # by server, whose name may stand for several
+        self._refusals: dict[str, bool] = {}  # by server; one name may have several addresses
         try:
             return self._connect_round(retry)
         finally:

@@ -207,9 +207,9 @@ class GroupCommit:
     def _send(self, group: _Group) -> None:
         answer = self._client.handler.async_result()
         with self._lock:
-            # The last check and the sending are one step. A write that was given up before is not
-            # sent. A caller that gives up after it reads the outcome later, as answers come in this
-            # order. A caller that gave up since the group was gathered takes its write for not
+            # The last check and the sending are one step. A write that was given up before it is
+            # not sent. A caller that gives up after it reads the outcome, because answers come in
+            # order. A caller that gave up since the group was gathered counts its write as not
             # made.
             group.writes = [write for write in group.writes if not write.is_given_up]
             if group.writes:

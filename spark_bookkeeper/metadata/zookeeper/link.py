@@ -77,14 +77,14 @@ class Link:
     Args:
         hosts: ``host:port`` of each server, separated by commas.
         session_timeout_ms: the servers end the session after this time without a message.
-        patience_ms: how long an operation repeats without an answer; also how long the constructor
-            waits for a first connection.
+        patience_ms: how long operations and the constructor retry without an answer.
         options: see ``options.py``.
         metrics: counts repeated requests and lost sessions.
 
     Raises:
         InvalidArgumentError: an option is wrong.
-        MetadataUnavailableError, MetadataError: no server gave a session; all refused for good.
+        MetadataUnavailableError: no server gave a session.
+        MetadataError: every server refused for good.
     """
 
     def __init__(

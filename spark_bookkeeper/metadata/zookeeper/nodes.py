@@ -511,7 +511,7 @@ class Nodes:
 
         Args:
             gone: called by the thread that reads answers, once one confirms the deletion.
-            at_once: send a request for it, because no other write may follow.
+            at_once: send a request for it now, because the next write may never come.
         """
 
         def told(result: Any) -> None:

@@ -4,9 +4,9 @@ The node is created with the node of the ledger and removed with the write that 
 same requests. So a create and a close wait for nothing more, and an append does not touch it. When
 a process ends, or does not answer for longer than a session lasts, ZooKeeper removes its nodes.
 
-The nodes are for people: they show which process to look at before acting. A writer that is frozen
-or cut off is shown as dead, and may go on an hour later. No safety rests on the nodes (SLOT-LOG
-rule R17): the fence stops a writer.
+The nodes are a hint for people: find out about a living writer before you act. A writer that is
+frozen or cut off is shown as dead, and may go on an hour later. No safety rests on the nodes
+(SLOT-LOG rule R17): the fence stops a writer.
 
 BookKeeper's tools never read the nodes, but remove them with the tree.
 """
@@ -114,7 +114,7 @@ class Presences:
         return frozenset((LedgerId(int(m[1])), m[2]) for m in matches if m is not None)
 
     def lives(self, ledger_id: LedgerId, token: str) -> bool:
-        """Return whether a session's node exists now, with every confirmed change."""
+        """Return whether a session's node exists now, after all confirmed changes."""
         there = self._zk.get_settled(paths.writer(self._root, ledger_id, token))
         return there is not None and there.owner != 0
 

@@ -91,7 +91,7 @@ class Instance:
     def folder(self) -> str:
         """Return the parent of this library's nodes of the cluster that exists now.
 
-        Read ZooKeeper only after it reported a change of INSTANCEID, as ``Registrations`` does.
+        A request is sent only after a change of INSTANCEID, as in ``Registrations``.
         """
         last = self._last
         if last is not None and last[0] == self._changes.count:

@@ -46,7 +46,7 @@ class Registrations:
         return self._shared.get()
 
     def last_told(self) -> Sequence[Registration]:
-        """Return the last known registrations; read them only after ZooKeeper reported a change."""
+        """Return the last known registrations. A request is sent only after a change."""
         last = self._last
         if last is not None and last[0] == self._changes.count:
             return last[1]

@@ -112,7 +112,7 @@ class TaskLocks:
                 if now is not None:
                     self._leaving[ledger_id] = of_nobody
             elif not is_mine:
-                if now is not None:  # the other's node may be gone or missing, and this node exist
+                if now is not None:  # the node may be this call's, not the other's
                     self._held[ledger_id] = held._replace(session=None)
             elif now is not None:
                 self._held[ledger_id] = now

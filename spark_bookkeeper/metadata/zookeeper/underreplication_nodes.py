@@ -78,7 +78,7 @@ class ZooKeeperUnderreplication:
                     self._zk.create_below_parents(path, data, before=[Create(leaf)])
                 return True
             except PresentError:
-                has_leaf = True  # with its task, unless a client (BookKeeper's, too) died
+                has_leaf = True  # with its task, unless a client died in between
             except AbsentError:
                 has_leaf = False
                 continue

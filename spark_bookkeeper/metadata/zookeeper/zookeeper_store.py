@@ -66,10 +66,10 @@ _INSTANCE_ID: Final = re.compile(rb"[0-9A-Za-z._\-]{1,100}")
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 
 _LISTS_AHEAD: Final = 4
-"""Lists of ledgers read ahead of the one in use; each has up to 10,000 names."""
+"""The lists of ledgers that are read ahead at once; each has up to 10,000 names."""
 
 _CLOCK_ASKED: Final = 3
-"""How often the time is read again when the session ends meanwhile."""
+"""How often reading the time is tried when the session ends meanwhile."""
 
 _WRITE: Final = "write-"
 """The beginning of the name of the child that counts a write; its number follows."""
