@@ -1,7 +1,7 @@
 """The protobuf messages that Apache BookKeeper keeps in ZooKeeper.
 
 They are declared here and built when the module is imported, in their own descriptor pool. So
-installation needs no compiler, and no other library's registration of the same names can collide.
+installation needs no compiler, and the names cannot collide with another library's registration.
 
 Source: BookKeeper 4.17 ``bookkeeper-proto/src/main/proto/DataFormats.proto`` (field numbers, names
 and types). The properties of a bookie are a map there; on the wire a map is the repeated pair used

@@ -109,7 +109,7 @@ class Underreplication(Protocol):
     # Locks
 
     def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
-        """Take the lock of a ledger; ``False`` if any holder has it, even this one.
+        """Take the lock of a ledger; return ``False`` if any holder has it, even this one.
 
         The lock ends with the session. It saves work and makes nothing safe (SLOT-LOG rule R17).
         Without an answer the lock may have been taken; ``unlock`` releases it in that case too.
@@ -129,13 +129,13 @@ class Underreplication(Protocol):
         """Return whether autorecovery is enabled."""
 
     def disabled_at_ms(self) -> int | None:
-        """Return when it was disabled, by the store's clock; ``None`` if enabled or unknown."""
+        """Return when autorecovery was disabled (store's clock); ``None`` if enabled or unknown."""
 
     def disable(self) -> bool:
-        """Disable it for the whole cluster; ``False`` if it was disabled already."""
+        """Disable autorecovery for the cluster; return ``False`` if it was disabled already."""
 
     def enable(self) -> bool:
-        """Enable it again; ``False`` if it was not disabled."""
+        """Enable autorecovery again; return ``False`` if it was not disabled."""
 
     def delay_seconds(self, changed: Changed | None = None) -> Versioned[int] | None:
         """Return how long a bookie may be away before it is lost; ``None`` if it was never set.
@@ -153,14 +153,14 @@ class Underreplication(Protocol):
     def set_checked_at_ms(
         self, check: Check, now_ms: int, before: Versioned[int] | None
     ) -> Versioned[int] | None:
-        """Store when it was done; ``None`` and no change if it was requested again since.
+        """Store the time of a check; return ``None`` and store nothing if a new one was requested.
 
         Args:
             before: the time of the check before, as it was read.
         """
 
     def forget_checked(self, check: Check) -> None:
-        """Forget when it was done, which is how BookKeeper's tools request a check."""
+        """Forget the time of a check, which is how BookKeeper's tools request one."""
 
     # The auditor
 

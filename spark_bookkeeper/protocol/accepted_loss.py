@@ -76,7 +76,7 @@ def spans_text(spans: Sequence[EntrySpan]) -> str:
 
 
 def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
-    """Return the accepted loss of a ledger, or ``None``. A damaged mark counts as any loss."""
+    """Return a ledger's accepted loss, or ``None``. A damaged mark accepts any entry's loss."""
     if ACCEPTED_LOSS not in custom_metadata:
         return None
     try:

@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.transactions import Transaction, Transactions
 
 CHUNK_LEDGERS: Final = 1_000
-"""The ledgers of a chunk: about 8 KB. 200 chunks, 200,000 ledgers, take 15 KB in the head."""
+"""The ledgers in one chunk, about 8 KB. 200 chunks, 200,000 ledgers, take 15 KB in the head."""
 
 _NOTHING: Final = LedgerId(0)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,199}")

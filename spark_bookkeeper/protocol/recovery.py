@@ -56,7 +56,7 @@ class Undecided:
     answers: Mapping[BookieId, str]
     """The answers of its write set; of the whole ensemble if fences are missing."""
     blockers: tuple[BookieId, ...]
-    """The bookies of which one more usable answer would help the decision."""
+    """Bookies; one more usable answer from any of them moves the decision."""
     lacks_fences: bool = False
     """Whether too few bookies were fenced to decide on any entry: the blockers are not fenced, and
     could still acknowledge this one."""

@@ -147,8 +147,8 @@ class Registrations:
         """Remove this session's node; return whether no session is registered there now."""
 
         def is_anothers() -> bool:
-            """Read the node before each request: an unanswered one may have deleted it, and a
-            successor may have registered since.
+            """Return whether the node is another session's. Read it before each request: an
+            unanswered one may have deleted it, and a successor registered since.
             """
             there = self._zk.get_settled(path)
             if there is None:
@@ -205,7 +205,7 @@ class SingleFlight(Generic[T]):
             if mine is not None:
                 self._end(None, error)
             raise
-        except BaseException:  # interrupted: a waiting caller reads itself
+        except BaseException:  # interrupted: a waiting caller reads instead
             with self._lock:
                 if mine is not None and self._ended < mine:
                     self._begun -= 1

@@ -176,8 +176,8 @@ class TaskLocks:
         is_known = taken_in is not None
 
         def is_anothers() -> bool:
-            """Read the node where its owner is unknown, and from the second request on: the first
-            may have deleted it, and another process may have taken the lock since.
+            """Return whether the lock is another's. Read its node if that is unknown, and from the
+            second request on: the first may have deleted it, and another process taken the lock.
             """
             nonlocal is_known, session_now
             there = None if is_known else self._zk.get_settled(path)

@@ -147,7 +147,7 @@ class ZooKeeperUnderreplication:
         path = paths.task(self._root, ledger_id)
         leaf, *above = paths.task_parents(self._root, ledger_id)
 
-        def is_another() -> bool:  # requests compare only versions
+        def is_another() -> bool:  # a request can compare only versions
             there = self._zk.get_settled(path)
             return there is not None and there.created != task.created
 
