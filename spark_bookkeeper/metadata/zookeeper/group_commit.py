@@ -1,18 +1,18 @@
-"""Writes that are asked for at the same time travel as one transaction.
+"""Sends concurrent writes in one transaction.
 
-A client spends more on each request than ZooKeeper does. So there is one request of writes under
-way at a time, and what is asked for meanwhile shares the next one. Whoever asks sees nothing of
-it: each write succeeds or fails by itself.
+A client spends more on each request than ZooKeeper does. So only one request of writes is under way
+at a time, and the writes that arrive meanwhile share the next one. Callers do not notice: each
+write succeeds or fails on its own.
 
-A write may consist of several operations, which are carried out together or not at all.
+A write may consist of several operations, which are done all or not at all.
 
-A transaction is carried out as a whole or not at all. When one of its writes is refused, that one
-has its answer, and the others are sent again, each alone. When the answer to a transaction is
-lost, each of its writes is in doubt, and is resolved by whoever asked for it (SLOT-LOG rule R14).
+A transaction is done as a whole or not at all. If one of its writes is refused, that write has its
+answer, and the others are sent again, each alone. If the answer to a transaction is lost, the
+outcome of each of its writes is unknown, and the caller of each resolves it (SLOT-LOG rule R14).
 
-Whoever waits no longer gives a write up: what was not sent by then is not sent any more. A request
-that waits for a connection is taken back for it, and the other writes in it are in doubt, as they
-are when a connection is lost.
+A caller that stops waiting gives its write up: a write that was not sent by then is never sent. If
+it is in a request that waits for a connection, that request is withdrawn; then the outcome of its
+other writes is unknown, as after a loss of the connection.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, O
 
 WRITES_MAX: Final = 64
 BYTES_MAX: Final = 400_000
-"""Of all nodes' data in a transaction that holds several writes."""
+"""The most data of all nodes in a transaction with several writes."""
 
 _OF_OTHERS: Final = (RolledBackError, RuntimeInconsistency)
-"""What a write is told that was undone, or not tried, because of another in its transaction."""
+"""The errors of a write that was undone or not tried because of another in its transaction."""
 
 Add = Callable[[Operations], None]
-"""Adds the operations of one write."""
+"""A function that adds the operations of one write."""
 
 Tell = Callable[[Any], None]
-"""Hears the result of a write, or the exception that it ended with."""
+"""A function that receives the result of a write, or its exception."""
 
 
 class Reply:
-    """What became of a write, for the one who waits for it.
+    """The outcome of a write, for the caller that waits for it.
 
-    A lock and no more: kazoo's promise has a condition of its own, which costs as much as the
-    write that it is about.
+    It contains only a lock: kazoo's future has its own condition, which costs as much as the write
+    itself.
 
     Args:
-        give_up: sees to it that what was not sent yet is not sent any more.
+        give_up: makes sure that a write that was not sent yet is never sent.
     """
 
     __slots__ = ("_is_there", "_result", "give_up")
@@ -63,14 +63,14 @@ class Reply:
         self._is_there.acquire()
 
     def tell(self, result: Any) -> None:
-        """The result of the write, or the exception that it ended with; once."""
+        """Set the result of the write, or its exception; called once."""
         self._result = result
         self._is_there.release()
 
     def get(self, timeout: float = -1) -> Any:
-        """The result, waiting for it so many seconds. Raises the exception that it ended with.
+        """Return the result, or raise the write's exception, after at most so many seconds.
 
-        And kazoo's ``KazooTimeoutError``.
+        Raises kazoo's ``KazooTimeoutError`` if neither came by then.
         """
         if not self._is_there.acquire(timeout=timeout):
             raise KazooTimeoutError
@@ -81,7 +81,7 @@ class Reply:
 
 
 def _to_nobody(result: Any) -> None:
-    """Who waits is not there yet."""
+    """Stand in for ``tell`` until the reply is made."""
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +90,7 @@ class _Write:
     size_bytes: int
     tell: Tell
     is_given_up: bool = False
-    """It is not to be sent any more."""
+    """Whether it must not be sent any more."""
 
 
 @dataclass(eq=False, slots=True)
@@ -99,15 +99,15 @@ class _Group:
 
     writes: list[_Write] = field(default_factory=list)
     request: Awaited | None = None
-    """What kazoo was asked for them."""
+    """kazoo's future of the request for them."""
 
 
 class GroupCommit:
-    """Writes of one session, in the order in which they were asked for. Any thread may ask.
+    """The writes of one session, in the order of the calls. Any thread may call.
 
     Args:
         client: kazoo's.
-        access: who may do what with nodes that are created.
+        access: the access rules of nodes that are created.
     """
 
     def __init__(self, client: Any, access: AccessRules) -> None:
@@ -118,19 +118,18 @@ class GroupCommit:
         self._under_way: set[_Group] = set()
 
     def ask(self, add: Add, size_bytes: int = 0) -> Reply:
-        """Ask for a write, now or with the next ones.
+        """Request a write, now or with the next ones.
 
-        Of several operations the answer is the result of the first, or the error of the one
-        refused.
+        The answer is the result of its first operation, or the error of the one that was refused.
         """
         return self._replies([self._write(add, size_bytes)])[0]
 
     def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Reply]:
-        """Ask for many writes, each with its bytes."""
+        """Request many writes, each with its number of bytes."""
         return self._replies([self._write(add, size_bytes) for add, size_bytes in wanted])
 
     def ask_sometime(self, add: Add, tell: Tell) -> None:
-        """Ask for a write that nobody waits for: it goes with the next one that is asked for.
+        """Request a write without waiting: it is sent with the next one that is requested.
 
         Args:
             tell: called by the thread that reads answers.
@@ -140,7 +139,7 @@ class GroupCommit:
             self._waiting.append(write)
 
     def ask_beside(self, add: Add, tell: Tell) -> None:
-        """Ask for a write that nobody waits for, now or with the next ones; as ``ask_sometime``."""
+        """Request a write without waiting, now or with the next ones; as ``ask_sometime``."""
         self.ask_sometime(add, tell)
         self._go_on()
 
@@ -150,7 +149,7 @@ class GroupCommit:
         return _Write(operations, size_bytes, tell)
 
     def _replies(self, writes: Sequence[_Write]) -> list[Reply]:
-        """Ask for writes that somebody waits for."""
+        """Request writes for which the caller waits."""
         try:
             replies = [Reply(partial(self._give_up, write)) for write in writes]
             for write, reply in zip(writes, replies, strict=True):
@@ -158,16 +157,16 @@ class GroupCommit:
             with self._lock:
                 self._waiting.extend(writes)
             self._go_on()
-        except BaseException:  # Ctrl-C: nobody will wait for them
+        except BaseException:  # Ctrl-C: no caller will wait for them
             for write in writes:
                 self._give_up(write)
             raise
         return replies
 
     def _give_up(self, write: _Write) -> None:
-        """Whoever asked for it waits no longer: what was not sent yet is not sent any more.
+        """Give up a write, because its caller waits no longer: if it was not sent yet, it never is.
 
-        What was sent is answered before whatever is asked for from now on, or its answer is lost.
+        If it was sent, its answer comes before those to all later requests, or is lost.
         """
         with self._lock:
             write.is_given_up = True
@@ -176,7 +175,7 @@ class GroupCommit:
             self._lose(group, ConnectionLoss())
 
     def _go_on(self) -> None:
-        """Send what has gathered, unless something is under way."""
+        """Send the waiting writes, unless a request is under way."""
         group = _Group()
         try:
             with self._lock:
@@ -189,7 +188,7 @@ class GroupCommit:
                     return
             self._send(group)
         except BaseException:
-            # Ctrl-C in a notebook: it may have been sent or not, and others must go on.
+            # Ctrl-C in a notebook: it may have been sent or not, and other writes must go on.
             if group.request is not None:
                 group.request.give_up()
             self._lose(group, ConnectionLoss())
@@ -208,9 +207,10 @@ class GroupCommit:
     def _send(self, group: _Group) -> None:
         answer = self._client.handler.async_result()
         with self._lock:
-            # The last look and the sending are one step: who gives up before it is not sent, and
-            # who gives up after it reads what became of it, as answers come in this order.
-            # Who gave up since they were gathered was told that it was not made.
+            # The last check and the sending are one step. A write that was given up before it is
+            # not sent. A caller that gives up after it reads the outcome, because answers come in
+            # order. A caller that gave up since the group was gathered counts its write as not
+            # made.
             group.writes = [write for write in group.writes if not write.is_given_up]
             if group.writes:
                 request = MultiWrite([write.operations for write in group.writes])
@@ -219,7 +219,7 @@ class GroupCommit:
             else:
                 self._under_way.discard(group)
         if group.writes:
-            answer.rawlink(partial(self._answered, group))  # at once where it was not sent
+            answer.rawlink(partial(self._answered, group))  # at once if it was not sent
         else:
             self._go_on()
 
@@ -233,7 +233,7 @@ class GroupCommit:
         try:
             with self._lock:
                 if group not in self._under_way:
-                    return  # it was given up before, and those who asked were told
+                    return  # it was given up before, and its callers have their answers
                 # Each alone, as another one among them may be refused as well.
                 others = [_Group([write]) for write in again]
                 self._under_way.remove(group)
@@ -242,20 +242,20 @@ class GroupCommit:
                 for other in others:
                     self._send(other)
                 self._go_on()
-            finally:  # whatever becomes of the next ones
+            finally:  # even if sending the next ones fails
                 _tell_all(ended)
         except BaseException:
-            # Ctrl-C here as in ``_go_on``. Who is not told of an answer gives up after a while and
-            # asks again; but a group that stayed under way would hold up everybody for ever.
+            # Ctrl-C here as in ``_go_on``. A caller without its answer times out and retries; but a
+            # group that stayed under way would block all writes for ever.
             for other in (group, *others):
                 self._lose(other, ConnectionLoss())
             raise
 
     def _lose(self, group: _Group, error: Exception) -> None:
-        """Tell who asked for these writes that their outcome is not known.
+        """Report to the callers of these writes that the outcome is unknown.
 
-        The writes that wait are given up too, and not sent on a later connection: who asked for
-        them may have given up by then. kazoo does the same with what it has not sent yet.
+        The waiting writes are given up too, and not sent on a later connection: their callers may
+        have timed out by then. kazoo does the same with its unsent requests.
         """
         with self._lock:
             if group not in self._under_way:
@@ -267,11 +267,11 @@ class GroupCommit:
 
 
 _Results = list[tuple[_Write, Any]]
-"""Writes, each with its result or the exception that it ended with."""
+"""Writes, each with its result or its exception."""
 
 
 def _results_of(writes: Sequence[_Write], results: Sequence[Any]) -> tuple[_Results, list[_Write]]:
-    """Those that ended, and those that were undone because of another."""
+    """Return the writes that ended, and those that were undone because of another."""
     assert len(results) == sum(len(write.operations) for write in writes)
     ended: _Results = []
     again: list[_Write] = []

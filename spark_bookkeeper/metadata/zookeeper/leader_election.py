@@ -1,6 +1,6 @@
-"""Votes as ephemeral sequential nodes in ZooKeeper.
+"""Candidates of elections as ephemeral sequential nodes in ZooKeeper.
 
-What a vote is stands in ``election.py``; what the auditor's is, in ``underreplication.py``.
+``election.py`` explains them; ``underreplication.py`` explains the auditor's election.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ZooKeeperBallots:
     """Implements ``Ballots``.
 
     Args:
-        zk: the session that its votes go with.
-        node: the node whose children the votes of an election are, by the election's path.
+        zk: the session that the candidate nodes end with.
+        node: returns the parent of an election's candidate nodes, by the election's path.
     """
 
     def __init__(self, zk: Nodes, node: Callable[[str], str]) -> None:
@@ -36,8 +36,8 @@ class ZooKeeperBallots:
         self._node = node
         self._lock = threading.Lock()
         self._leaving: set[tuple[str, str]] = set()
-        """Votes that are to go, of which there is no answer yet: election and token. Not the node:
-        where it is may have to be asked for, and there is no answer now.
+        """Candidate nodes whose deletion is not confirmed: election and token. Not the node's path,
+        because finding it may need a request, and no answer comes now.
         """
         zk.on_connected(self.discard)
 
@@ -52,7 +52,7 @@ class ZooKeeperBallots:
                 break
             except AbsentError:
                 self._zk.ensure(node)
-        for name in self._beginning(node, prefix)[1:]:  # an answer was lost, and it was repeated
+        for name in self._beginning(node, prefix)[1:]:  # left by a repetition after a lost answer
             self._delete(f"{node}/{name}")
 
     def votes(self, path: str) -> Sequence[str]:
@@ -62,7 +62,7 @@ class ZooKeeperBallots:
         except AbsentError:
             return []
         found = self._zk.get_many(f"{node}/{name}" for name in names)
-        # One that goes with no session, as a copy of ZooKeeper's tree has it, would never go.
+        # A node without a session, as in a copy of ZooKeeper's tree, would never end.
         return [
             name
             for name, (_, vote) in zip(names, found, strict=True)
@@ -87,11 +87,11 @@ class ZooKeeperBallots:
         self._zk.surely(note, self.discard)
 
     def discard(self) -> None:
-        """Delete what is to go; what there is no answer for goes after the next connection."""
+        """Delete the nodes to be deleted; without an answer, retry after the next connection."""
         self._zk.once_connected(self._discard)
 
     def _discard(self) -> bool:
-        """Whether there was an answer for all of them."""
+        """Delete them once; return whether every deletion was answered."""
         with self._lock:
             leaving = list(self._leaving)
         are_gone = True
@@ -111,7 +111,7 @@ class ZooKeeperBallots:
         return are_gone
 
     def _beginning(self, node: str, prefix: str) -> list[str]:
-        """The votes whose names begin so, in order. Raises ``AbsentError``."""
+        """Return the candidate nodes with this prefix, in order. Raises ``AbsentError``."""
         names = in_order(self._zk.children_settled(node))
         return [name for name in names if name.startswith(prefix)]
 
@@ -132,7 +132,7 @@ class _Vote(NamedTuple):
 
 
 class AuditorVotes:
-    """Those of a cluster, as one client sees them.
+    """The candidates for auditor of a cluster, for one client.
 
     Args:
         root: of the cluster.
@@ -143,11 +143,11 @@ class AuditorVotes:
         self._root = root
         self._stop_watching: Sequence[Callable[[], None]] = ()
         self._leaving: object = None
-        """Which time it left; as long as its vote is to go."""
+        """Identifies the last call that left; ``None`` once its node is deleted."""
 
     def stand(self, name: str, changed: Changed) -> bool:
-        """``Underreplication.stand``."""
-        self._leaving = None  # a vote that goes all the same is cast again at the next look
+        """Implement ``Underreplication.stand``."""
+        self._leaving = None  # a node that is deleted all the same is added at the next call
         parent = paths.auditor_election(self._root())
         self._zk.ensure(parent)
         session = own_session(self._zk, self._root())
@@ -156,20 +156,20 @@ class AuditorVotes:
             self._zk.create_sequential(parent, "V_", encode_vote(name))
             votes = self._votes()
         mine = [i for i, vote in enumerate(votes) if vote.node.owner == session]
-        for surplus in mine[1:]:  # an answer was lost, and it was repeated
+        for surplus in mine[1:]:  # left by a repetition after a lost answer
             self._delete(votes[surplus])
         place = mine[0] if mine else None
-        if place is None:  # it went again: the session has just ended
+        if place is None:  # it was deleted again: the session has just ended
             changed()
             return False
         self._watch_no_more()
-        # Everybody watches the vote before, and his own: where he had left without an answer, its
-        # end may have been on its way when he came again.
+        # Watch the node before, and the own one: after an unanswered ``stand_down``, the own node's
+        # deletion may still have been on its way at this ``stand``.
         watched = votes[max(0, place - 1) : place + 1]
         self._stop_watching = [self._zk.watches.watch_gone(v.path, changed) for v in watched]
         if place:
             return False
-        with suppress(AbsentError, ChangedError):  # it is there for people who look
+        with suppress(AbsentError, ChangedError):  # the data is for people who look
             self._zk.set(parent, encode_vote(name), -1)
         return True
 
@@ -178,7 +178,7 @@ class AuditorVotes:
             stop()
 
     def stand_down(self) -> None:
-        """``Underreplication.stand_down``."""
+        """Implement ``Underreplication.stand_down``."""
         leaving = object()
 
         def note() -> None:
@@ -188,13 +188,13 @@ class AuditorVotes:
         self._zk.surely(note, self.discard)
 
     def discard(self) -> None:
-        """Delete the vote of who takes part no more; where there is no answer, after the next
-        connection.
+        """Delete the node of a client that left the election. Without an answer, retry after the
+        next connection.
         """
         self._zk.once_connected(self._discard)
 
     def _discard(self) -> bool:
-        """Whether there was an answer."""
+        """Delete it once; return whether an answer came."""
         leaving = self._leaving
         if leaving is None:
             return True
@@ -206,7 +206,7 @@ class AuditorVotes:
         except MetadataError as error:
             _log.warning("a vote stays for now: %s", error.message)
             return False
-        if self._leaving is leaving:  # else somebody came meanwhile, and may have left once more
+        if self._leaving is leaving:  # else ``stand`` was called meanwhile
             self._leaving = None
         return True
 
@@ -215,13 +215,13 @@ class AuditorVotes:
             self._zk.delete(vote.path)
 
     def names(self) -> Sequence[str]:
-        """``Underreplication.candidates``."""
+        """Implement ``Underreplication.candidates``."""
         return [decode_vote(vote.node.data) for vote in self._votes()]
 
     def _votes(self, children: Callable[[str], Sequence[str]] | None = None) -> Sequence[_Vote]:
-        """All that count, the auditor's first. One that goes with no session, as a copy of
-        ZooKeeper's tree has it, is nobody's and would never go: who waited for it would wait for
-        ever.
+        """Return all valid candidates, the auditor's first. A node without a session, as in a copy
+        of ZooKeeper's tree, belongs to no process and would never end: a candidate behind it would
+        wait for ever.
         """
         parent = paths.auditor_election(self._root())
         try:
