@@ -56,8 +56,8 @@ def is_for_others(
     """Whether the local bookie is in the ensemble of every fragment that is left. Then only other
     workers can take the shares, and this one simply releases the lock.
 
-    False while the ledger could not be recovered: any worker can do that, also this one, so it
-    would take the task again at once, without end.
+    False while the ledger could not be recovered, because any worker can do that. With no note,
+    this worker would take the task again at once, without end.
     """
     if not metadata.is_closed and set(metadata.last_fragment.ensemble) & set(absent):
         return False

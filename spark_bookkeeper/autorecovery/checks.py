@@ -1,10 +1,10 @@
 """The auditor's regular checks of all ledgers, in bounded pieces, with a limit on bytes.
 
-No check marks a healthy ledger because a bookie was slow: it publishes a replica only if that
-certainly does not exist, or is not as it was written.
+No check marks a healthy ledger because a bookie was slow: it publishes only replicas that certainly
+do not exist, or are not as they were written.
 
-A check of a large cluster takes hours. So it calls ``heed`` again and again, which raises to end
-it; the findings up to then are published.
+A check of a large cluster takes hours. So it calls ``heed`` again and again, and ends when that
+raises. After an ``EndedError`` the findings so far are published.
 
 Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``.
 """
@@ -185,8 +185,8 @@ def _publish(
 def publish_finding(
     context: ClientContext, ledger_id: LedgerId, bookies: Sequence[str], percentage: int
 ) -> None:
-    """Publish that bookies which are present lack entries, or have damaged ones. A task that is in
-    work is published again too, so that a worker that checked them earlier does not remove it.
+    """Publish that present bookies lack entries, or have damaged ones. A task that a worker is
+    doing is published again too, so that a worker that checked earlier does not remove it.
 
     The note is written first, because the worker that takes the task must check as closely as here.
     It is written again if it is missing after the task is: a note without a task is removed, and

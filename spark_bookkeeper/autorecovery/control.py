@@ -103,7 +103,7 @@ class AutorecoveryControl:
         return self._tree.enable()
 
     def disable(self) -> bool:
-        """Stop autorecovery in the whole cluster until ``enable``; ``False`` if it was stopped.
+        """Stop autorecovery in the whole cluster until ``enable``; ``False`` if stopped already.
 
         Running work is finished, ledger by ledger. Apache BookKeeper's auditor and workers obey as
         well.

@@ -34,7 +34,7 @@ _AGAIN_SECONDS: Final = 5.0
 """The pause before a failed step is tried again."""
 
 _LOOK_SECONDS: Final = 60.0
-"""The longest pause between two steps, whatever notifications come or do not come."""
+"""The longest pause between two steps, with or without notifications."""
 
 
 class Autorecovery:

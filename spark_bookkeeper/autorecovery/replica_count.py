@@ -111,7 +111,7 @@ def _not_counted(work: CountWork, failure: Failure) -> Counted:
 def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]:
     """Return the fragments of a closed ledger that lack replicas, each with its fewest replicas.
 
-    A fragment is ``unavailable`` if one of its bookies is: its entries count as lacking there.
+    If a bookie cannot be queried, its fragment is ``unavailable``; its entries count as lacking.
     """
     throttle = Throttle(context.runtime, work.bytes_per_second)
     try:

@@ -294,7 +294,7 @@ class _Replication:
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
             local = self._work.local
-            # While the task waits for a writer, no bookie is the obstacle, and no worker can help.
+            # While a writer is waited for, no bookie is in the way, and no other worker is better.
             refused = not self._has_writer and is_refused(absent, unfinished)
             event = awaited_event(ledger, absent, unfinished, self._alive)
             if event is not None:
@@ -328,7 +328,7 @@ class _Replication:
             return
         absent: Sequence[BookieId] = ()
         if ledger is not None:
-            # The reply to the removal came after the news of each bookie that was marked before.
+            # Before that reply, the session reported every lost bookie that was marked earlier.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
                 tree.mark(ledger_id, absent, now_ms)

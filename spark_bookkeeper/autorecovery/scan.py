@@ -36,7 +36,7 @@ LOT_LEDGERS: Final = 20_000
 
 SCANNED_AT_ONCE: Final = 5_000
 """The ledgers in a part of a lot; most are not kept. Before each part, the switch and the bookies
-are read again. Parts are large, because ZooKeeper has nothing else to do between them."""
+are read again. ZooKeeper does nothing else meanwhile, so a lot has few parts."""
 
 LOTS_AT_ONCE: Final = 256
 """The lots in one Spark job. If all their ledgers lack replicas, their rows are 10 to 30 MB."""
@@ -110,7 +110,7 @@ def scan(
         progress: gets the numbers of ledgers, not of lots.
 
     Raises:
-        MetadataError: the metadata store does not answer this process, and not only a task.
+        MetadataError: the metadata store does not answer this process. Tasks alone raise nothing.
     """
     ranges = list(context.store.ledger_ranges(LOT_LEDGERS))
     ledgers = sum(each.ledgers for each in ranges)

@@ -57,7 +57,7 @@ class ScanBatches:
         self._bytes_per_second = bytes_per_second
         self._heed = heed
         self.failure: str | None = None
-        """Why no item of some batch was done, for a reason that is not in its ledgers."""
+        """Why no item of some batch was done; the ledgers are not the cause."""
 
     def run(
         self, works: Iterable[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]

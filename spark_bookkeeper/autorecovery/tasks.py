@@ -172,7 +172,7 @@ class Tasks:
         self._backlog.add(tasks)
 
     def _forget_what_changed(self, registered: Bookies) -> None:
-        """Forget the tasks to which a bookie matters that came, went or changed its mode since the
+        """Forget the tasks that depend on a bookie that came, went or changed its mode since the
         last call. The next listing finds them, and they are read again.
         """
         before, self._bookies = self._bookies, _standing(registered)
@@ -268,8 +268,8 @@ class Tasks:
         self._backlog.add(free)
 
     def _still_free(self, tasks: Sequence[FreeTask], registered: Bookies) -> list[FreeTask]:
-        """Return the tasks that no worker did, or tried without success, since they were read. A
-        task that was tried is left until its time.
+        """Return the tasks that are still free: since they were read, no worker has done or tried
+        them. A task that was tried is left until its time.
         """
         sorter, ids = self._sorter(registered), [each.ledger_id for each in tasks]
         read = self._read(ids, ids)

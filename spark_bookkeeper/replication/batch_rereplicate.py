@@ -70,7 +70,7 @@ def _planned(
     """Return the planned copies by number of the work; leave out works with a problem."""
     numbers = {work.ledger_id: number for number, work in works.items()}
     known = list(context.store.read_ledgers(list(numbers)))
-    # The last of these replies came after every change before it.
+    # The session delivered every earlier change before the last of these replies.
     alive = context.bookies.last_registrations()
     choosers: dict[object, Targets] = {}
     planned: dict[int, PlannedCopies] = {}

@@ -119,9 +119,9 @@ def check_ledgers(
     * ``unreadable``: it answers, but could not read some entries: a bad sector, a time-out, a file
       without permission. Whether they are damaged is unknown. A ledger has one row of this kind,
       without a bookie, when its check ended with an unexpected error.
-    * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
-      living writer is still sending them (an append waits for Qa of the Qw copies). The check does
-      not know whether the writer lives. The replica does not exist, so the report is not complete.
+    * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries. A
+      living writer is still sending them (an append waits for Qa of the Qw copies), but the check
+      does not know whether it lives. The replica does not exist, so the report is not complete.
     * ``unavailable``: the bookie cannot be queried: it does not answer, its storage is gone, or it
       was formatted again. Its content is unknown, so none of it counts as healthy.
     * ``left``: the ledger or its last fragment cannot be checked: the fragment is open, and no

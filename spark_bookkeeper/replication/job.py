@@ -139,7 +139,7 @@ class Job:
         return kind(self._name, rows, dry_run, duration_ms, columns=columns)
 
     def _limited(self, step: Step[ItemT, ResultT], items: list[ItemT], total: int) -> list[ItemT]:
-        """Return the items, each with an equal share of the limit of items that run at once."""
+        """Return the items, each with its share of the limit: those that run at once divide it."""
         if self._bytes_per_second is None or step.limited is None:
             return items
         # The runner may know its width only once Spark has started, so progress is shown first.

@@ -208,7 +208,7 @@ def do_others(
     works: Sequence[ItemT | PieceWork],
     bounds: Bounds,
 ) -> Sequence[Sequence[ResultT] | None]:
-    """Do the items that are not pieces as a batch; return ``None`` for each (large) piece."""
+    """Do the items that are not pieces as a batch; return ``None`` for pieces, which are large."""
     others = {number: work for number, work in enumerate(works) if not isinstance(work, PieceWork)}
     numbers = list(others)
 

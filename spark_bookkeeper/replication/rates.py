@@ -9,8 +9,8 @@ from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.runtime.throttle import Throttle
 
 RateNow = Callable[[ClientContext, "int | None"], "int | None"]
-"""Returns the current bytes per second of a piece of work. Arguments: the context, and the rate
-before. The process of the work calls it often; it is picklable."""
+"""A function that returns the current bytes per second of a piece of work, from the context and the
+rate before. The process that does the work calls it often. Picklable."""
 
 
 def throttle_for(

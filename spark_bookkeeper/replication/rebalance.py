@@ -211,7 +211,7 @@ class _Plan:
         self.balance = Balance(disks, held, self.wish.tolerance_percent, self.wish.spare_bytes)
 
     def chooser(self, work: FragmentWork) -> Targets:
-        """Return the target that was planned for a share; no other bookie is allowed."""
+        """Return a chooser that allows only the planned target of a share."""
         return Targets(self.context.bookies, self.alive, work.lost, work.target)
 
     def __iter__(self) -> Iterator[_Move]:

@@ -33,7 +33,7 @@ from spark_bookkeeper.secrecy import without_passwords
 _NAME: Final = "jobs/recent"
 
 MOST_NOTES: Final = 40
-"""The most notes that are kept, the newest. No kind keeps more than half if others must go."""
+"""The most notes that are kept, the newest. One kind gets at most half if others would go."""
 
 FIRST_SECONDS: Final = 1.0
 """A job that runs this long gets its note before it ends."""
@@ -45,7 +45,7 @@ SILENT_SECONDS: Final = 60
 """A job without a sign of life for this long counts as dead."""
 
 JOINED_SECONDS: Final = 600
-"""A replication worker's note is continued if the next work begins within this time of its end."""
+"""A worker's note is continued if its next work begins within this time of the note's end."""
 
 _ABOUT_MOST: Final = 400
 """The most characters of ``about`` in a note that may be joined; the newest are kept."""

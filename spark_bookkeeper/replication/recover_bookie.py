@@ -70,7 +70,7 @@ def recover_bookie(
     names no lost bookie any more, so the next run does not select it.
 
     Raises:
-        InvalidArgumentError: a bookie is alive or unknown, or the target is unfit. Nothing changed.
+        InvalidArgumentError: a bookie is alive, unknown, or an unfit target. Nothing was changed.
     """
     job = Job("recover_bookie", context, runner, progress, wish.bytes_per_second)
     registrations = context.bookies.registrations()

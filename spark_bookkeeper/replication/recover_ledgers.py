@@ -32,7 +32,7 @@ class RecoverWork:
     known: Versioned[LedgerMetadata]
     """The metadata when the work was planned; the compare-and-swap detects later changes."""
     accepting: AcceptedLoss | None = None
-    """Which entries the operator accepts as lost, with bookies that are gone for good."""
+    """The loss that an operator accepts: the entries, and the bookies that are gone for good."""
 
     def name(self) -> str:
         """Return the name in progress messages."""

@@ -50,11 +50,11 @@ class PlanRow(Row):
     live_copies: int | None = None
     """The fewest live copies of any entry of the fragment, on bookies that are up and not lost."""
     live_copies_after: int | None = None
-    """The same after the whole plan for the fragment; the value of now, where an entry may be
-    unreadable."""
+    """The same once the whole plan for the fragment is done; unchanged where it is unknown whether
+    every entry can be read."""
     only_if_read: tuple[tuple[str, ...], ...] | None = None
-    """Groups of lost bookies. No live bookie has some entry, so one storage of each group must
-    still be readable. ``None``: live bookies have every entry."""
+    """Groups of lost bookies. No live bookie has some entry, so the storage of one bookie in each
+    group must still be readable. ``None``: live bookies have every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _sources(
 def _unread(
     quorum: Quorum, fragment: FragmentRange, position: int, live: frozenset[BookieId]
 ) -> Sequence[Sequence[BookieId]]:
-    """Return groups of lost bookies: each must deliver entries that no live bookie has."""
+    """Return groups of lost bookies. One of each must be readable: no live one has its entries."""
     if fragment.last_entry_id is not None:
         return unreadable_without(quorum, fragment, position, live)
     # The entries of an open fragment are unknown until it is closed, so it may have any.

@@ -120,7 +120,7 @@ def repair_ledgers(
     because it belongs to its writer or its recovery.
 
     Args:
-        percentage: of the entries that are checked, as in ``check_ledgers``; faults of other
+        percentage: how many of the entries to check, as in ``check_ledgers``; faults of other
             entries stay.
     """
     job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
@@ -155,7 +155,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
     try:
         try:
             ledger, found = context.ledger(finding.ledger_id, work.check.nonce)
-        except NoSuchLedgerError as error:  # below, a bookie could raise it about itself
+        except NoSuchLedgerError as error:  # raised below, it comes from a bookie
             return ended(Outcome.GONE, error.message)
         fragment = found.value.fragment_range(finding.first_entry_id)
         if fragment is None or bookie not in fragment.ensemble:

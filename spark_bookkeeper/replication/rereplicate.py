@@ -135,7 +135,7 @@ class FragmentCopy:
         self.known = known
         self.last = fragment.last_entry_id
         if targets is None:
-            # The reply to the read of the metadata, just now, came after every change before it.
+            # The session delivered every earlier change before the reply to the metadata read.
             alive = context.bookies.last_registrations()
             targets = Targets(context.bookies, alive, work.lost, work.target)
         self.alive = targets.alive

@@ -96,8 +96,8 @@ def copy_share(
 ) -> int:
     """Copy entries of a fragment durably to a bookie and read them back; return the bytes.
 
-    The target is no source, because it lacks the entries. But it may have half of an entry in a
-    part, the record or the file, while another bookie has the other half; so its log is passed on.
+    The target is no source, because it lacks the entries. But of an entry in a part it may have one
+    half, the record or the file, and another bookie the other; so its log is passed on.
 
     Args:
         entries: ascending, at least one.

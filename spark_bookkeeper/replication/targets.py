@@ -49,9 +49,9 @@ class Targets:
     ) -> BookieId:
         """Return the given target, or a random one that a repeated run finds again.
 
-        Bookies on racks without a copy of the entries come first. Among equals, each bookie is
-        chosen as often as its share of free space (``placement.drawn``). After a crash the choice
-        is the same, so that a run uses earlier copies.
+        Bookies on racks without a copy of the entries come first. Among equals, the choice is
+        random in proportion to free space (``placement.drawn``). After a crash the choice is the
+        same, so that a run uses earlier copies.
 
         Args:
             position: the position in the ensemble of the bookie to be replaced.
