@@ -297,7 +297,7 @@ ABSENT_BOOKIE: Final = "counts on an absent bookie"
 NO_REPLICA: Final = "no replica"
 BELOW_ACK_QUORUM: Final = "fewer than Qa"
 BELOW_WRITE_QUORUM: Final = "fewer than Qw"
-"""A finding of the replica count, like the two before: some entry has so few replicas."""
+"""Findings of the replica count, with the two above: some entry has only so many replicas."""
 
 
 @dataclass(frozen=True, slots=True)

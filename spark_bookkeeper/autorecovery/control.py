@@ -67,7 +67,7 @@ class AutorecoveryControl:
         return "AutorecoveryControl()"
 
     def status(self) -> AutorecoveryStatus:
-        """Return the state of autorecovery. Its ``warning`` reports if no process does the work, or
+        """Return the state of autorecovery. Its ``warning`` is set if no process does the work, or
         if BookKeeper's own auditor is elected.
         """
         tree = self._tree

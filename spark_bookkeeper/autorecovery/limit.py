@@ -37,7 +37,7 @@ def limit_at_first(context: ClientContext) -> int | None:
 
 
 def share_now(sharing: int, context: ClientContext, before: int | None) -> int | None:
-    """Return one ledger's part of the limit that this process read last, if ``sharing`` share it.
+    """Return the part of one of ``sharing`` ledgers in the limit that this process read last.
 
     The process reads the limit once in ``LOOK_SECONDS``, however many ledgers it copies.
 

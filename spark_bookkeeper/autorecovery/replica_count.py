@@ -109,7 +109,7 @@ def _not_counted(work: CountWork, failure: Failure) -> Counted:
 
 
 def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]:
-    """Return the fragments of a closed ledger that lack replicas, each with its fewest replicas.
+    """Return a closed ledger's fragments that lack replicas, with the fewest of any entry.
 
     If a bookie cannot be queried, its fragment is ``unavailable``; its entries count as lacking.
     """

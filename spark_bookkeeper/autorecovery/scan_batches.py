@@ -27,8 +27,8 @@ from spark_bookkeeper.replication.runner import (
 _log = logging.getLogger(__name__)
 
 LOT_SECONDS: Final = 30
-"""A batch has what a limit lets a process read in this time. Between batches ``heed`` is called,
-because Spark's tasks cannot be stopped on the way."""
+"""A batch is as large as a limit allows in this time. Between batches ``heed`` is called, because
+Spark's tasks cannot be stopped on the way."""
 
 LOT_BYTES: Final = 4 << 30
 """The most bytes in a batch, also where there is no limit."""

@@ -1,8 +1,8 @@
 """Copy small shares for many ledgers in batches, then publish the copies in each ledger's metadata.
 
-A caller that adds copies for many ledgers plans, for each ledger, the copies and the new metadata.
-This module makes the copies as fast as a limit allows. It writes the metadata of a batch once all
-copies of their ledgers are stored.
+The caller plans the copies and the new metadata of each ledger. This module makes the copies as
+fast as a limit allows. In batches, it then writes the metadata of the ledgers whose copies are all
+stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Rereplication process for many small fragments, in batches.
 
-Each fragment has its own ``FragmentCopy``, which decides about it. This module only batches the
-calls: it reads the metadata of all, copies the shares of all, and replaces the bookies of all in
-one batch of writes. It leaves large fragments, and any fragment with a problem, to
+Each fragment has its own ``FragmentCopy`` and ``Reader``, which decide about it. This module only
+batches the calls: it reads the metadata of all, copies the shares of all, and replaces the bookies
+of all in one batch of writes. It leaves large fragments, and any fragment with a problem, to
 ``rereplicate_fragment``.
 
 Source: as ``rereplicate.py``; the order of the steps of each share is the same (rule R13).

@@ -1,4 +1,4 @@
-"""Report progress again and again, with the bookies that are waited for and slow items."""
+"""Report progress repeatedly, with the bookies that hold up the work and the slow items."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def note_deletion(
 def add_note(
     context: ClientContext, job: str, by: str, took_seconds: float, tally: Tally, about: str = ""
 ) -> None:
-    """Note work that has just ended; join it to the same process's note of shortly before."""
+    """Note work that has just ended; join it to the process's last such note if that is recent."""
     with suppress(BookKeeperError):
         now_ms = context.cluster_ms()
         started_ms = now_ms - round(took_seconds * 1000)

@@ -113,14 +113,14 @@ def refill_blocker(
 
 
 def _why_not_fixed(metadata: LedgerMetadata, bookie: BookieId) -> str | None:
-    """[refill_fixed_only]: a recovery reads what was written from the last fragment's bookies."""
+    """Return why a recovery may still read the ledger's end from the bookie [refill_fixed_only]."""
     if not metadata.is_closed and bookie in metadata.last_fragment.ensemble:
         return "the ledger is not closed and its writer may be writing here"
     return None
 
 
 def _is_whole(shares: Sequence[ShareCopied]) -> bool:
-    """[refill_whole]: from now on clients query the bookie, and believe its answers."""
+    """Whether every share is copied; from then on clients believe the bookie [refill_whole]."""
     return all(share.status is Outcome.REPLICATED for share in shares)
 
 

@@ -201,7 +201,7 @@ class FragmentCopy:
         )
 
     def is_back(self, bookie: BookieId) -> bool:
-        """Whether the bookie is registered as the ledger knows it, so that no copy is needed."""
+        """Whether the bookie is back in the ledger's incarnation, so that no copy is needed."""
         registration = self.alive.get(bookie)
         return (
             not self._work.even_if_alive
