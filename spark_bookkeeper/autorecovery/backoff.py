@@ -1,9 +1,9 @@
-"""What a task waits for that is left: who has to come, and whether others could do it.
+"""Decide what a left task waits for, and whether other workers could do it.
 
-Everything here is decided from what was read; ``replication.py`` says it in a note, and
-``table.py`` to whoever asks.
+Every decision follows from values that were read. ``replication.py`` writes it in a note, and
+``table.py`` shows it.
 
-Source: BookKeeper ``replication/ReplicationWorker`` (which releases the lock of what it cannot do).
+Source: BookKeeper ``replication/ReplicationWorker`` (releases locks of tasks it cannot do).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITER: Final = "the writer of the ledger, which is at work: it is repaired whe
 
 
 def writable_of(alive: Mapping[BookieId, Registration]) -> frozenset[BookieId]:
-    """The bookies that take data."""
+    """Return the bookies that take data."""
     return frozenset(bookie for bookie, each in alive.items() if not each.is_readonly)
 
 
@@ -32,17 +32,17 @@ def awaited_event(
     unfinished: Sequence[Row],
     alive: Mapping[BookieId, Registration],
 ) -> str | None:
-    """What has to happen before anybody can do any of what is left, if that is certain."""
+    """Return the event without which no worker can do any of the rest, if that is certain."""
     if not all(row.source in absent for row in unfinished):
-        return None  # something else is the matter as well
+        return None  # there is another problem as well
     live = live_bookies(registered_incarnations(alive), ledger.incarnations)
     limbo = set(absent) & alive.keys()
     return blocked(ledger.metadata, live, writable_of(alive), limbo)
 
 
 def is_refused(absent: Sequence[BookieId], unfinished: Sequence[Row]) -> bool:
-    """Whether the bookie beside which this worker runs is all that was in the way: a share that
-    could not be read is ``UNRECOVERABLE``.
+    """Whether the bookie next to which this worker runs was the only obstacle. (A share that could
+    not be read has the status ``UNRECOVERABLE`` instead.)
     """
     return bool(unfinished) and all(
         row.action == "copy" and row.status is Outcome.LEFT and row.source in absent
@@ -53,11 +53,11 @@ def is_refused(absent: Sequence[BookieId], unfinished: Sequence[Row]) -> bool:
 def is_for_others(
     metadata: LedgerMetadata, absent: Sequence[BookieId], local: BookieId | None
 ) -> bool:
-    """Whether the local bookie is in the ensemble of every fragment that is left, so that only
-    others can take its shares: then the lock is simply released.
+    """Whether the local bookie is in the ensemble of every fragment that is left. Then only other
+    workers can take the shares, and this one simply releases the lock.
 
-    Not while the ledger could not be recovered, which is anybody's work, this worker's too: it
-    would take the task again at once, and for ever.
+    False while the ledger could not be recovered, because any worker can do that. With no note,
+    this worker would take the task again at once, without end.
     """
     if not metadata.is_closed and set(metadata.last_fragment.ensemble) & set(absent):
         return False
@@ -73,10 +73,10 @@ def blocker_of(
     *,
     has_writer: bool,
 ) -> str | None:
-    """What would have to happen, for people; ``None`` where there is nothing to name.
+    """Return what must happen first, in words for people; ``None`` if there is nothing to name.
 
     Args:
-        has_writer: what is left has to wait until a writer that lives closes its ledger.
+        has_writer: whether the rest must wait until a living writer closes its ledger.
     """
     if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
         return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
@@ -92,7 +92,7 @@ def blocker_of(
 def blocked_by(
     metadata: LedgerMetadata, absent: Sequence[BookieId], alive: Mapping[BookieId, Registration]
 ) -> str | None:
-    """What a ledger waits for that no worker can bring about; ``None`` when there is nothing."""
+    """Return what a ledger waits for that no worker can bring about; ``None`` if nothing."""
     writable = writable_of(alive)
     for fragment in metadata.fragments:
         if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):

@@ -1,8 +1,8 @@
-"""The replicas that a task names and whose bookies are there: looked at, and made whole in place.
+"""Check the replicas that a task names and whose bookies are present, and repair them in place.
 
-What was looked at is noted, so that nobody reads it again at each retry of what is left.
+The checked replicas are noted, so that a retry of the rest does not read them again.
 
-Source: SLOT-LOG rule R13. (Apache BookKeeper looks at no replica whose bookie is there.)
+Source: SLOT-LOG rule R13. (Apache BookKeeper checks no replica whose bookie is present.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from spark_bookkeeper.replication.report import Outcome, Row
 
 
 class ReportedReplicas:
-    """Of one task, during one attempt.
+    """The reported replicas of one task, during one attempt.
 
     Args:
         bytes_per_second: the limit at first.
-        rate_now: the limit whenever it is asked for.
+        rate_now: returns the current limit.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class ReportedReplicas:
         self._rate = bytes_per_second
         self._rate_now = rate_now
         self._note = TaskNote()
-        """As it was before."""
+        """The note before this attempt."""
         self._suspects: set[str] = set()
         """Bookies whose replicas are read as a whole, whatever the note says."""
         self._whole: dict[BookieId, str] = {}
-        """Bookies with which nothing is the matter, and their incarnations."""
+        """Bookies whose replicas have no fault, and their incarnations."""
         self._seen: tuple[int, ...] | None = None
-        """Of a closed ledger: what it is looked at for (``Whole``)."""
+        """For a closed ledger: the state for which its replicas are checked (``Whole``)."""
         self._seen_at_ms = 0
         self.known: frozenset[tuple[str, str]] = frozenset()
-        """Those that an attempt before this one found whole, and that this one passes over."""
+        """Replicas that an earlier attempt found whole, so that this one skips them."""
 
     def begin(self, note: TaskNote, found: Versioned[LedgerMetadata]) -> None:
-        """What was noted before, and the ledger as it is."""
+        """Begin an attempt with the earlier note and the ledger's metadata."""
         self._note = note
         self._suspects |= {*note.suspects}
         if not found.value.is_closed:
@@ -72,21 +72,21 @@ class ReportedReplicas:
                 self._seen_at_ms = note.whole.at_ms
 
     def is_news(self, note: TaskNote) -> bool:
-        """Whether damage was published since ``begin``, or is to be looked for more closely."""
+        """Whether damage was published since ``begin``, or a closer check is demanded."""
         before = self._note
         return (note.percentage, note.findings) != (before.percentage, before.findings)
 
     def there(self, ledger: Ledger, absent: Sequence[BookieId]) -> frozenset[BookieId]:
-        """Members that the task names and that are not absent."""
+        """Return the members that the task names and that are not absent."""
         return (ledger.metadata.bookies() - set(absent)) & set(self._task.value.missing)
 
     def repair(
         self, ledger: Ledger, absent: Sequence[BookieId], registered: Mapping[BookieId, str]
     ) -> Sequence[Row]:
-        """Look at those that are there and not ``known``, and make them whole.
+        """Check the replicas that are present and not ``known``, and repair them.
 
-        Where a look at some of its entries found anything, and made it again, all of them are
-        looked at. While something is left of what it found, the next attempt finds that again.
+        If a check of some entries found a fault and repaired it, all entries are checked. As long
+        as some of that fault is left, the next attempt finds it again.
         """
         rows: list[Row] = []
         there = self.there(ledger, absent)
@@ -122,7 +122,7 @@ class ReportedReplicas:
         return [each.row() for each in repair_one(self._context, repair)]
 
     def noted(self, old: TaskNote) -> TaskNote:
-        """A note that says of its replicas what this attempt has found."""
+        """Return the note with what this attempt has found about its replicas."""
         whole = None
         if self._seen is not None and self._whole:
             whole = Whole(self._seen, self._seen_at_ms, tuple(sorted(self._whole.items())))

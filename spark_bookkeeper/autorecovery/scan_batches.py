@@ -1,6 +1,6 @@
-"""The work of a check in lots: given out together, and what Spark does not do is done here.
+"""The work of a check, cut into batches; this process does the items that Spark does not do.
 
-A lot is what nobody can be asked about before it is done, where Spark does it.
+On Spark, a batch runs to its end: nothing can stop it on the way.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from spark_bookkeeper.replication.runner import (
 _log = logging.getLogger(__name__)
 
 LOT_SECONDS: Final = 30
-"""What a limit lets read in so long is given out at once, and then it is asked whether to go on:
-Spark's tasks cannot be asked in the middle."""
+"""A batch is as large as a limit allows in this time. Between batches ``heed`` is called, because
+Spark's tasks cannot be stopped on the way."""
 
 LOT_BYTES: Final = 4 << 30
-"""More than that is not given out at once, also where there is no limit."""
+"""The most bytes in a batch, also where there is no limit."""
 
 
 class ScanBatches:
-    """One check's work, lot by lot.
+    """The work of one check, batch by batch.
 
     Args:
-        name: of the job.
-        bytes_per_second: limit on what is read; ``None`` is none.
-        heed: asked before this process does what Spark did not do.
+        name: the name of the job.
+        bytes_per_second: the limit on reading; ``None`` is no limit.
+        heed: called before this process does the items that Spark did not do.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class ScanBatches:
         self._bytes_per_second = bytes_per_second
         self._heed = heed
         self.failure: str | None = None
-        """Why nothing of some lot was done; that is not for its ledgers to answer for."""
+        """Why no item of some batch was done; the ledgers are not the cause."""
 
     def run(
         self, works: Iterable[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]
     ) -> Iterator[ResultT | NotDone[ItemT]]:
-        """The results of all works. What is ``NotDone`` was not done by this process either.
+        """Yield the results of all works. A work that is ``NotDone`` failed in this process too.
 
         Args:
-            here: the step where this process does it.
+            here: the step for work in this process.
 
         Raises:
-            MetadataError: nothing can be done, since the metadata store does not answer.
+            MetadataError: the metadata store does not answer, so nothing can be done.
         """
         for lot in self._cut(works):
             yield from self._lot(lot, step, here)
@@ -102,18 +102,18 @@ class ScanBatches:
         failed: list[NotDone[ItemT]] = []
         for result in self._run(runner, here, left):
             if isinstance(result, NotDone):
-                # Without an answer the next ones would only wait for it.
+                # This raises if the metadata store does not answer: the next items would only wait.
                 self._context.store.underreplication.is_enabled()
                 failed.append(result)
             yield result
-        # Of one ledger alone it may be the ledger, at which a check would begin anew for ever.
+        # A single failing ledger may be the cause itself; a check would then start anew for ever.
         if len(failed) == len(lot) and len({each.work.ledger_id for each in failed}) > 1:
             self.failure = self.failure or failed[0].failure.reason
 
     def _elsewhere(
         self, lot: list[ItemT], step: Step[ItemT, ResultT]
     ) -> tuple[Sequence[ResultT], Sequence[ItemT]]:
-        """What was done of a lot, and what is left of it."""
+        """Return what Spark did of a batch, and what is left."""
         done: list[ResultT] = []
         left: list[ItemT] = []
         reason = ""

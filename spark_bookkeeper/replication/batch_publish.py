@@ -1,8 +1,8 @@
-"""Small copies for many ledgers, made together, and named by the metadata of each ledger.
+"""Copy small shares for many ledgers in batches, then publish the copies in each ledger's metadata.
 
-Whoever has a bookie hold more of many ledgers says of each which copies that takes, and what its
-metadata are then. Here the copies are made, as fast as a limit allows, and the metadata written
-together once all copies of their ledgers are there.
+The caller plans the copies and the new metadata of each ledger. This module makes the copies as
+fast as a limit allows. In batches, it then writes the metadata of the ledgers whose copies are all
+stored.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from spark_bookkeeper.replication.runner import Item, told_apart
 from spark_bookkeeper.runtime.throttle import Throttle
 
 _PORTION_SECONDS: Final = 1.0
-"""So much of a limit is planned, copied and named before the next. Whoever is to end does so after
-it, and what it has copied is not in vain."""
+"""A portion is what a limit allows in this time. It is planned, copied and published before the
+next. A job that must end stops between portions, so no copy is wasted."""
 
 _PORTION_BYTES: Final = 32 << 20
-"""And no more at a time, also without a limit: a portion is in memory."""
+"""The most bytes of a portion, also without a limit, because a portion is held in memory."""
 
 _UNKNOWN_AT_ONCE: Final = 16
-"""Of ledgers that are not closed nobody knows how large they are. So many of them are read before
-a portion is cut; what is too much is read again in its turn."""
+"""An open ledger has no known size. This many of them are read before a portion is cut; those that
+do not fit are read again later."""
 
 
 @dataclass(slots=True, eq=False)
 class PlannedCopies:
-    """Copies of one ledger, and its metadata when all of them are there."""
+    """The copies of one ledger, and its metadata once all copies are stored."""
 
     copies: Sequence[SmallCopy]
     size_bytes: int | None
-    """Of all, about; ``None`` is not known."""
+    """About how many bytes all copies have; ``None`` is unknown."""
     change: LedgerChange
     done: Callable[[], Sequence[ShareCopied]]
-    """What became of its shares, once its metadata name them."""
+    """Returns the results of the shares; called once the metadata name the copies."""
 
     @property
     def most_bytes(self) -> int:
-        """That are read: a copy that turns out to be larger is not."""
+        """The most bytes to read: a copy that turns out to be larger is left out."""
         return SMALL_BYTES * len(self.copies)
 
 
@@ -62,14 +62,14 @@ def copy_and_publish(
     throttle: Throttle,
     is_ending: Callable[[], bool],
 ) -> Iterator[tuple[int, Sequence[ShareCopied]]]:
-    """What became of those whose metadata name their copies now, by number, as soon as they do.
-    Every other is to be done by itself; nothing is raised for any.
+    """Yield the number and the results of each work whose copies are published, as soon as they
+    are. A work that is not yielded must be done by itself; no error is raised for it.
 
     Args:
-        works: all that there is to do; of a ledger one at a time.
-        plan: looks how some of it is now, and says of them what is to be copied. What it leaves out
-            is to be done by itself.
-        is_ending: asked before every portion but the first; what is left then is not begun.
+        works: all works; two works of one ledger are done one after the other.
+        plan: reads the metadata of some works and returns their copies, by number. A work that it
+            leaves out must be done by itself.
+        is_ending: called before every portion but the first; if true, the rest is not begun.
     """
     left = {number: work.size_bytes for number, work in works.items()}
     try:
@@ -80,7 +80,7 @@ def copy_and_publish(
                 firsts.setdefault(works[number].ledger_id, number)
             numbers = _portion({number: left[number] for number in firsts.values()}, throttle)
             planned = _bounded(plan(together, numbers))
-            # Each answer tells better how large they are. What is too much is planned again.
+            # Each step knows the sizes better. What exceeds the portion is planned again.
             portion = _portion_bytes(throttle)
             known = {n: _about(ledger, left[n], portion) for n, ledger in planned.items()}
             looked_at = _portion(known, throttle)
@@ -98,23 +98,23 @@ def copy_and_publish(
 
 
 def _portion(sizes: Mapping[int, int], throttle: Throttle) -> Sequence[int]:
-    """The first of them: as many as a portion has bytes, and one at least."""
+    """Return the first numbers whose sizes fit in a portion, and at least one number."""
     most = _portion_bytes(throttle)
     until = accumulate(sizes.values())
     return list(sizes)[: max(1, sum(size <= most for size in until))]
 
 
 def _portion_bytes(throttle: Throttle) -> int:
-    """What the limit gives at a time, and fits into memory."""
+    """Return the bytes of a portion: what the limit allows at a time, and memory holds."""
     rate = throttle.rate
     return _PORTION_BYTES if rate is None else min(_PORTION_BYTES, int(rate * _PORTION_SECONDS))
 
 
 def _about(ledger: PlannedCopies, before: int, portion_bytes: int) -> int:
-    """How many bytes are to be read, for all that is known.
+    """Return about how many bytes are to be read.
 
     Args:
-        before: how many there were when it was read before; 0 is not known.
+        before: how many there were at the last reading; 0 is unknown.
     """
     if ledger.size_bytes is not None:
         return ledger.size_bytes
@@ -122,7 +122,7 @@ def _about(ledger: PlannedCopies, before: int, portion_bytes: int) -> int:
 
 
 def _bounded(planned: Mapping[int, PlannedCopies]) -> Mapping[int, PlannedCopies]:
-    """Those of which several may be read at a time, though nobody knows how large they are."""
+    """Return the ledgers of known size, and those whose largest size is small enough."""
     most = _PORTION_BYTES // _UNKNOWN_AT_ONCE
     return {
         number: ledger
@@ -132,7 +132,7 @@ def _bounded(planned: Mapping[int, PlannedCopies]) -> Mapping[int, PlannedCopies
 
 
 def _read(together: BatchClient, planned: Mapping[int, PlannedCopies]) -> Mapping[int, int]:
-    """How many bytes are to be stored for those of which all was found."""
+    """Return how many bytes to store, for each ledger of which all copies were read."""
     found = read_many(together, _copies(planned))
     return {
         number: sum(copy.size_bytes for copy in ledger.copies)

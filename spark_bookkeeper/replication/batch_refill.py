@@ -1,8 +1,8 @@
-"""Many small ledgers of a bookie whose disk was replaced, which go from step to step together.
+"""Refill many small ledgers of a bookie whose disk was replaced, in batches.
 
-When each may leave limbo, and what its metadata are then, is decided in ``refill_ledger.py``. Here
-is only who is asked when. What is large, and any ledger with which something is the matter, is for
-``refill_ledger``; the order of the steps of each ledger is the same (rule R13).
+``refill_ledger.py`` decides when a ledger is refilled, and its metadata then. This module only
+batches the calls. It leaves large ledgers, and any ledger with a problem, to ``refill_ledger``.
+Each ledger takes the same steps in the same order as there (rule R13).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from spark_bookkeeper.replication.shares import share_bytes
 def refill_many(
     context: ClientContext, works: Sequence[RefillWork], bounds: Bounds
 ) -> Sequence[Sequence[ShareCopied] | None]:
-    """The shares of the ledgers that left limbo; ``None`` for every other, which is for
-    ``refill_ledger``. Nothing is raised for any of them.
+    """Return the shares of the refilled ledgers; ``None`` for every other, which ``refill_ledger``
+    must do. No error is raised for a ledger.
 
     Args:
         works: of different ledgers, all with the same limit, as a job gives it to them.
-        bounds: hear of the shares of each that did as soon as that is so.
+        bounds: its ``told`` gets the shares of each ledger as soon as they are refilled.
     """
     if not works:
         return []
@@ -65,10 +65,10 @@ def refill_many(
 def _planned(
     context: ClientContext, together: BatchClient, works: Mapping[int, RefillWork]
 ) -> Mapping[int, PlannedCopies]:
-    """By the number of the work; those with which something is the matter drop out."""
+    """Return the planned copies by number of the work; leave out works with a problem."""
     numbers = {work.ledger_id: number for number, work in works.items()}
     known = list(context.store.read_ledgers(list(numbers)))
-    # The last of these answers came with every change before it.
+    # The session delivered every earlier change before the last of these replies.
     alive = context.bookies.last_registrations()
     planned: dict[int, PlannedCopies] = {}
     for ledger_id, found in known:
@@ -105,7 +105,7 @@ def _plan(
     for fragment in fragments:
         entries = entries_of(ledger, fragment, bookie)
         if not entries:
-            return None  # nobody would ask the bookie whether it is there
+            return None  # without a copy, no call would notice that the bookie is away
         replica = together.replica(bookie, ledger, work.incarnation)
         others = [p for p, each in enumerate(fragment.ensemble) if each != bookie]
         copies.append(SmallCopy(ledger, fragment.ensemble, entries, replica, others))
@@ -121,7 +121,7 @@ def _plan(
 
 
 def _entries(fragment: FragmentRange) -> int:
-    """In all; of one that is not fixed nothing is copied."""
+    """Return the number of entries; 0 for an open fragment, of which nothing is copied."""
     if fragment.last_entry_id is None:
         return 0
     return fragment.last_entry_id - fragment.first_entry_id + 1

@@ -1,9 +1,9 @@
-"""The Rereplication process for many small fragments, which go from step to step together.
+"""The Rereplication process for many small fragments, in batches.
 
-Each has its own ``FragmentCopy`` and ``Reader``, and what is decided about it is decided there.
-Here is only who is asked when: the metadata of all are read together, the shares are copied
-together, and the bookies of all are replaced by writes that travel together. What is large, and
-any fragment with which something is the matter, is for ``rereplicate_fragment``.
+Each fragment has its own ``FragmentCopy`` and ``Reader``, which decide about it. This module only
+batches the calls: it reads the metadata of all, copies the shares of all, and replaces the bookies
+of all in one batch of writes. It leaves large fragments, and any fragment with a problem, to
+``rereplicate_fragment``.
 
 Source: as ``rereplicate.py``; the order of the steps of each share is the same (rule R13).
 """
@@ -38,13 +38,12 @@ from spark_bookkeeper.replication.targets import Targets
 def rereplicate_many(
     context: ClientContext, works: Sequence[FragmentWork], bounds: Bounds
 ) -> Sequence[Sequence[ShareCopied] | None]:
-    """What became of the fragments of which all lost shares were to be made again, and were;
-    ``None`` for every other, which is for ``rereplicate_fragment``. Nothing is raised for any of
-    them.
+    """Return the results of the fragments whose lost shares were all copied; ``None`` for every
+    other, which ``rereplicate_fragment`` must do. No error is raised for a fragment.
 
     Args:
         works: all with the same limit, as a job gives it to them.
-        bounds: hear what became of each that was as soon as that is so.
+        bounds: its ``told`` gets the results of each fragment as soon as it is done.
     """
     if not works:
         return []
@@ -68,10 +67,10 @@ def rereplicate_many(
 def _planned(
     context: ClientContext, together: BatchClient, works: Mapping[int, FragmentWork]
 ) -> Mapping[int, PlannedCopies]:
-    """By the number of the work. Those with which something is the matter drop out."""
+    """Return the planned copies by number of the work; leave out works with a problem."""
     numbers = {work.ledger_id: number for number, work in works.items()}
     known = list(context.store.read_ledgers(list(numbers)))
-    # The last of these answers came with every change before it.
+    # The session delivered every earlier change before the last of these replies.
     alive = context.bookies.last_registrations()
     choosers: dict[object, Targets] = {}
     planned: dict[int, PlannedCopies] = {}

@@ -1,4 +1,4 @@
-"""How far work has come, told again and again with who is waited for, and what takes long."""
+"""Report progress repeatedly, with the bookies that hold up the work and the slow items."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark_bookkeeper.replication.stragglers import Straggler, said
 from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 
 TELL_SECONDS: Final = 2.0
-"""Between two looks for bookies that are waited for."""
+"""The time between two queries for silent bookies."""
 
 LOOKS_AT_ONCE: Final = 32
-"""Bookies that are asked for a sign of life at such a look, in turn."""
+"""The most bookies that one query reaches; the next query takes the next bookies."""
 
 
 @contextmanager
@@ -33,16 +33,16 @@ def telling(
     *,
     is_elsewhere: bool,
 ) -> Iterator[Progress]:
-    """What to tell, in the block, how far one part of some work is; ``progress`` hears it as said
-    of the whole, and now and then once more, with the bookies that are waited for and the items
-    that take long.
+    """Yield a callback for the progress of one part of some work. ``progress`` gets each report as
+    progress of the whole work. It also gets a report every ``TELL_SECONDS``, with the bookies that
+    are waited for and the slow items.
 
     Args:
-        slowest: the items under way that take long, the longest first.
-        phase: what the work is called before it says so.
-        total: items of the whole.
-        before: items that were done before this part, and ``bytes_before`` theirs.
-        is_elsewhere: other processes ask the bookies, which tell nothing before they end.
+        slowest: returns the running items that take long, the longest first.
+        phase: the name of the work until its first report.
+        total: the number of items of the whole work.
+        before: items that were done before this part; ``bytes_before`` is their size.
+        is_elsewhere: whether other processes call the bookies; they report only at their end.
     """
     if progress is no_progress:
         yield no_progress
@@ -86,17 +86,17 @@ def telling(
 
 
 def _waiting(bookies: Bookies) -> str:
-    """Who is waited for, to be said behind the name of a phase; empty: nobody."""
+    """Return the silent bookies, as a suffix of a phase's name; empty if none is silent."""
     silent = sorted(bookies.silent())
     named = " and ".join(f"{bookie} for {seconds:.0f} s" for bookie, _, seconds in silent)
     return f", waiting for {named}" if named else ""
 
 
 def _looks(bookies: Bookies) -> Iterator[None]:
-    """Look whether the bookies answer, some of them at each turn.
+    """Query whether the bookies answer, some bookies at each step.
 
-    Who works elsewhere waits for a bookie that hangs, and cannot say so before the work ends. It
-    hangs for everybody, so this process asks for itself.
+    A worker elsewhere that waits for a hanging bookie cannot report it before the work ends. The
+    bookie hangs for all clients, so this process queries it too.
     """
     names: Sequence[BookieId] = ()
     while True:

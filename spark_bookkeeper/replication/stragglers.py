@@ -1,4 +1,4 @@
-"""Which pieces of work are under way, and which of them take long compared with the others."""
+"""The items that run now, and those that take long compared with the others."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.runtime.runtime import Runtime
 
 LEAST_SECONDS: Final = 10.0
-"""What was begun less long ago is not slow."""
+"""An item that runs for less time is not slow."""
 
 TIMES: Final = 4.0
-"""What takes this many times as long as the median of those that have ended is slow."""
+"""An item is slow when it takes this many times the median of the ended items."""
 
 MOST_NAMED: Final = 3
 
 _REMEMBERED: Final = 200
-"""The median is taken over so many of those that have ended last."""
+"""The number of last ended items over which the median is taken."""
 
 
 class Straggler(NamedTuple):
-    """Something that takes long."""
+    """An item that takes long."""
 
     what: str
     seconds: float
-    """Since it was begun."""
+    """The time since it began."""
 
 
 class RunningItems:
-    """What one process is at. Any thread may begin and end work in it.
+    """The running items of one process. Any thread may begin and end items.
 
-    It holds no lock: each of its changes is one operation of a ``dict`` or a ``deque``, and what
-    it says is for people.
+    It holds no lock: each of its changes is one operation of a ``dict`` or a ``deque``, and its
+    results are for people only.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -47,11 +47,11 @@ class RunningItems:
 
     @contextmanager
     def doing(self, what: Callable[[], str], items: int = 1) -> Iterator[None]:
-        """Work that is done in the block.
+        """Record an item, or a batch of items, as running during the block.
 
         Args:
-            what: its name, asked for only when it is slow.
-            items: that are done together; each is taken to need its part of the time.
+            what: returns the name; called only when the work is slow.
+            items: the size of the batch; each item is taken to need an equal part of the time.
         """
         number, began = next(self._numbers), self._runtime.now()
         self._begun[number] = (began, items, what)
@@ -62,7 +62,7 @@ class RunningItems:
             self._ended.append((self._runtime.now() - began) / items)
 
     def slowest(self) -> Sequence[Straggler]:
-        """What has taken longest until now, the longest first; nothing while all goes as usual."""
+        """Return the slow items that run longest, the longest first; empty while none is slow."""
         now = self._runtime.now()
         usual = statistics.median(self._ended.copy() or [0.0])
         slow = [
@@ -75,7 +75,7 @@ class RunningItems:
 
 
 def said(slow: Sequence[Straggler]) -> str:
-    """What is slow, in words that follow the name of a phase; empty if nothing is."""
+    """Return the slow items, as a suffix of a phase's name; empty if none is slow."""
     named = " and ".join(f"{what} for {seconds:.0f} s" for what, seconds in slow)
     return f", slowest {named}" if named else ""
 
@@ -86,12 +86,12 @@ def name_of(
     source: str | None = None,
     target: str | None = None,
 ) -> str:
-    """What people call a piece of work.
+    """Return the name of an item in messages.
 
     Args:
-        first: the entry from which on; ``None``: the whole ledger.
-        source: whose share it is.
-        target: the bookie that it goes to.
+        first: its first entry; ``None`` is the whole ledger.
+        source: the bookie to which the share belongs.
+        target: the bookie that gets the share.
     """
     return (
         f"ledger {ledger_id}"
@@ -102,5 +102,5 @@ def name_of(
 
 
 def with_others(name: str, others: int) -> str:
-    """What people call several pieces of work that are done together, by the first of them."""
+    """Return the name of a batch in messages: the name of its first item, and how many others."""
     return f"{name} and {others} other{'s' if others > 1 else ''} with it" if others else name
