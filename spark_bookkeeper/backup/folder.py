@@ -1,9 +1,9 @@
 """The directory of a backup: a partition that belongs to no cluster, and snapshots.
 
 Entries lie in it as on any bookie, in the files that ``bookie/FORMAT.md`` describes. So the same
-code writes, reads and verifies them. A snapshot lists the entries that make up the cluster at one
-time. The directory may lie below a Delta table. The table then stands for ledgers, as it does for
-ledgers that were released to it. ``FORMAT.md`` describes the files.
+code writes, reads and verifies them. A snapshot says which of them make up the cluster at one time.
+The directory may lie below a Delta table. The table then stands for ledgers, as it does for ledgers
+that were released to it. ``FORMAT.md`` describes the files.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class BackupFolder:
         return False
 
     def replica(self, ledger: Ledger, incarnation: str) -> Replica:
-        """Return the replica of a ledger in the backup, where no ledger needs a fence."""
+        """Return a ledger's replica in the backup, without a reserve for ending ledgers."""
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding, may_take_last=True)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
 

@@ -188,7 +188,7 @@ class _Restoring:
         return rows
 
     def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
-        """Return whether a ledger exists already, and otherwise plan or queue its restore."""
+        """Return a ledger's row: it exists already, or its restore is planned or queued."""
         ledger_id = saved.ledger_id
         try:
             there = self._context.store.read_ledger(ledger_id)

@@ -23,7 +23,7 @@ from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, to
 from spark_bookkeeper.table.opening import table_of
 
 WINDOW_ENTRIES: Final = 4096
-"""Number of entries that are read at once, if all of them are below ``WINDOW_BYTES``."""
+"""Number of entries that are read at once, if they have at most ``WINDOW_BYTES`` in all."""
 
 TOGETHER_BYTES: Final = 1 << 20
 """Ledgers with at most this many bytes are read from a table in batches."""

@@ -56,7 +56,7 @@ class SavedLedger:
     """The last entry in the backup: for an open ledger, the last add confirmed at that time."""
     length_bytes: int
     index: str | None = None
-    """The digest of its list next to the table that stands for its entries; ``None``: the entries
+    """The digest of its list below the table that stands for its entries; ``None``: the entries
     are in the folder."""
     is_refused: bool = False
     """Whether they are in the folder since the table above it can never stand for them."""

@@ -210,7 +210,7 @@ class _LookWork:
     verify: bool
     """Whether the list has to name exactly these: rows may have been added in other files."""
     size_bytes: int = 0
-    """No rows are read."""
+    """Always 0: no rows are read."""
 
     @property
     def ledger_id(self) -> LedgerId:

@@ -38,7 +38,7 @@ class DropWork:
     nonce: bytes | None
     table: str
     size_bytes: int = 0
-    """Nothing is read."""
+    """Always 0: nothing is read."""
 
     def name(self) -> str:
         """Return the name of the ledger, for messages."""

@@ -51,7 +51,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The table does not stand for a ledger, or it could not be found out."""
+    """The table does not stand for a ledger, or the proof could not be completed."""
 
     reason: str
     is_certain: bool

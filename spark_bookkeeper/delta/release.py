@@ -49,7 +49,7 @@ from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.opening import table_of
 
 STEPS: Final = 4
-"""Number of steps in the progress; the change of the metadata counts to the last one."""
+"""Number of steps in the progress; the change of the metadata is part of the last one."""
 
 
 class _RefusedError(Exception):
@@ -418,7 +418,7 @@ class _Change:
         self._record = Archived(of.table, self._index, of.proven.version, of.keep, now_ms, dropping)
 
     def __call__(self, old: LedgerMetadata) -> LedgerMetadata | None:
-        """Return the new metadata; ``None``: an earlier attempt or another client changed them."""
+        """Return the new metadata; ``None``: an earlier attempt or another client wrote them."""
         incarnations = incarnations_of(old)
         if old.fragments == self._proven and all(
             incarnations.get(bookie) == self._incarnations.get(bookie) for bookie in self.of.leave

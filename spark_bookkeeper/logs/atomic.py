@@ -241,7 +241,7 @@ def add_sealed(
     """Fence the writer of a log, and add a closed ledger at the end of the log.
 
     Returns:
-        the head of the log with that ledger.
+        the head of the log, as it was last read or written.
 
     Raises:
         OvertakenError: the list has a higher id, and not this ledger.

@@ -86,7 +86,7 @@ class Log(PublicNames):
         """The columns of the log's rows, as this object last read them.
 
         Columns that ``evolve`` adds appear after the next read. In older rows an added column is
-        null, and a type that was widened is widened.
+        null, and values have the widened types.
         """
         return self._options.schema
 
@@ -167,7 +167,7 @@ class Log(PublicNames):
         """Be a warm standby: follow the log, and return its writer once ``vote`` leads.
 
         Before it returns, every entry of the log was passed to ``apply``, once and in order. This
-        includes the last entries that the writer before acknowledged::
+        includes the last entries that the previous writer acknowledged::
 
             with log.elect() as vote, log.stand_by(vote, state.update) as writer:
                 writer.append(...)
@@ -177,7 +177,7 @@ class Log(PublicNames):
 
         Args:
             vote: a vote of ``elect()``.
-            apply: called with each entry, in the calling thread. An error of it ends the standby.
+            apply: called with each entry, in the calling thread. If it raises, the standby ends.
             start: the first entry to apply; by default the first one that is not truncated.
 
         Raises:

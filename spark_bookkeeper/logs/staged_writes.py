@@ -79,7 +79,7 @@ def abort(context: ClientContext, staged: StagedWrite) -> bool:
     """Cancel a write, unless it is in the log or may still be added to it.
 
     Returns:
-        whether its ledger is removed.
+        whether nothing of it is left.
     """
     try:
         gone = _discard_ledger(context, staged.log, staged.nonce, staged.ledger_id)

@@ -123,7 +123,7 @@ def ended_before(
     A ledger ended with its last entry, not when the next one was created: a write of many rows
     creates its ledger long before it adds it to the log, and meanwhile the ledger before it grows.
     The newest ledger has not ended. The times are those of the writers' clocks, in milliseconds
-    since 1970: for people, and never for a decision about safety.
+    since 1970: for users, and never for a decision about safety.
 
     Args:
         context: the cluster.
@@ -276,11 +276,11 @@ def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:
 
 
 def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -> None:
-    """Truncate it where that is due; what fails is tried again the next time."""
+    """Truncate a log by its retention. Errors are logged, and the next call tries again."""
     if options.retain_seconds is None:
         return
     try:
-        # First whom it waits for: what they need is not looked at, however much there is of it.
+        # Followers first: ledgers that they still need are not checked, however many there are.
         needed: LedgerId | None = None
         if options.retain_for:
             needed = needed_from(context, name, nonce, options.retain_for)
@@ -296,11 +296,11 @@ def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -
 def _ended(
     context: ClientContext, name: str, nonce: str, seconds: int, needed: LedgerId | None
 ) -> LedgerId | None:
-    """The first ledger that stays."""
+    """Return the first ledger that stays; ``None`` if the log has no ledgers."""
     time_ms = context.earlier_ms() - seconds * 1000
     try:
         return truncation.ended_before(context, name, nonce, time_ms, needed)
-    except EntryUnreadableError as error:  # those before it have ended
+    except EntryUnreadableError as error:  # the ledgers before it have ended
         _log.warning(
             "retention of log %s stops before ledger %d: %s",
             *(name, error.ledger_id, error.message),

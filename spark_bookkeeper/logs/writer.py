@@ -82,7 +82,7 @@ class LogWriter(PublicNames):
         """Appends that arrive while the writer switches to the next ledger. They wait no longer
         than the pending appends before them. ``None`` at any other time."""
         self._began = context.runtime.now()
-        """When the first append to the current ledger became possible."""
+        """When writing to the current ledger began."""
         self._is_rolling_due = False
         """Whether a roll that the log's options require is running."""
         self._roll_not_before = self._began
@@ -225,7 +225,7 @@ class LogWriter(PublicNames):
         options = evolve(self._context, self.name, self._nonce, schema, self._frames)
         self._options = options
         while not self.schema.equals(options.schema, check_metadata=False):
-            self.roll()  # twice, if an earlier roll has left a ledger with the old columns
+            self.roll()  # twice, if an earlier roll has created a ledger with the old columns
         return self.ledger_id
 
     def close(self) -> None:
@@ -361,7 +361,7 @@ class LogWriter(PublicNames):
     def _go_on(self, ledger: LedgerWriter) -> None:
         """Hand the waiting appends to a ledger. Every future completes, even on errors."""
         handed = deque[tuple[Future[int], Future[Position]]]()
-        waiting = deque() if self._waiting is None else self._waiting  # may still grow
+        waiting = deque() if self._waiting is None else self._waiting  # appends may still be added
         try:
             with self._turn:
                 try:

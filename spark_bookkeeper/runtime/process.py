@@ -1,8 +1,8 @@
 """Objects that belong to one process: they cannot be used in a fork, nor be pickled.
 
-A forked child has its parent's objects, but not the threads that serve them, and the parent would
-receive ZooKeeper's replies to the child. A pickle does not even have the objects. Both uses raise
-at once, and the message shows what to write instead.
+A forked child has its parent's objects, but not the threads that serve them, and ZooKeeper would
+take its requests for the parent's. A pickle does not even have the objects. Both uses raise at
+once, and the message shows what to write instead.
 """
 
 from __future__ import annotations

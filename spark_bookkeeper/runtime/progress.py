@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 LINE_INTERVAL_S: Final = 9.0
-"""Time between two lines of progress where no terminal is: never more than ten seconds."""
+"""Time between two lines of progress without a terminal: never more than ten seconds."""
 
 SHOW_AFTER_S: Final = 1.0
 """Work that is done in pieces, and may end at once, is shown after this time."""

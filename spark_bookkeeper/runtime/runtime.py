@@ -92,7 +92,7 @@ class Runtime(Protocol):
         width: int = 16,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> list[T]:
-        """Return ``[function(item) for item in items]``, computed up to ``width`` at once. After
+        """Return ``[function(item) for item in items]``; make up to ``width`` calls at once. After
         all calls have ended, raise the first error in the order of the items.
 
         Args:

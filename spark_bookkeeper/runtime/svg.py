@@ -29,7 +29,7 @@ NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def svg(figure: Mapping[str, Any]) -> str | None:
-    """Draw the ``to_dict()`` of points and lines, or of upright or stacked bars.
+    """Draw the ``to_dict()`` of points and lines, or of upright, stacked bars.
 
     ``None`` for all other figures, which are still shown by plotly.
     """

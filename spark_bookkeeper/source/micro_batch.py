@@ -104,8 +104,8 @@ def check_not_ahead(place: Position, front: Offset) -> None:
 
 
 def ahead_of_end(of: str, start: Offset, end: Offset, options: SourceOptions) -> Offset:
-    """Return the end of the entries, from which a stream goes on whose offset is after it: entries
-    that it has read are lost. Raises ``DataLossError`` unless the loss is accepted.
+    """Return the end, where a stream goes on that has read beyond it. Entries that it has read are
+    lost, so ``DataLossError`` is raised unless the loss is accepted.
     """
     place, last = start.position, end.position
     text = (

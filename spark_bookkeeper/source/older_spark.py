@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     HAS_LIMITS: Final[bool] = True
     REPLACES_SOURCES: Final[bool] = True
 else:
-    # Only the JVM shows it; the pushing of filters came with the same version.
+    # Only the JVM shows it; filter pushdown came with the same version.
     REPLACES_SOURCES = hasattr(datasource.DataSourceReader, "pushFilters")
 
     if hasattr(datasource, "DataSourceStreamArrowWriter"):

@@ -211,7 +211,7 @@ class FollowedLog:
         return _sight(reader, is_listed if reader.is_closed else is_current)
 
     def _ledgers(self, start: Position, end: Position) -> Sequence[Ledger]:
-        """Return the ledgers with entries between two positions, in order."""
+        """Return the ledgers with entries between two positions; ``start`` may be truncated."""
         head, listed = list_ledgers(self._context, self.name, self.nonce, start.ledger_id)
         if start.ledger_id < head.begins_at:
             start = self._passed_over(start, head)

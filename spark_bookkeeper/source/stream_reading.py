@@ -119,8 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish the position in an older Spark, unless the query runs a single micro-batch. In
-        newer Sparks the beginning of the next micro-batch shows the position.
+        """Publish the position, in an older Spark. It makes no such call for a query of a single
+        micro-batch. A newer Spark shows the position when it begins the next micro-batch.
         """
         if not HAS_LIMITS:
             with told():

@@ -78,7 +78,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._owner = app_id or checkpoint
         """The owner whose leftovers are removed; ``None`` if no checkpoint is known here."""
         self._makes_log = makes_log
-        """Create a missing log before tasks start; never at a commit, after a deletion."""
+        """Whether a missing log is created before tasks start, and never later, at a commit."""
         self._staged: StagedWrite | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class _Meant:
     """The first and the last selected entry; ``None``: all entries."""
 
     def may_be_in(self, ledgers: tuple[int, int] | None, entries: tuple[int, int] | None) -> bool:
-        """Whether rows within some bounds, both inclusive, may be selected; ``None``: unknown."""
+        """Whether rows within inclusive bounds may be selected; ``None``: unknown bounds."""
         if ledgers is not None:
             next_one = bisect_left(self.ledger_ids, ledgers[0])
             if next_one == len(self.ledger_ids) or self.ledger_ids[next_one] > ledgers[1]:

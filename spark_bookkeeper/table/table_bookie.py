@@ -158,7 +158,7 @@ class TableBookie(Bookie):
         return self._delivered(ledger, *self._rebuilt(ledger, entry_ids))
 
     def read_exactly(self, ledger: LedgerRef, entry_ids: Sequence[int]) -> Delivered[StoredEntry]:
-        """Read entries only from the files in the list, which proves that the list is right.
+        """Read entries as ``read`` does, but only from the files in the list, for a proof of it.
 
         Raises:
             MissingFileError: one of the files is missing.
