@@ -63,7 +63,7 @@ def release_row(ledger: Ledger, table: str, status: Outcome, reason: str | None)
 
 
 def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
-    """Return the row of a ledger for which a table stands, or stood until a recovery.
+    """Return the row of a ledger for which a table stands, or stood until a recovery replaced it.
 
     Args:
         failures: where copies could not be dropped, and why.

@@ -154,7 +154,7 @@ def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: Led
 
 
 def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | None = None) -> None:
-    """Abandon an empty ledger, and delete it if no list names it.
+    """Delete an empty ledger, or only abandon it if a list names it.
 
     Args:
         context: the cluster.

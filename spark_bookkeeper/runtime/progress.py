@@ -165,7 +165,7 @@ def size_text(size_bytes: int, seconds: float) -> str:
 def shown(
     what: str, total: float | None = None, unit: str = ""
 ) -> AbstractContextManager[Progress]:
-    """Return a display of the progress that the block reports to it.
+    """Return a context manager that shows the progress which its block reports to it.
 
     Args:
         what: the work, as users name it ("copying fragments").

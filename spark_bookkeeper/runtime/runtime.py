@@ -64,7 +64,7 @@ class Runtime(Protocol):
         """Run a function in the background. It must handle its own errors."""
 
     def employ(self, name: str, run: Callable[[], None]) -> None:
-        """Run a function as ``spawn`` does, in a task that may be reused and so begins sooner.
+        """Run a function as ``spawn`` does, on a thread that may be reused, so it begins sooner.
 
         It cannot be waited for. It must handle its own errors.
         """

@@ -38,9 +38,9 @@ class Followed(Protocol):
         """Return the offset after the last entry that can be read now."""
 
     def resumed(self, start: Offset) -> Offset:
-        """Return where a stream with a checkpoint goes on: at ``start``, if that is in what is
-        read. After a log was deleted and created again, at its beginning, if the loss is accepted.
-        Otherwise raises ``DataLossError``.
+        """Return where a stream with a checkpoint goes on: at ``start``, if that is in what it
+        reads. If the log was deleted and created again, and the loss is accepted, it goes on at
+        the beginning. Otherwise raises ``DataLossError``.
         """
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:

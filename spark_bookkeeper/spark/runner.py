@@ -224,7 +224,7 @@ def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[str]:
 def task_count(items: Sequence[Item], cores: int) -> int:
     """Return the number of tasks for these items: one for each core; more only where it pays.
 
-    Many small items need as many tasks for each core as for others, or some would idle at the end.
+    Many small items get the same number of tasks for each core, or some would idle at the end.
     """
     by_count = len(items) // (ITEMS_PER_TASK * cores) * cores
     by_size = _size_bytes(items) // BYTES_PER_TASK
