@@ -1,4 +1,4 @@
-"""Places of a log, as callers name them: those there are, were, and never were."""
+"""Checks of positions that callers pass: valid, truncated, or never part of the log."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_led
 from spark_bookkeeper.protocol.log import LogHead, Position
 
 Place = Position | str
-"""Where callers may give a position: also as text, ``"7:12"``."""
+"""A position of a log as callers may give it, also as text: ``"7:12"``."""
 
 
 def position_of(place: Place) -> Position:
-    """The position that is meant. Entry -1, as of a writer that has none yet, is entry 0.
+    """Parse and check a position. Entry -1, the position of an empty ledger, becomes entry 0.
 
     Raises:
-        InvalidArgumentError: it is none, or within an entry.
+        InvalidArgumentError: it is no position, or it is within an entry.
     """
     position = place if isinstance(place, Position) else Position.parse(place)
     ledger_id = parse_ledger_id(position.ledger_id)
@@ -31,10 +31,10 @@ def position_of(place: Place) -> Position:
 
 
 def start_of(log: str, start: Place | None, head: LogHead) -> Position:
-    """Where a read begins; without ``start`` where the log does.
+    """Return the position where a read begins; without ``start`` the beginning of the log.
 
     Raises:
-        NoSuchEntryError: it was truncated.
+        NoSuchEntryError: the position was truncated.
         InvalidArgumentError: as ``position_of``.
     """
     if start is None:
@@ -52,13 +52,13 @@ def start_of(log: str, start: Place | None, head: LogHead) -> Position:
 
 
 def check_listed(log: str, place: Position, head: LogHead, listed: Sequence[LedgerId]) -> None:
-    """Whether a log has the ledger of a place, or the place is one before a ledger that it has.
+    """Check that the log has the ledger of a position, or that the position is between ledgers.
 
-    Entry 0 of any ledger up to the one behind the newest is a place: whoever has read a ledger to
-    its end stands before the next one, whichever that will be.
+    Entry 0 is valid for every ledger id up to the newest id plus one: after the end of a ledger a
+    reader waits there for the next ledger, whose id it does not know.
 
     Raises:
-        NoSuchEntryError: it would be read past without a word.
+        NoSuchEntryError: without the check a read would skip the position silently.
     """
     if place.entry_id != 0 and place.ledger_id not in listed:
         raise _no_place(log, place, f"it has no ledger {place.ledger_id}")
@@ -67,7 +67,7 @@ def check_listed(log: str, place: Position, head: LogHead, listed: Sequence[Ledg
 
 
 def check_in_closed(log: str, place: Position, last: EntryId) -> None:
-    """Raises ``NoSuchEntryError`` for a place behind the end of its ledger, which is closed."""
+    """Raise ``NoSuchEntryError`` if a position is after the end of its closed ledger."""
     if place.entry_id > last + 1:
         raise _no_place(log, place, f"the last entry of that ledger is {last}")
 

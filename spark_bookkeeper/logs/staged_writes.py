@@ -1,9 +1,9 @@
 """Writes to a log that have begun: their ledgers are staged, and may be left behind.
 
-A ledger that is staged and never added, since its task failed or its process ended, says so in its
-metadata (``staging.STAGED``). It is removed here where it is certain that nobody adds it: as long
-as it is not closed, since who wants to add it closes it first, and a deletion flags it before that;
-and when the list has come to a higher id without it.
+A staged ledger may never be added, since a task failed or the process ended. Its metadata says that
+it is staged (``staging.STAGED``). This module removes such a ledger only where no client can add it
+any more. That is so while it is open, since a client closes a ledger before it adds it, and the
+deletion flags it first; and once the list has a higher id without it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StagedWrite:
-    """A write that has begun. Picklable: tasks write by its plan, any process commits it."""
+    """A write that has begun. Picklable: tasks write by its plan; any process can commit it."""
 
     log: str
     nonce: str
-    """Of the life of the log."""
+    """Identifies one life of the log."""
     plan: BulkPlan
     owner: str | None = None
-    """Whose leftovers a later write of the same owner may remove."""
+    """Identifies the writer. A later write of the same owner may remove this one's leftovers."""
     behind: LedgerId | None = None
     """The oldest ledger of the log that may have been open when the write began."""
 
@@ -55,7 +55,7 @@ def note_of(
     owner: str | None,
     behind: LedgerId | None = None,
 ) -> bytes:
-    """What the metadata of a staged ledger say of the write that it is for."""
+    """Return the note about a write that the metadata of its staged ledger carry."""
     told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
     if behind is not None:
         told["behind"] = behind
@@ -65,8 +65,8 @@ def note_of(
 
 
 def behind_of(metadata: LedgerMetadata) -> LedgerId | None:
-    """The oldest ledger of the log that may have been open when the write of a staged ledger began:
-    those before it had ended by then. ``None`` where that is not told.
+    """Return the oldest ledger of the log that may have been open when a staged write began. All
+    ledgers before it had ended by then. ``None`` if the metadata do not say.
     """
     try:
         told = metadata.custom_metadata[STAGED]
@@ -76,7 +76,7 @@ def behind_of(metadata: LedgerMetadata) -> LedgerId | None:
 
 
 def abort(context: ClientContext, staged: StagedWrite) -> bool:
-    """Give a write up; nothing where it is in the log already, or may still come there.
+    """Cancel a write, unless it is in the log or may still be added to it.
 
     Returns:
         whether nothing of it is left.
@@ -92,10 +92,10 @@ def abort(context: ClientContext, staged: StagedWrite) -> bool:
 
 
 def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
-    """Remove a staged ledger, unless it is in the log or may come there; whether it is gone."""
+    """Delete a staged ledger, unless the log has it or may get it. Return whether it is gone."""
     if staging.discard(context, ledger_id):
         return True
-    # Whoever closed it may be about to add it, unless the list has gone past it.
+    # It was closed, so a client may be about to add it, unless the list has a higher id.
     try:
         head, listed = list_ledgers(context, name, nonce, ledger_id)
     except NoSuchLogError:
@@ -108,28 +108,28 @@ def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: Le
 
 
 def remember(context: ClientContext, staged: StagedWrite) -> None:
-    """Note the ledger where the owner's next write looks for leftovers."""
+    """Note the ledger in the list that the owner's next write searches for leftovers."""
     if staged.owner is None:
         return
     try:
         _change_noted(context, staged, lambda noted: [*noted, staged.ledger_id])
-    except BookKeeperError as error:  # it would be found by its metadata all the same
+    except BookKeeperError as error:  # its metadata still show that it is staged
         _log.info("ledger %d is not noted as staged: %s", staged.ledger_id, error)
 
 
 def forget_leftovers(context: ClientContext, staged: StagedWrite) -> None:
-    """Remove what earlier writes of the same owner have left, now that this one is in the log."""
+    """Remove the leftovers of the owner's earlier writes, once this write is in the log."""
     if staged.owner is not None:
         _remove_leftovers(context, staged.log, staged.nonce, staged.owner, staged.ledger_id)
 
 
 def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
-    """Remove what writes of an owner have left, none of which is under way.
+    """Remove the leftovers of an owner's writes, none of which may be running.
 
-    Nothing that is in the log, or may still come there, is removed.
+    A ledger that is in the log, or that may still be added to it, is kept.
 
     Raises:
-        NoSuchLogError: there is none of that name.
+        NoSuchLogError: no log has that name.
     """
     nonce = logs.read_log(context.store.registers, name).nonce
     _remove_leftovers(context, name, nonce, owner)
@@ -138,7 +138,7 @@ def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
 def _remove_leftovers(
     context: ClientContext, name: str, nonce: str, owner: str, done: LedgerId | None = None
 ) -> None:
-    """What cannot be removed now is tried again by the owner's next write."""
+    """Remove leftovers; the owner's next write retries those that cannot be removed now."""
     gone = set() if done is None else {done}
     registers, key = context.store.registers, _key(owner)
     try:

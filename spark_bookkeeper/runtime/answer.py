@@ -13,7 +13,7 @@ Answer: TypeAlias = T | BookKeeperError
 
 
 def value_of(answer: Answer[T]) -> T:
-    """Returns the result; raises the error if there is one."""
+    """Return the result, or raise the error if there is one."""
     if isinstance(answer, BookKeeperError):
         raise answer
     return answer

@@ -19,7 +19,7 @@ class AutoResetEvent:
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return once the event is set, or after ``timeout`` seconds; clears it.
+        """Return once the event is set, or after ``timeout`` seconds; clear it.
 
         Returns:
             Whether it was set.

@@ -1,4 +1,4 @@
-"""Files that hold passwords or keys: their mode, and who else may read one."""
+"""Files that hold passwords or keys: their mode, and whether other users can read one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spark_bookkeeper.secrecy import without_passwords
 log = logging.getLogger(__name__)
 
 PRIVATE_MODE: Final = 0o600
-"""Of a new file that holds secrets."""
+"""The mode of a new file that holds secrets."""
 
 _SECRET_NAME = re.compile(r"auth_data|connection_string|credential|password|secret|token|(^|_)key$")
-"""Of options of ZooKeeper's client and of fsspec's file systems."""
+"""Matches secret options of ZooKeeper's client and of fsspec's file systems."""
 
 
 def holds_a_secret(options: Mapping[str, object]) -> bool:
@@ -35,7 +35,7 @@ def holds_a_secret(options: Mapping[str, object]) -> bool:
 def may_be_read_by_others(path: str | os.PathLike[str]) -> bool:
     """Whether the modes of a file and of the directories above it let every user read it.
 
-    A group is not everybody: somebody has chosen who is in it.
+    A mode that lets the file's group read it is accepted: an operator chose the group's members.
     """
     try:
         file = Path(path).resolve()
@@ -47,7 +47,7 @@ def may_be_read_by_others(path: str | os.PathLike[str]) -> bool:
 
 
 def warn_if_others_may_read(path: str | os.PathLike[str], what: str) -> None:
-    """Say in the log that a file which holds ``what`` is no secret on this machine."""
+    """Log a warning if every user of this machine can read a file that holds ``what``."""
     if may_be_read_by_others(path):
         log.warning(
             "%s holds %s, and every user of this machine may read it: `chmod 600 %s`",

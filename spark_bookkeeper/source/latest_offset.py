@@ -1,9 +1,9 @@
-"""How far there is something to read, kept current without asking again and again.
+"""The end of the readable entries, kept current with few requests.
 
-Spark asks a stream a hundred times a second. What the metadata store knows is watched, so asking
-costs a request only after it told of a change: an idle log whose newest ledger is closed costs
-none at all. How far a ledger has come that is still written only its bookies know, and they tell
-nobody: they are asked, more and more seldom while nothing comes.
+Spark queries a stream a hundred times a second. Watches report changes in the metadata store, so a
+query costs a request only after a change: an idle log whose newest ledger is closed costs none.
+Only bookies know the end of a ledger that is being written, and they report nothing. They are
+queried, more and more rarely while no entry comes.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from spark_bookkeeper.runtime.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.1
-"""Between two looks while something comes."""
+"""Wait between two looks while entries come."""
 
 IDLE_LOOK_SECONDS: Final = 1.0
-"""And when nothing came from the bookies for long."""
+"""Longest wait, after no entry has come from the bookies for some time."""
 
 
 class HeadSnapshot(NamedTuple):
-    """What a look found."""
+    """The result of a look."""
 
     position: Position
-    """Behind the last entry that can be read."""
+    """The position after the last entry that can be read."""
     is_written: bool
-    """Whether entries may come of which the metadata store tells nothing."""
+    """Whether entries may come that do not change the metadata."""
     is_current: Unchanged
-    """Whether the metadata that were read are still as they were."""
+    """Whether the metadata have not changed since they were read."""
 
     def ends_before(self, place: Position) -> bool:
-        """Whether a place is surely behind all there is.
+        """Whether a place is certainly after all entries.
 
-        The end of a ledger that is still written may be seen earlier than before, when the bookies
-        that know more are away. Of metadata that changed since nothing is sure either.
+        The end of an open ledger may seem to move back, when the bookies that know more do not
+        answer. And nothing is certain once the metadata have changed.
         """
         is_behind = place > self.position
         is_sure = not self.is_written or place.ledger_id > self.position.ledger_id
@@ -48,12 +48,12 @@ class HeadSnapshot(NamedTuple):
 
 
 class LatestOffset:
-    """Behind the last entry of something that is followed.
+    """The position after the last entry of a followed log or ledger.
 
     Args:
         runtime: its clock.
-        name: of what is followed, for people.
-        look: asks now; is handed what it found last, ``None`` at first.
+        name: the name of the log or ledger in messages.
+        look: finds the position; receives its previous result, ``None`` at first.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class LatestOffset:
         self._pause = LOOK_SECONDS
 
     def sight(self) -> HeadSnapshot:
-        """What there is now, or was a moment ago.
+        """Return the current snapshot, or a recent one.
 
-        Trouble is raised at the first look only; later the front stays where it was.
+        Errors are raised only by the first look. Later they are logged, and the snapshot stays.
         """
         before = self._seen
         if before is not None and not self._is_due(before):

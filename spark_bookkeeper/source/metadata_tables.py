@@ -1,7 +1,7 @@
-"""Metadata as rows: what ``view`` can name, each as tasks make it.
+"""Metadata as rows: the values of ``view``, and how tasks produce each.
 
-What is one look at the metadata store is made by one task. What asks bookies about many ledgers is
-made by several, some ledgers each.
+One task produces a view that takes a single look at the metadata store. Several tasks, with some
+ledgers each, produce a view that queries bookies about many ledgers.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def view_table(
     ledgers: Sequence[LedgerId] | None = None,
     log: str | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of a view, of these ledgers only; ``None`` is all there are.
+    """Yield the rows of a view, for these ledgers only; ``None`` means all ledgers.
 
     Args:
-        log: of which log alone the view ``logs`` tells.
+        log: the only log that the view ``logs`` shows.
     """
     if view in OF_LEDGERS:
         chosen = context.store.ledger_ids() if ledgers is None else ledgers
@@ -114,7 +114,7 @@ def _entries_of_fragment(
     first: EntryId,
     last: EntryId,
 ) -> pa.Table:
-    """What the records of its bookies tell; no entry is read."""
+    """Return the entries that the bookies' records list; no entry is read."""
     places: dict[int, EntryView] = {}
     replicas: dict[int, list[str]] = {}
     for position, bookie in enumerate(ensemble):
@@ -128,7 +128,7 @@ def _entries_of_fragment(
     columns = {
         "ledger_id": pa.array(np.full(len(ids), ledger.ledger_id), pa.int64()),
         "entry_id": pa.array(ids),
-        # How many rows a batch has is told by the batch alone.
+        # Null where only the batch itself, which is not read, says how many rows it has.
         "rows": pa.array([p.rows for p in found], pa.int64()),
         "bytes": pa.array([p.size_bytes for p in found], pa.int64()),
         "last_add_confirmed": pa.array([p.last_add_confirmed for p in found], pa.int64()),
@@ -149,13 +149,13 @@ def _places(
         look = partial(replica.entries, wanted[0], wanted[-1])
         found = context.bookies.ask(replica, purpose, look)
     except BookieError:
-        return []  # bookies() says which ones cannot be reached
+        return []  # bookies() shows which ones cannot be reached
     owed = set(wanted)
     return [entry for entry in found if entry.entry_id in owed]
 
 
 def _ours(context: ClientContext, ledgers: list[LedgerId]) -> Iterator[Ledger]:
-    """Those that this library wrote: of others the metadata can be told, and no entry."""
+    """Yield the ledgers that this library wrote: it cannot list entries of other ones."""
     for ledger_id, found in context.store.read_ledgers(ledgers):
         if isinstance(found, Versioned):
             ledger = _ledger(ledger_id, found.value)

@@ -1,4 +1,4 @@
-"""What a stream reads, a log or a ledger, and what following either has in common."""
+"""The interface of what a stream reads, a log or a ledger, and functions that both share."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one micro-batch takes, about; there is always some progress."""
+    """The approximate size of one micro-batch; each one has at least one new entry."""
 
     entries: int | None = None
     size_bytes: int | None = None
 
 
 class Followed(Protocol):
-    """What a stream reads."""
+    """What a stream reads: a log or a ledger."""
 
     def begin(self, place: Place) -> Offset:
-        """Where a new stream begins. Raises ``NoSuchEntryError``: there is no such place."""
+        """Return where a new stream begins. Raises ``NoSuchEntryError`` for an invalid place."""
 
     def front(self) -> Offset:
-        """Behind the last entry that can be read now."""
+        """Return the offset after the last entry that can be read now."""
 
     def resumed(self, start: Offset) -> Offset:
-        """Where a stream goes on that has a place in its checkpoint: there, if it is one of what is
-        read; at the beginning, where a log was deleted and made again, and that is to be passed
-        over. Raises ``DataLossError``.
+        """Return where a stream with a checkpoint goes on: at ``start``, if that is in what it
+        reads. If the log was deleted and created again, and the loss is accepted, it goes on at
+        the beginning. Otherwise raises ``DataLossError``.
         """
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        """As far as a micro-batch from ``start`` on goes; back to the end where ``start`` is behind
-        all there is, and that is to be passed over.
+        """Return the end of a micro-batch from ``start`` on. If ``start`` is after all entries and
+        the loss is accepted, this is the end of the entries.
 
         Raises:
-            DataLossError: what comes next is gone, and that is not to be passed over.
+            DataLossError: the next entries are lost, and the loss is not accepted.
         """
 
     def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
-        """The entries from ``start`` up to and without ``end``. Raises ``DataLossError``."""
+        """Return the entries from ``start`` up to ``end``, without it. Raises ``DataLossError``."""
 
 
 def watched(context: ClientContext, reader: LedgerReader) -> Unchanged:
-    """Begin to watch a ledger that was read, if it is open, and read what it is then.
+    """Watch a ledger that was read, if it is open, and read its metadata again.
 
     Raises:
         NoSuchLedgerError: it was deleted meanwhile.
@@ -64,12 +64,12 @@ def watched(context: ClientContext, reader: LedgerReader) -> Unchanged:
     if reader.is_closed:
         return for_good
     is_current = context.store.watch_metadata(reader.ledger_id)
-    reader.refresh()  # it may have changed before it was watched
+    reader.refresh()  # it may have changed before the watch began
     return is_current
 
 
 def for_good() -> bool:
-    """What is read of a ledger that is closed, or gone, does not change any more."""
+    """Return true: the metadata of a closed or deleted ledger do not change any more."""
     return True
 
 
@@ -82,7 +82,7 @@ def entries_within(
     *,
     is_first: bool = True,
 ) -> int:
-    """How many entries of a run are within limits; at least one of the first run."""
+    """Return how many entries of a run fit the limits; at least one for the first run."""
     taken = count
     if limits.entries is not None:
         taken = min(taken, limits.entries)
@@ -93,7 +93,7 @@ def entries_within(
 
 
 def check_not_ahead(place: Position, front: Offset) -> None:
-    """Raises ``NoSuchEntryError`` for a beginning that is behind the end."""
+    """Raise ``NoSuchEntryError`` for a beginning that is after the end."""
     if place > front.position:
         raise NoSuchEntryError(
             f"startingOffsets {place.ledger_id}:{place.entry_id} is behind the end, which is "
@@ -104,8 +104,8 @@ def check_not_ahead(place: Position, front: Offset) -> None:
 
 
 def ahead_of_end(of: str, start: Offset, end: Offset, options: SourceOptions) -> Offset:
-    """Where a stream goes on that has read further than there is something to read. What it has
-    read from there is gone since. Raises ``DataLossError``.
+    """Return the end, where a stream goes on that has read beyond it. Entries that it has read are
+    lost, so ``DataLossError`` is raised unless the loss is accepted.
     """
     place, last = start.position, end.position
     text = (
@@ -121,5 +121,5 @@ def ahead_of_end(of: str, start: Offset, end: Offset, options: SourceOptions) ->
 
 
 def data_loss(text: str, position: Position) -> DataLossError:
-    """What a stream was to read from a place on is gone."""
+    """Return the error that entries which a stream was to read are lost."""
     return DataLossError(text, ledger_id=position.ledger_id, entry_id=position.entry_id)

@@ -1,6 +1,6 @@
-"""Whether an entry that somebody named is a place of what is read, or why it is none.
+"""Checks whether an entry that a user named is a position of what is read.
 
-An entry of another log, or one that was never written, would be read past without a word.
+Without them a read would silently skip an entry of another log, or one never written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READ_ANYWAY: Final = "With failOnDataLoss=false what there is is read"
 
 
 def readable_end(context: ClientContext, ledger: Ledger) -> EntryId:
-    """The last entry that can be read now; -1 when there is none."""
+    """Return the last entry that can be read now; -1 when there is none."""
     last = ledger.metadata.last_entry_id
     return read_last_add_confirmed(context, ledger) if last is None else last
 
@@ -27,7 +27,7 @@ def readable_end(context: ClientContext, ledger: Ledger) -> EntryId:
 def check_in_ledger(
     option: str, place: Position, ledger: Ledger, readable: EntryId, remedy: str = READ_ANYWAY
 ) -> None:
-    """Raises ``NoSuchEntryError`` for a place of this ledger that is behind its end."""
+    """Raise ``NoSuchEntryError`` for a position of this ledger that is after its end."""
     if place.ledger_id == ledger.ledger_id and place.entry_id > readable + 1:
         end = Position(place.ledger_id, EntryId(readable + 1))
         raise _beyond_end(option, place, f"ledger {ledger.ledger_id}", end, remedy)
@@ -41,21 +41,21 @@ def check_in_log(
     place: Position,
     remedy: str = READ_ANYWAY,
 ) -> None:
-    """See whether a log has an entry, or where it would come; what was truncated is not looked at.
+    """Check that a log has an entry, or will have it next. Truncated ones are not checked.
 
-    Before entry 0 of any ledger is a place of every log: whoever has read a ledger to its end
-    stands before the next one, whichever that will be.
+    Entry 0 of any ledger id up to the newest plus one is a position of every log: after the end of
+    a ledger a reader waits there for the next ledger, whose id it does not know.
 
     Args:
         context: the cluster.
         log: its name.
-        nonce: of its life.
-        option: which names the place.
-        place: the entry.
-        remedy: what else can be done, as a sentence without its period.
+        nonce: identifies one life of the log.
+        option: the option that names the position.
+        place: the position.
+        remedy: another way out, as a sentence without its period.
 
     Raises:
-        NoSuchEntryError: the place is behind the end, or in a ledger that the log has not.
+        NoSuchEntryError: the position is after the end, or in a ledger that the log lacks.
         NoSuchLogError, MetadataUnavailableError, EntryUnreadableError.
     """
     head, listed = list_ledgers(context, log, nonce, place.ledger_id)
@@ -78,7 +78,7 @@ def check_in_log(
     try:
         ledger = Ledger.of(place.ledger_id, context.store.read_ledger(place.ledger_id).value)
     except NoSuchLedgerError:
-        return  # truncated since, or deleted by somebody: the read tells
+        return  # truncated or deleted since: the read raises
     check_in_ledger(option, place, ledger, readable_end(context, ledger), remedy)
 
 

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as people write it, and as Spark keeps it for a stream."""
+"""Where a read begins and ends, as users write it, and as Spark stores it for a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_bookkeeper.runtime.iso_times import parse_time
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of what is there when it is looked at: ``EARLIEST`` or ``LATEST``."""
+    """One end of the existing entries, at the time of the read: ``EARLIEST`` or ``LATEST``."""
 
     name: str
 
@@ -27,21 +27,21 @@ LATEST: Final = End("latest")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The first entry that was appended then or later, by the clock of its writer."""
+    """The first entry appended at a time or later, by the clock of its writer."""
 
     time: datetime
-    """With a time zone."""
+    """Has a time zone."""
 
 
 Place = Position | End | Moment
 
 
 def parse_place(text: str) -> Place:
-    """``earliest``, ``latest``, ``{"ledger": 7, "entry": 12}``, ``7:12``, or
-    ``{"time": "2026-11-22T06:30:00Z"}``.
+    """Parse ``earliest``, ``latest``, ``{"ledger": 7, "entry": 12}``, ``7:12``, or ``{"time":
+    "2026-11-22T06:30:00Z"}``.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the text has none of these forms.
     """
     stripped = text.strip()
     for end in (EARLIEST, LATEST):
@@ -70,7 +70,7 @@ def parse_place(text: str) -> Place:
 
 
 def _time(value: object) -> datetime:
-    """Of milliseconds since 1970 or a text of ISO 8601, which is UTC without a zone."""
+    """Parse milliseconds since 1970, or a text of ISO 8601, which is UTC without a zone."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return datetime.fromtimestamp(value / 1000, timezone.utc)
@@ -83,10 +83,10 @@ def _time(value: object) -> datetime:
 
 
 def is_reversed(start: Place | None, end: Place | None) -> bool:
-    """Whether a read from one place to another would begin behind its end, by their order.
+    """Whether a read would begin after its end, as far as the two places alone show it.
 
-    Of a time and a position nobody can say that without looking. Nor of a log where it begins
-    before the first entry of a ledger: it may be one place with the end of the ledger before it.
+    A time and a position cannot be compared without a look at the log. A position before the first
+    entry of a ledger may equal the end of the ledger before it, so this does not decide it.
     """
     if isinstance(start, Moment) and isinstance(end, Moment):
         return start.time > end.time
@@ -94,7 +94,7 @@ def is_reversed(start: Place | None, end: Place | None) -> bool:
 
 
 def begins_behind_its_end() -> InvalidArgumentError:
-    """A read from one place to another that is before it."""
+    """Return the error for a read that begins after its end."""
     return InvalidArgumentError(
         "the read begins behind its end: startingOffsets is after endingOffsets, up to and without "
         "which is read. Exchange them"
@@ -102,7 +102,7 @@ def begins_behind_its_end() -> InvalidArgumentError:
 
 
 def position_of(value: object) -> Position:
-    """The position in ``{"ledger": 7, "entry": 12}``; ``entry`` is 0 where it is left out.
+    """Parse the position in ``{"ledger": 7, "entry": 12}``; ``entry`` may be missing, and is 0.
 
     Raises:
         ValueError: it has another form.
@@ -123,11 +123,11 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The entry that a stream reads next, as a checkpoint of Spark has it: JSON with a version.
+    """The entry that a stream reads next, in the form of Spark's checkpoints: JSON with a version.
 
     ``{"version": 1, "log": "orders", "nonce": "9f..", "ledger": 7, "entry": 12}``. A stream of one
-    ledger has no ``log``. The nonce is of the log's or ledger's life: what was deleted and made
-    again under the same name is something else.
+    ledger has no ``log``. The nonce identifies one life of the log or ledger: a new one with the
+    same name is a different one.
     """
 
     position: Position
@@ -135,22 +135,22 @@ class Offset:
     log: str | None = None
 
     def at(self, position: Position) -> Offset:
-        """Another place of the same log or ledger."""
+        """Return another position of the same log or ledger."""
         return replace(self, position=position)
 
     def source(self) -> str:
-        """What it is a place of, for people."""
+        """Return the name of the log or ledger, for messages."""
         return f"ledger {self.position.ledger_id}" if self.log is None else f"log {self.log!r}"
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark takes it. The order of the keys is fixed: Spark compares texts."""
+        """Return it as Spark takes it. The order of the keys is fixed: Spark compares texts."""
         log = {} if self.log is None else {"log": self.log}
         place = {"ledger": int(self.position.ledger_id), "entry": int(self.position.entry_id)}
         return {"version": VERSION, **log, "nonce": self.nonce, **place}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
-        """What ``to_json`` gave, perhaps to an earlier run.
+        """Return the offset that ``to_json`` wrote, perhaps in an earlier run.
 
         Raises:
             InvalidArgumentError: it is no offset of this source, or of a newer version of it.

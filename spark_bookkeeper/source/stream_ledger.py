@@ -24,7 +24,7 @@ from spark_bookkeeper.source.options import SourceOptions
 
 
 class FollowedLedger:
-    """One ledger, while it is written and afterwards."""
+    """One ledger that a stream reads, while it is written and afterwards."""
 
     def __init__(self, context: ClientContext, options: SourceOptions) -> None:
         assert options.ledger is not None
@@ -64,7 +64,7 @@ class FollowedLedger:
         except NoSuchLedgerError as error:
             raise self._gone(error) from error
         if start.nonce != own.nonce:
-            is_its_own = start.source() == own.source()  # an id is used once, so hardly ever
+            is_its_own = start.source() == own.source()  # rare: ids are used once
             what = "that was deleted" if is_its_own else start.source()
             raise data_loss(
                 f"ledger {self._ledger_id} is another one than the one that the checkpoint is "
@@ -110,7 +110,7 @@ class FollowedLedger:
         except NoSuchLedgerError as error:
             if self._options.fail_on_data_loss or reader is None:
                 raise self._gone(error) from error
-            # As far as it was known: nothing more comes.
+            # The last known end stays the end: a deleted ledger gets no more entries.
             return HeadSnapshot(self._behind(reader), is_written=False, is_current=for_good)
         return HeadSnapshot(self._behind(reader), not reader.is_closed, is_current)
 

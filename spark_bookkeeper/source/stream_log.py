@@ -1,8 +1,8 @@
-"""Following a log from offset to offset: what there is now, and what lies between.
+"""Following a log: the offset of its end, and the entries between two offsets.
 
-Whether there is something to read is looked up as ``latest_offset.py`` says. What is watched
-meanwhile is the newest ledger's metadata while that is written, and the list of ledgers afterwards.
-A closed ledger is not watched: nothing becomes of it, and the watch would stay until it is deleted.
+``latest_offset.py`` decides when to look for new entries. In between, watches report changes: of
+the newest ledger's metadata while it is open, and of the list of ledgers after that. A closed
+ledger is not watched: it does not change, and the watch would stay until it is deleted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from spark_bookkeeper.source.stream_ledger import FollowedLedger
 _log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS: Final = 0.5
-"""Between two times that a named stream says how far it has come."""
+"""Least time between two published positions of a named stream."""
 
 
 class FollowedLog:
-    """A log, from ledger to ledger, whoever writes it.
+    """A log that is followed from ledger to ledger, whatever process writes it.
 
-    Whoever has read all of a ledger that is closed stands before the next one, so that truncating
-    what was read loses nothing.
+    After the end of a closed ledger, the position is the beginning of the next one. So a truncation
+    of ledgers that were read loses nothing.
     """
 
     def __init__(self, context: ClientContext, options: SourceOptions) -> None:
@@ -90,7 +90,7 @@ class FollowedLog:
         if start.nonce == self.nonce and start.log == self.name:
             return start
         text = f"log {self.name!r} is another one than the one that the checkpoint is about"
-        if start.log != self.name:  # the query was changed, and nothing is lost
+        if start.log != self.name:  # the query was changed, and no entry is lost
             raise data_loss(
                 f"{text}, {start.source()}. Begin a new checkpoint to read this one", start.position
             )
@@ -146,16 +146,16 @@ class FollowedLog:
         return found
 
     def publish(self, consumer: str, offset: Offset, *, is_last: bool = False) -> None:
-        """Say how far the stream has come, for people and for retention. Trouble is no matter:
-        the next micro-batch says it again.
+        """Publish the position of the stream, for users and for retention. Errors are only logged,
+        since the next micro-batch publishes again.
 
-        Not oftener than every ``PUBLISH_SECONDS``, except for what nothing comes after.
+        Publishes at most once in ``PUBLISH_SECONDS``, except for the last position.
         """
         is_soon = self._context.runtime.now() < self._next_publishing
         if offset == self._published or (is_soon and not is_last):
             return
         if offset.nonce != self.nonce:
-            return  # the place is one of a log that was deleted
+            return  # the position belongs to a log that was deleted
         try:
             log, nonce = self.name, self.nonce
             consumers.publish(self._context, log, nonce, consumer, offset.position)
@@ -174,7 +174,7 @@ class FollowedLog:
         return logs.read_life(self._context.store.registers, self.name, self.nonce)
 
     def _look(self, before: HeadSnapshot | None) -> HeadSnapshot:
-        """Behind the last entry that can be read; before the next ledger if there it ends."""
+        """Find the position after the last readable entry; ``before`` is the previous result."""
         newest = self._newest
         if newest is not None and not newest.is_closed:
             if before is not None and before.is_current():
@@ -184,7 +184,7 @@ class FollowedLog:
                 newest.refresh()
                 is_current = watched(self._context, newest)
             except NoSuchLedgerError:
-                newest = self._newest = None  # truncated, with what was not read of it
+                newest = self._newest = None  # truncated, with its entries that were not read
             else:
                 if not newest.is_closed:
                     return _sight(newest, is_current)
@@ -201,17 +201,17 @@ class FollowedLog:
                 opened = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
                 is_current = watched(self._context, opened)
             except NoSuchLedgerError:
-                continue  # truncated since the head was read, and a newer one is there
+                continue  # truncated since the head was read; a newer ledger exists
             reader = opened
             if not reader.is_closed:
-                break  # what follows it may not be acknowledged before it
+                break  # later ledgers may hold entries that are not acknowledged before it
         if reader is None:
             return HeadSnapshot(Position(head.begins_at, EntryId(0)), False, is_listed)
         self._newest = reader
         return _sight(reader, is_listed if reader.is_closed else is_current)
 
     def _ledgers(self, start: Position, end: Position) -> Sequence[Ledger]:
-        """Those that have entries between two places, in order; the first may be truncated."""
+        """Return the ledgers with entries between two positions; ``start`` may be truncated."""
         head, listed = list_ledgers(self._context, self.name, self.nonce, start.ledger_id)
         if start.ledger_id < head.begins_at:
             start = self._passed_over(start, head)
@@ -229,7 +229,7 @@ class FollowedLog:
         return found
 
     def _gone(self, place: Position) -> None:
-        """A ledger that is to be read is not there: truncated meanwhile, or somebody deleted it."""
+        """Handle a missing ledger: it was truncated meanwhile, or a client deleted it."""
         head = self._head()
         if place.ledger_id < head.begins_at:
             self._passed_over(place, head)
@@ -244,7 +244,7 @@ class FollowedLog:
         _log.warning("passed over: %s", text)
 
     def _passed_over(self, start: Position, head: LogHead) -> Position:
-        """Where a stream goes on whose ledger was truncated. Raises ``DataLossError``."""
+        """Return where a stream whose ledger was truncated goes on. Raises ``DataLossError``."""
         found = head.resumed(start)
         if found is not None:
             return found
@@ -263,14 +263,14 @@ class FollowedLog:
 
 
 def followed(context: ClientContext, options: SourceOptions) -> FollowedLedger | FollowedLog:
-    """What a stream with these options reads. Raises ``NoSuchLogError``."""
+    """Return what a stream with these options reads. Raises ``NoSuchLogError``."""
     if options.log is not None:
         return FollowedLog(context, options)
     return FollowedLedger(context, options)
 
 
 def _end(ledger: Ledger, front: Position) -> int:
-    """The entry behind the last one that a ledger has before a place."""
+    """Return the id after the last entry of a ledger that is before a position."""
     if ledger.ledger_id == front.ledger_id:
         return front.entry_id
     assert ledger.metadata.last_entry_id is not None, "one-open-ledger-per-log"
@@ -278,7 +278,7 @@ def _end(ledger: Ledger, front: Position) -> int:
 
 
 def _sight(newest: LedgerReader, is_current: Unchanged) -> HeadSnapshot:
-    """Of a log whose newest ledger this is, or the newest that may be read."""
+    """Return the snapshot of a log from its newest readable ledger."""
     return HeadSnapshot(_behind(newest), not newest.is_closed, is_current)
 
 
