@@ -495,7 +495,8 @@ def do(ground: Ground, duty: str, config: BookieConfig, number: int = 0) -> floa
 
 
 def test_the_duties_do_it_and_count(ground: Ground) -> None:
-    gone, many, _ = written(ground), written(ground), written(ground, 15, close=False)
+    gone, many, _ = written(ground), written(ground), written(ground, 5, close=False)
+    most = written(ground, 15, close=False).ledger_id
     delete_ledger(ground.context, gone.ledger_id)
     bookie, metrics = ground.bookie_ids[0], BookieMetrics()
     duties = {
@@ -510,7 +511,8 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     assert counted["bookie_DELETED_LEDGER_total"] == 1
     assert counted["bookie_RECLAIMED_DELETION_SPACE_BYTES_total"] > 0
     assert counted["bookie_compacted_ledgers_total"] == 1
-    assert counted["bookie_open_ledger_files"] == 15
+    named = {name: n for name, n in counted.items() if "open_ledger_files" in name}
+    assert named == {f'bookie_open_ledger_files{{ledger="{most}"}}': 15}
     assert counted["bookie_corrupt_replicas_total"] == 0
     assert payloads(ground, many.ledger_id) == TWENTY
     mark = read_mark(ground.context.store.registers, bookie)
@@ -519,7 +521,7 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     ground.before.append(silent(bookie, "list"))
     with pytest.raises(BookKeeperError, match="does not answer"):
         duties["compact"].step(TURN)
-    assert metrics.as_dict()["bookie_open_ledger_files"] == 15, "who saw nothing says nothing new"
+    assert named.items() <= metrics.as_dict().items(), "who saw nothing says nothing new"
     ground.before.clear()
     later = BookieMetrics()  # of an agent that was started again, when no round is due
     upkeep_duties(ground.context, bookie, BookieConfig(), later)[-1].step(TURN)
