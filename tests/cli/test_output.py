@@ -195,6 +195,12 @@ def test_short_work_says_nothing(
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert progress.done == 2
+    monkeypatch.setattr(module, "SHOW_AFTER_S", 3600)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with Output().progress("copying") as progress:
+        assert isinstance(progress, module.Bar)
+        progress.phase("replacing", 1, 2)
+    assert terminal.getvalue() == ""
 
 
 def test_long_work_is_seen_even_when_it_does_not_move(
@@ -229,22 +235,30 @@ def test_bytes_their_rate_and_the_time_left_are_in_a_line_and_beside_a_bar() -> 
     assert module.size_text(0, 10.0) == ""
 
 
-def test_in_a_terminal_it_is_a_bar_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_it_is_a_bar_with_bytes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(module, "SHOW_AFTER_S", 0)
 
     with module.shown("copying") as progress:
         assert isinstance(progress, module.Bar)
         progress.phase("copying [b]fragments", 50, 200, 40_000_000)
+        progress._timer.join()
         progress.phase("copying [b]fragments", 60, 200, 50_000_000)
         progress._bar.refresh()
+        print("{}")
 
+    assert capsys.readouterr().out == "{}\n", "a program may read it, and sees no bar"
     assert isinstance(sys.stderr, Terminal)
     said = sys.stderr.getvalue()
     assert "copying [b]fragments" in said
     assert "60/200" in said
     assert "50.0 MB, " in said
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(module.shown("copying"), module.Lines), "where a bar would not be seen"
 
 
 def test_pieces_that_take_their_time_are_counted_and_those_at_once_say_nothing(
@@ -298,6 +312,7 @@ def test_within_what_is_shown_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with module.Bar("appending", None) as outer:
+        outer._timer.join()
         before = terminal.getvalue()
         with module.told(None, "recover_bookie") as tell:
             tell("copying fragments", 1, 4, 1_000_000)
