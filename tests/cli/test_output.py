@@ -183,6 +183,14 @@ def test_a_table_of_a_terminal_that_is_too_narrow_has_a_block_for_each_row(
     )
 
 
+def test_a_row_is_shown_as_it_is_also_where_it_names_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    Output(typed=["--metadata-uri", "zk://a/b"]).line(b"spark-bookkeeper doctor")
+    assert terminal.getvalue() == "spark-bookkeeper doctor\n"
+
+
 def test_short_work_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
