@@ -495,7 +495,7 @@ def do(ground: Ground, duty: str, config: BookieConfig, number: int = 0) -> floa
 
 
 def test_the_duties_do_it_and_count(ground: Ground) -> None:
-    gone, many, _ = written(ground), written(ground), written(ground, 5, close=False)
+    gone, many, few = written(ground), written(ground), written(ground, 5, close=False).ledger_id
     most = written(ground, 15, close=False).ledger_id
     delete_ledger(ground.context, gone.ledger_id)
     bookie, metrics = ground.bookie_ids[0], BookieMetrics()
@@ -523,6 +523,11 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
         duties["compact"].step(TURN)
     assert named.items() <= metrics.as_dict().items(), "who saw nothing says nothing new"
     ground.before.clear()
+    for ledger_id, left in ((most, {f'bookie_open_ledger_files{{ledger="{few}"}}': 5}), (few, {})):
+        delete_ledger(ground.context, ledger_id, even_if_alive=True)
+        duties["compact"].step(TURN)
+        named = {name: n for name, n in metrics.as_dict().items() if "open_ledger_files" in name}
+        assert named == left, "what is gone is not named"
     later = BookieMetrics()  # of an agent that was started again, when no round is due
     upkeep_duties(ground.context, bookie, BookieConfig(), later)[-1].step(TURN)
     assert later.as_dict()["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000
