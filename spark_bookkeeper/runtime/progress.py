@@ -99,7 +99,8 @@ class Bar(Progress):
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # else what others print would go to stderr
+            # Else what others print would go to stderr.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._task = bar.add_task(escape(self.what), total=self.total, size="")
         bar.start()
@@ -219,8 +220,9 @@ def told(progress: Told | None, what: str) -> Iterator[Told]:
 
 
 def is_switched_off() -> bool:
-    """Whether nothing is to be shown that was not asked for."""
-    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+    """Whether nothing is to be shown that was not asked for, or there is nowhere to show it."""
+    is_nowhere = getattr(sys.stderr, "closed", True)  # a program without stderr has ``None`` there
+    return is_nowhere or os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
 
 
 def watched(

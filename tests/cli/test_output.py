@@ -313,6 +313,13 @@ def test_a_call_without_progress_shows_it_by_itself_unless_it_is_switched_off(
     with module.told(lambda *args: heard.append(args), "recover_bookie") as tell:
         tell("copying fragments", 1, 4, 1_000_000)
     assert heard == [("copying fragments", 1, 4, 1_000_000)]
+    monkeypatch.delenv(module.SWITCH)
+    closed = Terminal()
+    closed.close()
+    for nowhere in (None, closed):
+        monkeypatch.setattr(sys, "stderr", nowhere)
+        with module.told(None, "recover_bookie") as tell:
+            tell("copying fragments", 1, 4, 1_000_000)
 
 
 def test_within_what_is_shown_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
