@@ -135,8 +135,8 @@ def _counter(name: str, text: str, labels: Sequence[str] = ()) -> _Declared[Coun
     return _Declared(lambda registry: Counter(name, text, labels, registry=registry))
 
 
-def _gauge(name: str, text: str) -> _Declared[Gauge]:
-    return _Declared(lambda registry: Gauge(name, text, registry=registry))
+def _gauge(name: str, text: str, labels: Sequence[str] = ()) -> _Declared[Gauge]:
+    return _Declared(lambda registry: Gauge(name, text, labels, registry=registry))
 
 
 def _histogram(
@@ -445,7 +445,8 @@ class BookieMetrics(Metrics):
     compacted_ledgers = _counter("bookie_compacted_ledgers", "Times that a ledger was compacted")
     open_ledger_files = _gauge(
         "bookie_open_ledger_files",
-        "Files here of the ledger with the most of them that is not closed, as compaction saw last",
+        "Files here of the open ledger with most, which the label names, as compaction saw last",
+        ["ledger"],
     )
     compacted_bytes = _counter("bookie_compacted_bytes", "Bytes that compaction moved")
     corrupt_replicas = _counter(

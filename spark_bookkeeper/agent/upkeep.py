@@ -14,7 +14,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookKeeperError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report
 
 _SCRUB_LOOKS_MS: Final = 60_000
@@ -80,17 +80,20 @@ class _Upkeep:
         _raise_trouble(report)
 
     def compact(self, turn: Turn) -> None:
-        files: list[int] = []
+        files: list[tuple[int, LedgerId]] = []
         face = self._context.bookies.bookie(self._bookie)
         wish = CompactionRequest(
             files_least=self._config.compact_files_least,
             bytes_per_second=self._config.compact_bytes_per_second or None,
             is_stopping=turn.is_stopping,
-            see_open=lambda ledger: files.append(face.files_of(ledger.key)),
+            see_open=lambda ledger: files.append((face.files_of(ledger.key), ledger.ledger_id)),
         )
         report = compact_ledgers(self._context, None, [self._bookie], wish)
         if all(row.ledger_id >= 0 for row in report.rows):  # else not all were seen
-            self._metrics.open_ledger_files.set(max(files, default=0))
+            self._metrics.open_ledger_files.clear()  # one label, and not one for each that ever was
+            if files:
+                most, ledger_id = max(files)
+                self._metrics.open_ledger_files.labels(ledger_id).set(most)
         compacted = [row for row in report.rows if row.status is Outcome.COMPACTED]
         self._metrics.compacted_ledgers.inc(len(compacted))
         self._metrics.compacted_bytes.inc(sum(row.bytes for row in compacted))

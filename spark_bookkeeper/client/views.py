@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,11 +19,13 @@ from spark_bookkeeper.client.ledger import Ledger, needs_refill, registered_inca
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
 from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
+from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.runtime.throttle import Throttle
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -176,13 +179,16 @@ def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
         }
 
 
-def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
+def replicas_table(
+    context: ClientContext, ledger_id: LedgerId, bytes_per_second: int | None = None
+) -> pa.Table:
     """Return a row for each entry and bookie of its write set (``REPLICAS``), digests verified.
 
     When no bookie of the last fragment says how far an open ledger goes, the first entry there
     stands for all of them.
     """
     ledger, found = context.ledger(ledger_id)
+    throttle = Throttle(context.runtime, bytes_per_second)
     rows: list[dict[str, Any]] = []
     for fragment in found.value.fragment_ranges():
         stop = fragment.last_entry_id
@@ -191,10 +197,14 @@ def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
                 stop = read_last_add_confirmed(context, ledger)
             except EntryUnreadableError:
                 stop = fragment.first_entry_id
-        for position, bookie in enumerate(fragment.ensemble):
-            runs = entries_at(found.value.quorum, position, fragment.first_entry_id, stop)
+        first = fragment.first_entry_id
+        pieces = cut(context, ledger, first, stop, 1) if bytes_per_second else [(first, stop)]
+        for (start, end), (position, bookie) in product(pieces, enumerate(fragment.ensemble)):
+            runs = entries_at(found.value.quorum, position, start, end)
             entries = [EntryId(e) for run in runs for e in run]
-            rows += _replica_rows(context, ledger, bookie, position, entries)
+            some = list(_replica_rows(context, ledger, bookie, position, entries))
+            throttle(sum(row["bytes"] or 0 for row in some))
+            rows += some
     rows.sort(key=lambda row: (row["entry_id"], row["position"]))
     return pa.Table.from_pylist(rows, schema=REPLICAS)
 

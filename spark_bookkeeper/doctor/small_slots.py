@@ -31,6 +31,7 @@ def crowded_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Iterator[Di
             return 0
 
     ids = sorted(ledgers.open, reverse=True)[:LOOKED_AT]
+    newest = "" if len(ids) == len(ledgers.open) else f"the newest {len(ids):,} of "
     counts = dict(zip(ids, context.runtime.map(files, ids), strict=True))
     crowded = sorted((i for i in ids if counts[i] >= MANY_FILES), key=lambda i: -counts[i])
     if crowded:
@@ -38,8 +39,9 @@ def crowded_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Iterator[Di
         yield Diagnosis(
             "small appends",
             "warning",
-            f"of {len(ids):,} open ledgers, {len(crowded):,} have {MANY_FILES:,} files or more on "
-            f"a bookie: {named}. Each append that is waited for is a file on every bookie",
+            f"of {newest}{len(ledgers.open):,} open ledgers, {len(crowded):,} have {MANY_FILES:,} "
+            f"files or more on a bookie: {named}. Each append that is waited for is a file on each "
+            "bookie",
             "use append_async or larger batches, which share files. Closed ledgers are compacted: "
             "close these at times; a log does so by roll(), or by itself if made with roll_entries",
         )

@@ -260,7 +260,11 @@ class Log(PublicNames):
 
         If the application repeats a write later, the log has its rows twice.
         """
+        is_known = self.last_transaction(txn_app_id) is not None
         atomic.forget_application(self._context, self.name, self._nonce, txn_app_id)
+        if is_known:
+            what = f"application {txn_app_id} of log {self.name}"
+            self._context.on_deleted(self._context, "forget_application", what, ())
 
     def entries(
         self,

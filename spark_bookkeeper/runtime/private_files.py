@@ -11,23 +11,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from spark_bookkeeper.secrecy import without_passwords
-
 log = logging.getLogger(__name__)
 
 PRIVATE_MODE: Final = 0o600
 """The mode of a new file that holds secrets."""
 
-_SECRET_NAME = re.compile(r"auth_data|connection_string|credential|password|secret|token|(^|_)key$")
+_NAMES: Final = (
+    r"auth|connection_?string|cookie|cred|digest|headers|key(?!file)|pass|pwd|"
+    r"(?<![a-z])sas(?!l)|secret|token"
+)
+_SECRET_NAME: Final = re.compile(_NAMES, re.IGNORECASE)
 """Matches secret options of ZooKeeper's client and of fsspec's file systems."""
+_SECRET_VALUE: Final = re.compile(rf":\S*@|\?\S*=|(?:{_NAMES})[\w-]*[\"']?\s*[:=]", re.IGNORECASE)
+"""Matches ``user:password@``, a signed URI, and text such as JSON that names a secret."""
 
 
 def holds_a_secret(options: Mapping[str, object]) -> bool:
-    """Whether options hold a password or a key, by their names or in a URI."""
+    """Whether options may hold a password or a key, by their names or what their values are like.
+
+    In doubt they do: who is not shown a value that is none types it again.
+    """
     return any(
-        holds_a_secret(value)
-        if isinstance(value, Mapping)
-        else _SECRET_NAME.search(name) or without_passwords(str(value)) != str(value)
+        _SECRET_NAME.search(name)
+        or (
+            holds_a_secret(value)
+            if isinstance(value, Mapping)
+            else _SECRET_VALUE.search(str(value))
+        )
         for name, value in options.items()
     )
 

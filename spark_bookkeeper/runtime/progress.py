@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any, Final, TypeVar
 
 LINE_INTERVAL_S: Final = 9.0
 """Time between two lines of progress without a terminal: never more than ten seconds."""
 
 SHOW_AFTER_S: Final = 1.0
-"""Work that is done in pieces, and may end at once, is shown after this time."""
+"""Work that may end at once is shown as a bar, or counted piece by piece, after this time."""
 
 SWITCH: Final = "SPARK_BOOKKEEPER_PROGRESS"
 """``off`` in this environment variable: calls from Python show no progress by themselves."""
@@ -69,17 +69,29 @@ class Progress:
 
 
 class Bar(Progress):
-    """A bar in a terminal or a notebook; use it in ``with``."""
+    """A bar in a terminal or a notebook; use it in ``with``. Short work shows none.
+
+    One for each listing would flicker, and take longer than many a listing does.
+    """
+
+    _bar: Any = None
+    """None until it is shown."""
 
     def __enter__(self) -> Bar:
         _shown_now.add(id(self))
+        self._timer = Timer(SHOW_AFTER_S - (time.monotonic() - self.started), self._show)
+        self._timer.daemon = True
+        self._timer.start()
+        return self
+
+    def _show(self) -> None:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         self._escape = escape
-        self._bar = RichProgress(
+        bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -87,29 +99,40 @@ class Bar(Progress):
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
+            # Else what others print would go to stderr.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
-        self._task = self._bar.add_task(escape(self.what), total=self.total, size="")
-        self._bar.start()
-        return self
+        self._task = bar.add_task(escape(self.what), total=self.total, size="")
+        bar.start()
+        self._bar = bar
+        self._draw()  # what came meanwhile
 
     def __exit__(self, *_: object) -> None:
         _shown_now.discard(id(self))
-        self._bar.stop()
+        self._timer.cancel()
+        self._timer.join()
+        if self._bar is not None:
+            self._bar.stop()
 
     def begin(self, what: str) -> None:
         super().begin(what)
-        self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(self._escape(what), total=None, size="")
+        if self._bar is not None:
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(self._escape(what), total=None, size="")
 
     def set(self, done: float, total: float | None = None) -> None:
         super().set(done, total)
-        self._bar.update(
-            self._task,
-            description=self._escape(self.what),
-            completed=self.done,
-            total=self.total,
-            size=size_text(self.size_bytes, time.monotonic() - self.started),
-        )
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                description=self._escape(self.what),
+                completed=self.done,
+                total=self.total,
+                size=size_text(self.size_bytes, time.monotonic() - self.started),
+            )
 
 
 class Lines(Progress):
@@ -122,7 +145,6 @@ class Lines(Progress):
 
     def __enter__(self) -> Lines:
         _shown_now.add(id(self))
-        self.started = time.monotonic()
         # A thread, since the work may be one long call (a Spark job), whose progress must be shown.
         self._speaker = Thread(target=self._speak, name="progress", daemon=True)
         self._speaker.start()
@@ -198,8 +220,9 @@ def told(progress: Told | None, what: str) -> Iterator[Told]:
 
 
 def is_switched_off() -> bool:
-    """Whether progress that the caller did not request is switched off."""
-    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+    """Whether progress that the caller did not request is switched off, or cannot be shown."""
+    is_nowhere = getattr(sys.stderr, "closed", True)  # a program without stderr has ``None`` there
+    return is_nowhere or os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
 
 
 def watched(
@@ -223,8 +246,9 @@ def watched(
             count, piece_bytes = measure(piece)
             done, size = done + count, size + piece_bytes
             if show is None and not _shown_now and time.monotonic() - began > SHOW_AFTER_S:
-                show = shown(what, total, unit).__enter__()
+                show = shown(what, total, unit)
                 show.started = began
+                show.__enter__()
             if show is not None:
                 show.phase(what, done, total, size)
             yield piece
@@ -234,9 +258,9 @@ def watched(
 
 
 def is_watched() -> bool:
-    """Whether stderr is a terminal, or this is a notebook."""
+    """Whether stderr is a terminal that can erase a line, or this is a notebook."""
     if sys.stderr.isatty():
-        return True
+        return os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
     if "ipykernel" not in sys.modules:  # so rich need not be imported
         return False
     from rich.console import Console

@@ -8,6 +8,7 @@ documentation. Those that hand out a part of the connection itself, or register 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import unwrap
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,15 @@ import spark_bookkeeper.session.replication as _replication
 import spark_bookkeeper.session.upkeep as _upkeep
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.track import Track
+from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
     from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+
+
+_reading = told(None, "reading ledger metadata")
+"""Shows that a listing is at work."""
 
 
 class BookKeeper(ClusterHandle):
@@ -68,19 +74,19 @@ class BookKeeper(ClusterHandle):
     # Looking
 
     logs = _logs.logs
-    logs_arrow = _logs.logs_arrow
+    logs_arrow = _reading(_logs.logs_arrow)
     consumers = _logs.consumers
-    consumers_arrow = _logs.consumers_arrow
+    consumers_arrow = _reading(_logs.consumers_arrow)
     show_lag = _logs.show_lag
     ledger = _ledgers.ledger
     ledgers = _ledgers.ledgers
-    ledgers_arrow = _ledgers.ledgers_arrow
+    ledgers_arrow = _reading(_ledgers.ledgers_arrow)
     bookies = _cluster.bookies
-    bookies_arrow = _cluster.bookies_arrow
+    bookies_arrow = _reading(_cluster.bookies_arrow)
     underreplicated = _cluster.underreplicated
-    underreplicated_arrow = _cluster.underreplicated_arrow
+    underreplicated_arrow = _reading(_cluster.underreplicated_arrow)
     jobs = _cluster.jobs
-    jobs_arrow = _cluster.jobs_arrow
+    jobs_arrow = _reading(_cluster.jobs_arrow)
 
     def track(self, also: Progress = no_progress) -> Track:
         """Something to give a job as ``progress``, which keeps how the job came forward.
@@ -90,16 +96,16 @@ class BookKeeper(ClusterHandle):
         """
         return Track(self.context.runtime, self.frames.from_arrow, also)
 
-    doctor = _cluster.doctor
-    safe_to_lose = _cluster.safe_to_lose
+    doctor = told(None, "looking at the cluster")(_cluster.doctor)
+    safe_to_lose = _reading(_cluster.safe_to_lose)
     space = _cluster.space
-    space_arrow = _cluster.space_arrow
+    space_arrow = told(None, "looking at bookies")(_cluster.space_arrow)
     orphans = _cluster.orphans
-    orphans_arrow = _cluster.orphans_arrow
+    orphans_arrow = _reading(_cluster.orphans_arrow)
     history = _ledgers.history
-    history_arrow = _ledgers.history_arrow
+    history_arrow = _reading(_ledgers.history_arrow)
     diff_replicas = _ledgers.diff_replicas
-    diff_replicas_arrow = _ledgers.diff_replicas_arrow
+    diff_replicas_arrow = told(None, "reading every replica")(_ledgers.diff_replicas_arrow)
 
     def metrics(self) -> dict[str, float]:
         """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
@@ -117,7 +123,7 @@ class BookKeeper(ClusterHandle):
         return self.context.metrics.registry
 
     lost_entries = _ledgers.lost_entries
-    lost_entries_arrow = _ledgers.lost_entries_arrow
+    lost_entries_arrow = told(None, "reading ledgers")(_ledgers.lost_entries_arrow)
 
     # SQL
 
@@ -181,5 +187,6 @@ class BookKeeper(ClusterHandle):
 # ``help`` and errors of Python call each of them what it is called by: a method of this class.
 for _name, _call in vars(BookKeeper).items():
     if isinstance(_call, FunctionType) and _call.__module__ != __name__:
-        _call.__module__, _call.__qualname__ = __name__, f"BookKeeper.{_name}"
+        for _each in (_call, unwrap(_call)):
+            _each.__module__, _each.__qualname__ = __name__, f"BookKeeper.{_name}"
         del _call.__annotations__["self"]

@@ -22,7 +22,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entries_table
 from spark_bookkeeper.replication.runner import LocalRunner, Progress
 from spark_bookkeeper.runtime.progress import told
-from spark_bookkeeper.session.arguments import digest_type_of, ids_of
+from spark_bookkeeper.session.arguments import digest_type_of, ids_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 
@@ -238,18 +238,26 @@ def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
-def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
+def diff_replicas(
+    self: ClusterHandle, ledger_id: int, *, bytes_per_second: int | None = None
+) -> Any:
     """Every entry on every bookie of its write set, as a DataFrame (``docs/tables.md``).
+
+    Args:
+        bytes_per_second: limit on reading; ``None`` is none.
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
     """
-    return self.frames.from_arrow(self.calls.diff_replicas_arrow(ledger_id))
+    table = self.calls.diff_replicas_arrow(ledger_id, bytes_per_second=bytes_per_second)
+    return self.frames.from_arrow(table)
 
 
-def diff_replicas_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
+def diff_replicas_arrow(
+    self: ClusterHandle, ledger_id: int, *, bytes_per_second: int | None = None
+) -> pa.Table:
     """The same as an Arrow table: no Spark."""
-    return views.replicas_table(self.context, parse_ledger_id(ledger_id))
+    return views.replicas_table(self.context, parse_ledger_id(ledger_id), rate_of(bytes_per_second))
 
 
 def lost_entries(

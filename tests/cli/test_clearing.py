@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
@@ -59,8 +60,10 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     call_own(*before, "--yes")
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         bk.open_log("orders").publish("etl", f"{listed + 1}:0")
+        bk.open_log("orders").write(PAYLOAD_SCHEMA.empty_table(), txn_app_id="etl", txn_version=1)
         for each in ("etl", "nobody"):
             bk.open_log("orders").forget_consumer(each)
+            bk.open_log("orders").forget_application(each)
     call_own("log", "delete", "orders", "--yes")
     call_own(*forget, "--yes")
     call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--yes")
@@ -72,6 +75,7 @@ def test_a_dry_run_shows_sizes_and_what_is_deleted_is_noted(
     assert [noted[job]["bytes"] for job in with_ledgers] == [size] * 3
     assert noted["delete_cookie"]["about"] == f"bookie {forgotten}"
     assert noted["forget_consumer"]["about"] == "consumer etl of log orders"
+    assert noted["forget_application"]["about"] == "application etl of log orders"
     assert f"bookie {bookie}: " in noted["format_bookie"]["about"]
     call_own("cluster", "format", "--instance-id", name, "--force", "--yes")
     assert jobs(own_cluster)["format_cluster"]["about"] == f"cluster {name}: 0 ledgers"

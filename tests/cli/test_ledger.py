@@ -84,6 +84,7 @@ def test_rows_of_a_ledger_are_read_by_time(call: Call, numbers: Path, tmp_path: 
     file = tmp_path / "rows.parquet"
     done = call("ledger", "read", ledger_id, "--start-time", "1h", "-o", file, "--json").json
     assert (done["first_entry_id"], done["rows"]) == (0, 100)
+    assert pq.ParquetFile(file).num_row_groups == 1, "entries of one row are written together"
     for wrong, said in (
         (("--first", 5, "--start-time", "1h"), "--start and --start-time"),
         (("--last", 5, "--end-time", "1h"), "--end or --last and --end-time"),

@@ -9,6 +9,8 @@ import pytest
 from spark_bookkeeper.cli.bookie.space import _by_log
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
+from spark_bookkeeper.runtime import progress
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.cli.conftest import Call
 
@@ -176,3 +178,11 @@ def test_who_only_looks_changed_nothing_whenever_zookeeper_goes(
 @pytest.mark.usefixtures("zookeeper_goes")
 def test_who_changes_something_may_have_when_zookeeper_goes(call: Call) -> None:
     assert call("autorecovery", "disable").code == 1
+
+
+def test_every_listing_shows_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(progress, "shown")
+    for name in vars(BookKeeper):
+        if name.endswith("_arrow") or name in ("doctor", "safe_to_lose"):
+            with pytest.raises(NameError, match="shown"):  # which comes first
+                getattr(BookKeeper, name)(None)

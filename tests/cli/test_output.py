@@ -183,6 +183,14 @@ def test_a_table_of_a_terminal_that_is_too_narrow_has_a_block_for_each_row(
     )
 
 
+def test_a_row_is_shown_as_it_is_also_where_it_names_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    Output(typed=["--metadata-uri", "zk://a/b"]).line(b"spark-bookkeeper doctor")
+    assert terminal.getvalue() == "spark-bookkeeper doctor\n"
+
+
 def test_short_work_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +203,12 @@ def test_short_work_says_nothing(
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert progress.done == 2
+    monkeypatch.setattr(module, "SHOW_AFTER_S", 3600)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with Output().progress("copying") as progress:
+        assert isinstance(progress, module.Bar)
+        progress.phase("replacing", 1, 2)
+    assert terminal.getvalue() == ""
 
 
 def test_long_work_is_seen_even_when_it_does_not_move(
@@ -229,22 +243,30 @@ def test_bytes_their_rate_and_the_time_left_are_in_a_line_and_beside_a_bar() -> 
     assert module.size_text(0, 10.0) == ""
 
 
-def test_in_a_terminal_it_is_a_bar_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_it_is_a_bar_with_bytes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(module, "SHOW_AFTER_S", 0)
 
     with module.shown("copying") as progress:
         assert isinstance(progress, module.Bar)
         progress.phase("copying [b]fragments", 50, 200, 40_000_000)
+        progress._timer.join()
         progress.phase("copying [b]fragments", 60, 200, 50_000_000)
         progress._bar.refresh()
+        print("{}")
 
+    assert capsys.readouterr().out == "{}\n", "a program may read it, and sees no bar"
     assert isinstance(sys.stderr, Terminal)
     said = sys.stderr.getvalue()
     assert "copying [b]fragments" in said
     assert "60/200" in said
     assert "50.0 MB, " in said
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(module.shown("copying"), module.Lines), "where a bar would not be seen"
 
 
 def test_pieces_that_take_their_time_are_counted_and_those_at_once_say_nothing(
@@ -291,6 +313,13 @@ def test_a_call_without_progress_shows_it_by_itself_unless_it_is_switched_off(
     with module.told(lambda *args: heard.append(args), "recover_bookie") as tell:
         tell("copying fragments", 1, 4, 1_000_000)
     assert heard == [("copying fragments", 1, 4, 1_000_000)]
+    monkeypatch.delenv(module.SWITCH)
+    closed = Terminal()
+    closed.close()
+    for nowhere in (None, closed):
+        monkeypatch.setattr(sys, "stderr", nowhere)
+        with module.told(None, "recover_bookie") as tell:
+            tell("copying fragments", 1, 4, 1_000_000)
 
 
 def test_within_what_is_shown_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +327,7 @@ def test_within_what_is_shown_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with module.Bar("appending", None) as outer:
+        outer._timer.join()
         before = terminal.getvalue()
         with module.told(None, "recover_bookie") as tell:
             tell("copying fragments", 1, 4, 1_000_000)

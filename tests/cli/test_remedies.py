@@ -120,12 +120,16 @@ def test_a_command_that_was_given_its_cluster_tells_of_commands_that_are(
     typed = call_at(uri)("doctor").out
     (tmp_path / "a b.toml").touch(0o600)
     conf = call_at(uri)("doctor", "--conf", tmp_path / "a b.toml").out
+    options = "--zk-option=auth_data=digest:me:s3cret --storage-option endpoint_url=http://h?b"
+    reached = call_at(uri)("doctor", *options.split())
     behind = run(["doctor", "--metadata-uri", uri, "--json"]), capsys.readouterr().out
     monkeypatch.setenv(METADATA_URI_VARIABLE, uri)
     unsaid = run(["doctor"]), capsys.readouterr().out
 
     assert f"spark-bookkeeper --metadata-uri '{uri}' cluster init\n" in typed
     assert f"SPARK_BOOKKEEPER_CONF='{tmp_path}/a b.toml' spark-bookkeeper --metadata-uri" in conf
+    told = "--zk-option auth_data=... --storage-option 'endpoint_url=http://h?b'"
+    assert f"'{uri}' cluster init {told}\n" in reached.out
     assert (behind[0], "cluster init" in behind[1]) == (2, True)
     assert (unsaid[0], "spark-bookkeeper cluster init\n" in unsaid[1]) == (2, True)
 

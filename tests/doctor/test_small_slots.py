@@ -32,6 +32,9 @@ def test_an_open_ledger_of_many_files_is_named(
     assert f"{many.ledger_id} (30 files)" in diagnosis.detail
     assert "append_async" in str(diagnosis.remedy)
     assert "roll_entries" in str(diagnosis.remedy)
+    monkeypatch.setattr(crowded, "LOOKED_AT", 1)
+    (diagnosis,) = crowded.crowded_ledgers(ground.context, LedgersSeen.of(ground.context))
+    assert "of the newest 1 of 2 open ledgers, 1 have 20 files" in diagnosis.detail
 
 
 def test_a_ledger_whose_bookie_cannot_be_asked_is_not_named(

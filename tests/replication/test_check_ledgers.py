@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.bookie.verdict import Verified as Entry
 from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client.read import splits
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
@@ -164,6 +165,21 @@ def test_the_limit_is_kept_within_a_large_share(
     assert finding.bytes == 500
     assert len(pauses) >= 3
     assert min(pauses) > 5, "of 150 bytes at 10 a second"
+
+
+def test_a_comparison_keeps_to_its_limit(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, runtime = written(ground), InlineRuntime()
+    monkeypatch.setattr(splits, "SMALL_PIECE_BYTES", 150)
+    monkeypatch.setattr(splits, "PIECE_BYTES", 150)
+    whole = views.replicas_table(ground.client(runtime), writer.ledger_id)
+    assert runtime.slept == 0
+    verified = Verified(monkeypatch, runtime)
+
+    assert views.replicas_table(ground.client(runtime), writer.ledger_id, 10).equals(whole)
+
+    pauses = [after - before for before, after in pairwise(verified.slept_before)]
+    assert len(pauses) > 8
+    assert min(pauses) > 4, "of at least 50 bytes at 10 a second"
 
 
 @pytest.mark.parametrize("manner", ["flipped", "cut"])

@@ -14,7 +14,7 @@ from spark_bookkeeper.agent.scrubbing import read_mark
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.output import gib, number
-from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
+from spark_bookkeeper.cli.shell.parameters import only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.ledger import needs_refill
@@ -102,13 +102,12 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @only_ledgers
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
 @click.option(
     "--delete-cookie",
     is_flag=True,
     help="When all is done, forget the lost bookies; they must be down.",
 )
-@work_options(dry_run=PLAN, yes=YES, engine="either")
+@work_options(dry_run=PLAN, yes=YES, engine="either", limit="copying")
 def recover(
     work: Work,
     bookie_id: str | None,

@@ -7,7 +7,6 @@ import click
 from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting, note_readonly
 from spark_bookkeeper.cli.shell.engine import sizes_of
-from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
@@ -18,8 +17,7 @@ from spark_bookkeeper.session import BookKeeper
 @click.command(epilog="Example: spark-bookkeeper bookie decommission 192.168.1.10:3181 --dry-run")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--drain", is_flag=True, help="Copy its data while it runs; its cookie stays then.")
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
-@work_options(dry_run=PLAN, yes=YES, engine="either")
+@work_options(dry_run=PLAN, yes=YES, engine="either", limit="copying")
 def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int | None) -> int:
     """Make all that BOOKIE holds again on others, and then remove its cookie.
 

@@ -38,8 +38,7 @@ from spark_bookkeeper.replication.report import counted
     show_default=True,
     help="Left free on the disk of every target.",
 )
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
-@work_options(dry_run="Show the plan; change nothing.", yes=YES, engine="either")
+@work_options(dry_run="Show the plan; change nothing.", yes=YES, engine="either", limit="copying")
 def rebalance(
     work: Work,
     targets: Sequence[str],
@@ -92,8 +91,7 @@ def rebalance(
 
 @click.command(epilog="Example: spark-bookkeeper bookie drain 192.168.1.10:3181 --dry-run")
 @click.argument("bookie_id", metavar="BOOKIE")
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
-@work_options(dry_run=PLAN, yes=YES, engine="either")
+@work_options(dry_run=PLAN, yes=YES, engine="either", limit="copying")
 def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
     """Make BOOKIE read-only, and make all that it holds again on others; it stays in the cluster.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.engine import sizes_of
-from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
+from spark_bookkeeper.cli.shell.parameters import only_ledgers
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
@@ -16,8 +16,7 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id
 @click.argument("bookie_id", metavar="BOOKIE")
 @only_ledgers
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
-@work_options(dry_run=PLAN, yes=YES, engine="either")
+@work_options(dry_run=PLAN, yes=YES, engine="either", limit="copying")
 def refill(
     work: Work,
     bookie_id: str,

@@ -25,8 +25,7 @@ from spark_bookkeeper.replication.report import Outcome, counted
     show_default=True,
     help="Seconds after which what is left of unfinished writes goes.",
 )
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
-@work_options(dry_run="Show what would go; change nothing.", yes=YES)
+@work_options(dry_run="Show what would go; change nothing.", yes=YES, limit="reading")
 def gc(
     work: Work, bookie_ids: Sequence[str], leftovers_after_s: int, bytes_per_second: int | None
 ) -> int:
@@ -69,8 +68,7 @@ def gc(
     show_default=True,
     help="Leave ledgers that have fewer files on a bookie.",
 )
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on what is moved.")
-@work_options(dry_run=PLAN)
+@work_options(dry_run=PLAN, limit="what is moved")
 def compact(
     work: Work,
     bookie_ids: Sequence[str],
@@ -101,8 +99,7 @@ def compact(
 @click.command(epilog="Example: spark-bookkeeper bookie scrub 10.0.0.3:3181")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--from-start", is_flag=True, help="Begin anew, not where the last one ended.")
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
-@work_options()
+@work_options(limit="reading")
 def scrub(work: Work, bookie_id: str, from_start: bool, bytes_per_second: int | None) -> int:
     """Read everything that BOOKIE should have, and compare it with its digests.
 

@@ -368,7 +368,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
-        if size >= TABLE_BYTES:
+        if size >= TABLE_BYTES or len(held) >= 10_000:  # of one row each
             yield pa.Table.from_batches(held)
             held, size = [], 0
     if held:
@@ -401,19 +401,25 @@ def _read_to_file(
 ) -> int:
     suffix = output.suffix.lower()
     entries = rows = 0
+
+    def batches(progress: Progress) -> Iterator[pa.RecordBatch]:
+        nonlocal first, entries, rows
+        for entry in found:
+            first = entry.entry_id if first is None else first
+            batch = entry.batch if limit is None else entry.batch.slice(0, limit - rows)
+            yield batch
+            rows += batch.num_rows
+            entries += 1
+            progress.set(entries)
+            if limit is not None and rows >= limit:
+                break
+
     part = output.with_name(f".{output.name}.part")  # the name appears when it is complete
     try:
         with settings.output.progress("reading entries", unit="entries") as progress:
             with _file_writer(part, suffix, reader.schema) as write:
-                for entry in found:
-                    first = entry.entry_id if first is None else first
-                    batch = entry.batch if limit is None else entry.batch.slice(0, limit - rows)
-                    write(batch)
-                    rows += batch.num_rows
-                    entries += 1
-                    progress.set(entries)
-                    if limit is not None and rows >= limit:
-                        break
+                for table in _pieces(batches(progress)):
+                    write(table)
         part.replace(output)
     finally:
         part.unlink(missing_ok=True)
@@ -433,13 +439,13 @@ def _read_to_file(
 @contextmanager
 def _file_writer(
     path: Path, suffix: str, schema: pa.Schema
-) -> Iterator[Callable[[pa.RecordBatch], None]]:
+) -> Iterator[Callable[[pa.Table], None]]:
     if suffix in _PARQUET:
         with pa.parquet.ParquetWriter(path, schema) as file:
-            yield file.write_batch
+            yield file.write_table
     else:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as stream:
-            yield stream.write_batch
+            yield stream.write_table
 
 
 def told_rows(

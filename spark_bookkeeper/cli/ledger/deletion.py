@@ -47,23 +47,25 @@ def delete(work: Work, ledger_ids: Sequence[int], even_if_alive: bool) -> int:
     settings, dry_run = work.settings, work.dry_run
     with connected(settings, work.access) as bk:
         wanted = [parse_ledger_id(ledger_id) for ledger_id in dict.fromkeys(ledger_ids)]
-        found = dict(bk.context.store.read_ledgers(wanted))
-        gone = [ledger_id for ledger_id in wanted if found[ledger_id] is None]
-        there = [ledger_id for ledger_id in wanted if found[ledger_id] is not None]
-        for ledger_id in wanted:
-            settings.output.note(_as_found(bk, ledger_id, found[ledger_id]))
         left: dict[int, str] = {}
         planned: list[Deletion] = []
-        for i in there:
-            try:
-                planned.append(bk.delete_ledger(i, even_if_alive=even_if_alive, dry_run=True))
-            except (InvalidArgumentError, MetadataFormatError) as error:
-                left[i] = error.message
+        with settings.output.progress():
+            found = dict(bk.context.store.read_ledgers(wanted))
+            notes = [_as_found(bk, ledger_id, found[ledger_id]) for ledger_id in wanted]
+            gone = [ledger_id for ledger_id in wanted if found[ledger_id] is None]
+            for i in (each for each in wanted if found[each] is not None):
+                try:
+                    planned.append(bk.delete_ledger(i, even_if_alive=even_if_alive, dry_run=True))
+                except (InvalidArgumentError, MetadataFormatError) as error:
+                    left[i] = error.message
+        for note in notes:
+            settings.output.note(note)
         todo = [each.ledger_id for each in planned]
         if todo and not (work.yes or dry_run):
             confirm(f"Delete {counted(len(todo), 'ledger')} for ever?")
         doomed = [] if dry_run else todo
-        deleted, failed = _delete(settings, bk, doomed, even_if_alive=even_if_alive)
+        with settings.output.progress("deleting ledgers"):
+            deleted, failed = _delete(settings, bk, doomed, even_if_alive=even_if_alive)
         left.update(failed)
         not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
@@ -95,10 +97,12 @@ def fence(work: Work, ledger_ids: Sequence[int]) -> int:
     """
     output = work.settings.output
     with connected(work.settings, work.access) as bk:
-        plans = [bk.fence_ledger(each, dry_run=True) for each in dict.fromkeys(ledger_ids)]
-        found = dict(bk.context.store.read_ledgers([each.ledger_id for each in plans]))
-        for ledger_id, each in found.items():
-            output.note(_as_found(bk, ledger_id, each))
+        with output.progress():
+            plans = [bk.fence_ledger(each, dry_run=True) for each in dict.fromkeys(ledger_ids)]
+            found = dict(bk.context.store.read_ledgers([each.ledger_id for each in plans]))
+            notes = [_as_found(bk, ledger_id, each) for ledger_id, each in found.items()]
+        for note in notes:
+            output.note(note)
         todo = [each.ledger_id for each in plans if not each.is_stopped]
         if todo and not (work.yes or work.dry_run):
             confirm(f"Fence {counted(len(todo), 'ledger')}, stopping their writers?")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
+from spark_bookkeeper.cli.shell.cluster_options import looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
 from spark_bookkeeper.cli.shell.prompt import confirm
@@ -25,6 +25,11 @@ MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
 
 _ledger_ids = click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
+
+
+def _percentage(default: int, text: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    share = WholeNumber(0, 100)
+    return click.option("--percentage", type=share, default=default, show_default=True, help=text)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger recover 7 8")
@@ -101,15 +106,10 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
 
 @click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
 @_ledger_ids
-@click.option(
-    "--percentage",
-    type=WholeNumber(0, 100),
-    default=0,
-    show_default=True,
-    help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
+@_percentage(
+    0, "Of the entries, besides the first and last of each share; 100 verifies every digest."
 )
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on reading.")
-@work_options(engine="either")
+@work_options(engine="either", limit="reading")
 def check(
     work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None
 ) -> int:
@@ -129,15 +129,8 @@ def check(
 
 @click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
 @_ledger_ids
-@click.option(
-    "--percentage",
-    type=WholeNumber(0, 100),
-    default=100,
-    show_default=True,
-    help="Of the entries that are looked at; what is wrong with others stays as it is.",
-)
-@click.option("--bytes-per-second", type=WholeNumber(min=1), help="Limit on copying.")
-@work_options(dry_run="Look, and say what would be copied.", engine="either")
+@_percentage(100, "Of the entries that are looked at; what is wrong with others stays as it is.")
+@work_options(dry_run="Look, and say what would be copied.", engine="either", limit="copying")
 def repair(
     work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None
 ) -> int:
@@ -165,15 +158,16 @@ def repair(
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")
 @click.argument("ledger_id", type=LedgerType(), metavar="LEDGER")
-@access_options
-@click.pass_obj
-def diff(settings: Settings, access: Access, ledger_id: int) -> int:
+@work_options(limit="reading", reports=False)
+def diff(work: Work, ledger_id: int, bytes_per_second: int | None) -> int:
     """Show the same entry on all its bookies, side by side, every digest verified.
 
     Exit code 1 when any replica is missing, damaged, or unlike another.
     """
-    with looking(settings, access, "reading every replica") as bk:
-        rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
+    output = work.settings.output
+    with looking(work.settings, work.access, "reading every replica") as bk:
+        found = bk.diff_replicas_arrow(ledger_id, bytes_per_second=bytes_per_second)
+    rows = found.to_pylist()
     entries: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         entries.setdefault(row["entry_id"], {})[row["bookie_id"]] = row
@@ -183,7 +177,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 
     def show() -> None:
         if entries:
-            settings.output.table(
+            output.table(
                 ["entry", "bytes", *bookies],
                 [
                     [entry, _size(entries[entry]), *(_cell(entries[entry].get(b)) for b in bookies)]
@@ -191,10 +185,8 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
                 ],
             )
         if len(entries) > len(shown):
-            settings.output.say(
-                f"... {len(entries) - len(shown)} more entries; --json has them all"
-            )
-        settings.output.say(
+            output.say(f"... {len(entries) - len(shown)} more entries; --json has them all")
+        output.say(
             f"ledger {ledger_id}: {len(entries):,} entries, {len(rows):,} replicas; "
             + (
                 f"{len(different):,} entries lack a good replica somewhere: "
@@ -204,7 +196,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
             )
         )
 
-    settings.output.result(
+    output.result(
         {
             "ledger_id": ledger_id,
             "entries": len(entries),
@@ -218,11 +210,8 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 
 
 def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:
-    first = next(iter(replicas.values()))
-    return all(
-        replica["status"] == "verified" and replica["digest"] == first["digest"]
-        for replica in replicas.values()
-    )
+    found = {(each["status"], each["digest"]) for each in replicas.values()}
+    return len(found) == 1 and found.pop()[0] == "verified"
 
 
 def _size(replicas: Mapping[str, Mapping[str, Any]]) -> int | None:

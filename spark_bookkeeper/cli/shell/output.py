@@ -84,7 +84,7 @@ class Output:
         if not isinstance(row, bytes):
             self.json(row)
         elif sys.stdout.isatty():  # which obeys some bytes
-            self.say(str(cell(row)))
+            Output().say(str(cell(row)))  # as it is: no commands are completed in it
         else:
             sys.stdout.buffer.write(row + b"\n")
             sys.stdout.flush()

@@ -14,6 +14,7 @@ import click
 
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.engine import is_small, sizes_of, spark_or_not
+from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.deletion import Deletion
@@ -168,6 +169,7 @@ def work_options(
     dry_run: str | None = None,
     yes: str | None = None,
     engine: Literal["here", "spark", "either"] = "here",
+    limit: str | None = None,
     reports: bool = True,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the options of all that do a job, and hand it a ``Work`` that has them.
@@ -176,6 +178,7 @@ def work_options(
         dry_run: what ``--dry-run`` does; ``None``: there is none.
         yes: what ``--yes`` does, where a person is asked.
         engine: where its jobs run; ``either`` has the options ``--spark`` and ``--no-spark``.
+        limit: what ``--bytes-per-second`` limits; ``None``: there is none.
         reports: whether it has a report that can be kept.
     """
 
@@ -197,6 +200,9 @@ def work_options(
         found = with_work
         if engine == "either":
             found = spark_or_not(found)
+        if limit is not None:
+            rate, text = WholeNumber(min=1), f"Limit on {limit}."
+            found = click.option("--bytes-per-second", type=rate, help=text)(found)
         if reports:
             found = report_table(found)
         if yes is not None:
