@@ -412,7 +412,7 @@ def _slices(column: pa.BinaryArray) -> Callable[[int], pa.Buffer]:
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy the rows into new memory, so that the memory of the whole message can be freed.
 
-    Columns must exist: nothing else would give the number of rows.
+    The batch must have columns: nothing else would give the number of rows.
     """
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
