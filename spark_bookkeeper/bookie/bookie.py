@@ -51,7 +51,7 @@ class LedgerRef:
 
     key: LedgerKey
     incarnation: str
-    """The expected formatting of the bookie's partition; any other one refuses (R11)."""
+    """The expected incarnation. A partition with another one refuses the request (R11)."""
     encoding: LedgerEncoding
     cleared: int = 0
     """How many removals of its copies from this bookie the register counts (R19)."""
@@ -60,8 +60,8 @@ class LedgerRef:
     sets this, if copies were removed from the bookie before, or an earlier formatting of it was
     published [copy_era]."""
     may_take_last: bool = False
-    """Whether copies may use the last space of the partition (``Reserve``). The end of a ledger
-    sets this: without its copies the ledger could not be closed."""
+    """Whether copies may use the last space of the partition (``Reserve``). This is true when a
+    ledger is ended: without these copies it could not be closed."""
 
     @property
     def era(self) -> str:
@@ -116,7 +116,7 @@ class Verification:
     known: Holdings | None = None
     """This bookie's earlier answer about these entries, which saves a search."""
     with_files: bool = False
-    """Whether to check the files of good entries outside these entries as well."""
+    """Whether to check, in the files of good entries, also the bytes outside entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class Bookie(Protocol):
         """Prepare for the first add. Raises ``NoSuchLedgerError``: it was deleted here."""
 
     def add(self, ledger: LedgerRef, record: NewRecord) -> None:
-        """Store a writer's next record; returns when it is durable.
+        """Store a writer's next record, and return when it is durable.
 
         After ``BookieUnavailableError`` repeat the same record before sending another one.
 
@@ -387,9 +387,9 @@ class Bookie(Protocol):
         """Return the name of a part on this bookie, or a free name for it.
 
         Args:
-            is_copy: whether a copy will list the part, under a name that this call makes.
-                Otherwise a record lists it that is equal on every bookie: then the part has the
-                name in that record, unless another file has taken that name.
+            is_copy: whether a copy will list the part. Then this call makes a name. Otherwise a
+                record will list it, which is the same on every bookie: the part gets the name in
+                that record, unless another file has taken it.
         """
 
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
@@ -423,7 +423,7 @@ class Bookie(Protocol):
         *,
         has_details: bool = False,
     ) -> Delivered[Rows]:
-        """Read entries as rows, one message at a time.
+        """Read entries as rows: one ``Rows`` for each message.
 
         Args:
             columns: the only columns to return.
@@ -453,7 +453,7 @@ class Bookie(Protocol):
         """Return the number of a ledger's files here, without opening them."""
 
     def retire(self, key: LedgerKey) -> None:
-        """Accept no more data of a ledger: it was deleted (SLOT-LOG rule R12)."""
+        """Refuse all data of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""
 
     def delete(self, key: LedgerKey) -> None:
         """Remove all files of a retired ledger. Idempotent."""

@@ -112,7 +112,7 @@ class FileBookie(Bookie):
 
     def __init__(self, storage: Storage, reserve: Reserve | None = None) -> None:
         self.rounds = BatchingStorage(storage) if storage.requests_at_once > 1 else None
-        """Batches the requests for many ledgers, where the storage sends them concurrently."""
+        """Batches requests for many ledgers; ``None`` if the storage sends them one by one."""
         self.storage = self.rounds or storage
         """The storage of the files, for this package and for code that formats partitions."""
         self._logs: dict[LedgerKey, LedgerLog] = {}
@@ -323,8 +323,8 @@ class FileBookie(Bookie):
         path = log.paths.part(part.ref.name)
         if not log.parts.holds(part.ref):
             raise unavailable(self.storage, f"{path} is not read back as written", path)
-        # The checksum matches, but anyone can forge it; a keyed digest proves more. A mismatch
-        # of that is a fault of the source, or of the file that was here before, not of the copy.
+        # The checksum matches, but anyone can forge it; a keyed digest proves more. If that does
+        # not match, the copy is exact, and its source is bad, or the file that was here before.
         if ledger.encoding.digest_type is not DigestType.MAC:
             return True
         try:

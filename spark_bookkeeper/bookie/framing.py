@@ -94,8 +94,8 @@ _layouts: dict[tuple[int, tuple[bytes, ...], tuple[int, ...]], _Layout] = {}
 def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
     """Return the message of a schema with these values added to its metadata.
 
-    Lengths alone determine the layout of a message. So for short values an earlier message is
-    used again, and values of the same lengths are written into it.
+    The layout of a message depends only on the lengths of the values. So for short values an
+    earlier message is used again, and values of the same lengths are written into it.
     """
     lengths = tuple(map(len, values.values()))
     if sum(lengths) > _SHORT_BYTES:

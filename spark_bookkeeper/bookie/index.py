@@ -188,7 +188,7 @@ class EntryIndex:
         return start < end
 
     def places(self, entry_id: int) -> list[Location]:
-        """Return all places of an entry, slots before copies. No place does not prove it absent."""
+        """Return all places of an entry, slots before copies. An empty list proves nothing."""
         start, end = self._rows(entry_id)
         return [self._location(row) for row in range(start, end)]
 

@@ -137,7 +137,7 @@ class LedgerLog:
         """Put a record into a slot, and return when it is stored.
 
         After ``BookieUnavailableError`` call it again with the same bytes and slot, before any
-        other slot (R3). Slots may be added in any order. Higher slots have higher entry ids.
+        other slot (R3). Slots may be added in any order, but must ascend in entry ids.
 
         The record counts only when all slots below are won [prefix_ack]. So a writer sends slots
         one after the other.
@@ -476,7 +476,8 @@ class LedgerLog:
 
     def _put_fence(self, occupied: set[int]) -> int:
         """Put a FENCE into every absent slot from the first one on [fence_first_hole], the last
-        one above all slots. Add the slots that exist to ``occupied``; return the lowest new fence.
+        one above all slots. Add all slots that exist to ``occupied``. Return the lowest new fence,
+        or the existing last one.
 
         The put itself finds the holes: a listing may be late, and a listed slot may be gone
         [fence_no_hole]. A writer that had won a lost slot goes on above all existing slots, so the
@@ -571,9 +572,8 @@ class LedgerLog:
         """Raise if the bookie lost all its ledgers, as it then proves nothing (R5).
 
         On a disk, a put fails until formatting makes the directory of the ledgers again. A bucket
-        accepts every put. After a loss it may have a late put, or the fence of an earlier recovery,
-        which was then refused by this check. So the witness is checked each time, after the end was
-        read.
+        accepts every put. After a loss it may have a late put, or the fence of an earlier recovery
+        that this check then stopped. So the witness is checked each time, after the end was read.
         """
         assert self._good_marker is not None, "cookie_neg"
         if not self.storage.has_directories:

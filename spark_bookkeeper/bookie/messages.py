@@ -185,7 +185,7 @@ def only_payload(message: pa.Buffer, size: int) -> pa.Buffer | None:
 
 
 def _before_payloads(rows: int, size: int, ends: bytes) -> bytes:
-    """Return the bytes before the payloads. ``size``: of all; ``ends``: int32, a 0 and each end."""
+    """Return the message up to the payloads (``size`` bytes in all; ``ends``: 0, then each end)."""
     begin = len(ends) + -len(ends) % 8
     head = _PAYLOADS_HEAD.pack(
         *(0xFFFFFFFF, _PAYLOADS_HEAD.size - 8),

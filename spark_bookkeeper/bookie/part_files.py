@@ -1,4 +1,4 @@
-"""The part files of one ledger on one bookie: create, find, compare them, and read them for copies.
+"""The part files of one ledger on one bookie: create, find, compare and read them.
 
 A part counts only if a record lists it, so this module puts no slots (SLOT-LOG rule R15).
 """
@@ -38,7 +38,7 @@ MOST_NAMES: Final = 100
 
 
 def names_are_taken(storage: Storage, path: str) -> BookieUnavailableError:
-    """Make the error of a copy without a name: other files have all the names that it may have."""
+    """Make the error of a copy for which no name is free: other files have all its names."""
     reason = (
         f"{path} and {MOST_NAMES - 1} names beside it are taken by something "
         "else, or what was put there is not read back; look at the storage"

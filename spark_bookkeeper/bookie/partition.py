@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class NotWrittenError(Exception):
-    """A small file could not be written; the message says why."""
+    """A small file could not be written; the message shows the reason."""
 
 
 class Partition:
@@ -102,7 +102,7 @@ class Partition:
         return bool(ledger_directories(self._storage)) or bool(self._storage.list(_RETIRED))
 
     def in_the_way(self) -> Sequence[str]:
-        """Return the names at the root that prevent a partition from being formatted.
+        """Return the names at the root that prevent the formatting of a partition without a marker.
 
         Empty directories of an interrupted formatting are not among them.
         """
@@ -110,7 +110,7 @@ class Partition:
         return [n for n in names if n not in (LEDGERS, _RETIRED) or self.holds_anything()]
 
     def foreign_names(self) -> Sequence[str]:
-        """Names at the root that are not a bookie's."""
+        """Return the names at the root that do not belong to a bookie."""
         return [n for n in self._root_names() if n not in (LEDGERS, _RETIRED, MARKER_PATH)]
 
     def _root_names(self) -> Sequence[str]:

@@ -29,7 +29,7 @@ Race = Callable[[Sequence[Callable[[], None]]], None]
 
 
 def race_in_threads(functions: Sequence[Callable[[], None]]) -> None:
-    """Run the race in real threads, without ``Runtime``, as a real file system needs it."""
+    """Run the race in real threads, without ``Runtime``: only these test a real file system."""
     with ThreadPoolExecutor(len(functions)) as threads:
         for future in [threads.submit(function) for function in functions]:
             future.result()

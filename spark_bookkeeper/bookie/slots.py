@@ -1,7 +1,7 @@
 """Find entries in the slots and copies of one ledger on one bookie, from their headers.
 
-A slot may be damaged, missing, or have another file's bytes. Then exactly those entries are in
-doubt that it may have held, and no others.
+A slot may be damaged, missing, or have another file's bytes. Then the entries that it may have held
+are in doubt, and no others.
 
 Source: SLOT-LOG rule R5.
 """
@@ -401,9 +401,9 @@ class _Found:
     def doubts(self) -> list[Doubt]:
         """Return the doubts: the entries that unreliable slots may have held.
 
-        A fence below another record is such a slot. Writers and fences put a slot only when the
-        one below it is durable (R9b). So the slot had an add. That add was lost, and its slot then
-        fenced (R4b); or a fence was copied over it.
+        A fence below another record is such a slot. Every slot, also that of a fence, is put only
+        when the one below it is durable (R9b). So the slot had an add. Either the add was lost, and
+        its place fenced afterwards (R4b), or a fence was written over it.
         """
         top = max((*(number for number, _ in self.adds), *self.fences), default=-1)
         filled = [

@@ -40,8 +40,8 @@ def spoilt_files(
 ) -> Iterator[tuple[str, str]]:
     """Yield the files of records that are damaged outside their entries, each with the reason.
 
-    The caller has verified the entries, so they are read only where necessary. Without digests
-    the caller could not, and a part has only the checksum of the whole file: then it is read. A
+    The caller has verified the entries, so they are read only where necessary. Without digests it
+    could not verify them. Then a part has only the checksum of the whole file, which is read. A
     file that cannot be read just now is not yielded, as it may be undamaged.
     """
     looks: dict[str, _Look] = {}

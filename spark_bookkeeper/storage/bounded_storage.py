@@ -249,7 +249,7 @@ class BoundedStorage(Storage):
 
 
 def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
-    """Bound the calls of a partition known by its root only, such as one that is formatted."""
+    """Add time-outs to a partition known only by its root, for formatting or maintenance."""
     return BoundedStorage(storage, BookieClient(storage.uri, storage.uri, runtime, patience))
 
 
@@ -285,7 +285,7 @@ class _BoundedSink(FileSink):
             return
         call = current_call(self._storage.bookie_client)
         if call is None:  # it may hang, so it runs in the background
-            with suppress(RuntimeError):  # no more threads: the file is left until the process ends
+            with suppress(RuntimeError):  # no more threads: its handle lives as long as the process
                 self._storage.bookie_client.employ("abandon", sink.abandon)
             return
         try:

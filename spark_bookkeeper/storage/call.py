@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLOWEST_BYTES_PER_SECOND: Final = 4 << 20
-"""The silence of a call that moves bytes begins after the time that they take at this rate."""
+"""A call that moves bytes gets the time for them at this rate before its silence begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Call(Generic[T]):
         """Notified when the call is over; guards the result."""
         self.is_over = False
         self.beside: Call[Any] | None = None
-        """The call of the same task to a second bookie, of which it also uses the storage."""
+        """The same task's call to a second bookie, whose storage it uses as well."""
         self.is_trial = False
         """Whether it tests whether the bookie answers again."""
         self.is_forgiven = False

@@ -1,9 +1,9 @@
 """Make a whole file system durable by one call, where that is as safe as many syncs.
 
 ``syncfs`` writes out a whole file system: contents, names, directories. It is faster than many
-syncs if much was written here and little elsewhere. It is safe where it reports all errors since a
-descriptor was opened (Linux 5.17), and where the file system keeps its promises by itself. On a
-network or in user space, another program decides.
+syncs if much was written here and little elsewhere. It is safe if it reports all errors since a
+descriptor was opened (Linux 5.17), and if the file system keeps its promises by itself. A file
+system on a network or in user space depends on another program.
 
 Source: Linux ``syncfs(2)``, "RETURN VALUE" and "NOTES"; ``fs/sync.c``.
 """

@@ -521,7 +521,7 @@ class _Translated:
                 path=target,
             ) from error
         if error.errno == errno.EROFS and error.filename is not None:
-            self._doubt = ""  # refused at the name; after a write, a sync may report this too late
+            self._doubt = ""  # the name was refused; a sync, without a name, fails after the write
         raise BookieUnavailableError(
             f"{reason}{self._doubt}", bookie_id=storage.bookie_id, path=target
         ) from error

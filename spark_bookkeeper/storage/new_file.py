@@ -163,7 +163,7 @@ def open_unnamed(directory: str) -> int:
 def link_unnamed(descriptor: int, target: str) -> bool:
     """Link an open file to a name in the directory that exists now; False if the name is taken."""
     try:
-        # Both paths are absolute, so any descriptor will do. ``UnnamedFile`` says why one is given.
+        # Both paths are absolute, so any descriptor will do. See ``UnnamedFile`` for the reason.
         source = f"/proc/self/fd/{descriptor}"
         os.link(source, target, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError:

@@ -94,7 +94,7 @@ class Objects:
             require_bucket(error)
             return None
         except Exception as error:
-            if is_beyond_end(error):  # every range of an empty file is
+            if is_beyond_end(error):  # for an empty file, every range is
                 return b""
             raise
         return data
@@ -123,8 +123,8 @@ class Objects:
         return sorted({entry["name"].rstrip("/").rpartition("/")[2] for entry in found})
 
     async def below(self, directory: str) -> Sequence[Mapping[str, Any]]:
-        """Return everything to remove with a directory, ascending. A directory that exists by
-        itself follows its content. All names are exact: fsspec's ``rm`` would expand patterns.
+        """Return everything to remove with a directory, ascending; where directories exist, each
+        follows its content. All names are exact: fsspec's ``rm`` would expand patterns.
         """
         if self._lists_all:
             return await self._entries(directory, delimiter="")

@@ -45,7 +45,7 @@ def open_storage(
         return _opened(uri, scheme, bookie_id, dict(options or {}))
     except (InvalidArgumentError, MissingRequirementError):
         raise
-    except Exception as error:  # fsspec uses many libraries, each with errors of its own
+    except Exception as error:  # the URI may be any text, and fsspec uses many libraries
         raise InvalidArgumentError(
             f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
             "s3://bucket/prefix, gs://..., abfs://..., or another URI, with its storage_options"

@@ -372,7 +372,7 @@ def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableEr
 def check_below(storage: Storage, path: str) -> None:
     """Raise ``BookieUnavailableError`` unless a path certainly leads below the root.
 
-    Such a path was made from a name in storage or metadata, so the bookie cannot serve it.
+    A bad path comes from a name in storage or metadata. No file of this bookie has such a path.
     """
     if not has_names_only(path):
         reason = (
