@@ -65,7 +65,7 @@ def locate_together(
     storage: Storage, wanted: Mapping[int, tuple[LedgerLog, int, int | None]]
 ) -> dict[int, EntryIndex]:
     """Call ``LedgerLog.locate`` for many ledgers, with one read of the marker after all searches.
-    It proves the same for each ledger as a read of its own [cookie_neg].
+    That proves as much for each ledger as a separate read [cookie_neg].
     """
     if not wanted:
         return {}

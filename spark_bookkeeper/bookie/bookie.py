@@ -387,9 +387,9 @@ class Bookie(Protocol):
         """Return the name of a part on this bookie, or a free name for it.
 
         Args:
-            is_copy: whether a copy will list the part. Then this call makes a name. Otherwise a
-                record will list it, which is the same on every bookie: the part gets the name in
-                that record, unless another file has taken it.
+            is_copy: whether a copy will list the part: then this call makes a name. Otherwise a
+                record will list it, under the same name on every bookie: then the part gets that
+                name, unless another file has taken it.
         """
 
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
@@ -461,8 +461,8 @@ class Bookie(Protocol):
     def clear(self, ledger: LedgerRef) -> None:
         """Remove every entry of a closed ledger, and keep its fence. Idempotent.
 
-        The caller ensures that the metadata do not name this bookie for the ledger, and will not
-        until this call has returned (SLOT-LOG rule R19).
+        The caller ensures that the ledger's metadata do not list this bookie, and will not before
+        this call has returned (SLOT-LOG rule R19).
         """
 
     def compact(self, wanted: Compaction) -> Compacted:

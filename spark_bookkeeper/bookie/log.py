@@ -286,8 +286,8 @@ class LedgerLog:
         return replace(end, slots=fence_at, is_fenced=True)
 
     def tail(self) -> Tail:
-        """Return the end without a fence. It proves no entry absent: a writer may be putting it
-        just now.
+        """Return the end of the slot log, without a fence. It proves no entry absent: a writer may
+        be putting it just now.
 
         Raises:
             CookieMismatchError: another incarnation.

@@ -21,8 +21,8 @@ from spark_bookkeeper.protocol.quorum import Share
 
 
 def clear(log: LedgerLog) -> None:
-    """See ``Bookie.clear``. Slots are removed only below a fence, which stays: a writer that has
-    paused since the metadata named the bookie still meets it.
+    """See ``Bookie.clear``. Slots are removed only below a fence, which stays. A writer that has
+    paused since the ledger's metadata listed the bookie still finds that fence.
     """
     paths, storage = log.paths, log.storage
     log.check()

@@ -50,7 +50,7 @@ class Replica:
         self.bookie.add(self.ledger, record)
 
     def ending(self) -> Replica:
-        """Return a replica for ending the ledger (``LedgerRef.may_take_last``)."""
+        """Return the same replica for a caller that ends the ledger (see ``may_take_last``)."""
         return replace(self, ledger=replace(self.ledger, may_take_last=True))
 
     def begin_part(self, name: str) -> PartSink:

@@ -54,8 +54,8 @@ class Reserve:
     """Keeps the writers of one process from the last space of a bookie. Any thread may call.
 
     This process counts its own bytes under way. It does not know those of others. The reserve
-    stays free if ``PROCESSES`` processes have ``together_bytes`` under way in all, except for at
-    most ``UNSEEN_BYTES`` for each process whose last check found much space.
+    stays free while ``PROCESSES`` processes have ``together_bytes`` under way in all. But each
+    process whose last check found much space may take up to ``UNSEEN_BYTES`` of it.
 
     Most small adds cost nothing: there is one check of the free space for each MiB.
     """

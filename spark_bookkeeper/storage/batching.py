@@ -264,7 +264,7 @@ class _Run(Generic[T]):
 
 def _affordable(runs: Sequence[_Run[T]]) -> Iterator[_Run[T]]:
     """Yield the runs whose answers fit into memory at once. Earlier runs come first, so that few
-    runs hold an earlier answer.
+    runs keep old answers in memory.
     """
     room = MOST_BYTES
     for number, run in enumerate(runs):

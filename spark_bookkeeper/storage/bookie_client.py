@@ -113,7 +113,7 @@ class BookieClient:
         it is in the processor's cache. Each bookie has the time-out that it has in ``ask``.
 
         Raises:
-            BookieUnavailableError: as by ``ask``, for the bookie that the error names.
+            BookieUnavailableError: as by ``ask``, for the bookie in the error.
         """
         if running_call() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
             return run()  # then each storage call has its own time-out

@@ -22,8 +22,8 @@ FEWEST: Final = 4
 """The fewest syncs that one ``syncfs`` replaces; fewer are made one by one."""
 
 DIRTY_BYTES_MAX: Final = 64 << 20
-"""The most unwritten bytes of the whole machine for ``syncfs``. With more, it would wait long for
-the data of other processes."""
+"""``syncfs`` is used only while the machine has at most this many unwritten bytes. With more, it
+would wait long for the data of other processes."""
 
 _FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
 _ERRORS_ARE_TOLD_SINCE: Final = (5, 17)
