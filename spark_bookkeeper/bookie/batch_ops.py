@@ -1,14 +1,13 @@
-"""Many ledgers of one bookie, taken from step to step together.
+"""Operations on batches of ledgers of one bookie, which share their slow steps.
 
-What takes time for a small ledger on a disk is a handful of syncs. Here the files of many ledgers
-are synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
-ledger needs by itself. In an object store each ledger takes these steps by itself, in rounds with
-the others (``storage/batching.py``).
+On a disk, a few syncs take most of the time of a small ledger. So the files of many ledgers are
+synced by few storage calls (``Storage.put_all``), in the order that each ledger needs. In an object
+store each ledger takes these steps separately, in rounds with the others (``storage/batching.py``).
 
-Only ledgers that meet nothing unusual are done here. One that meets a hole, somebody else's fence,
-damage, or an error of a call for all of them gets no answer here, and nothing is concluded about
-it: the caller does it again by itself, and finds what was put meanwhile,
-as after any call whose answer was lost (SLOT-LOG rule R3).
+A batch handles only the usual case. A ledger with a hole, a fence of another client or damage gets
+no answer here. If a call for the whole batch fails, no ledger gets one. No conclusion is drawn
+about a ledger without an answer: the caller repeats the operation for that ledger alone, and finds
+the files that this call put, as after any lost answer (SLOT-LOG rule R3).
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ W = TypeVar("W")
 
 
 def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int, Tail]:
-    """``LedgerLog.fence`` for those for which a fence behind all that a listing shows is enough.
+    """Fence ledgers as ``LedgerLog.fence`` does, if a fence above all listed slots is enough.
 
-    In the same order as there: what the fences stand on is made durable [fence_on_durable], the
-    fences are put and durable [durable_ack], then the ends are read [fresh_negative], and then the
-    marker is [cookie_neg].
+    The order is the same as there: make the slots below the fences durable [fence_on_durable], put
+    the fences durably [durable_ack], read the ends [fresh_negative], then read the marker
+    [cookie_neg].
     """
     occupied = _of_each(logs, lambda log, _: log.look())
     places = _of_each(occupied, lambda seen, n: logs[n].usual_fence(seen))
@@ -49,8 +48,8 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
             unknown &= kept.keys()  # as in ``LedgerLog.prepare`` [gc_tombstone]
             wanted = {n: place for n, place in wanted.items() if occupied[n] or n in unknown}
         below = {n: logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown}
-        # What is below is merely found, and relied on (R9b).
-        # What is not new is a lost race, or this very put before.
+        # The slots below were only found, and the fences rely on them (R9b).
+        # A name that existed means a lost race, or an earlier attempt of this put.
         found = [path for n, path in below.items() if path not in logs[n].durable]
         put = _put(storage, wanted, found)
         for n, path in below.items():
@@ -65,8 +64,8 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
 def locate_together(
     storage: Storage, wanted: Mapping[int, tuple[LedgerLog, int, int | None]]
 ) -> dict[int, EntryIndex]:
-    """``LedgerLog.locate`` for many, with one look at the marker when all were searched: it says
-    of each what a look of its own would [cookie_neg].
+    """Call ``LedgerLog.locate`` for many ledgers, with one read of the marker after all searches.
+    That proves as much for each ledger as a separate read [cookie_neg].
     """
     if not wanted:
         return {}
@@ -79,15 +78,15 @@ def locate_together(
 
 
 def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> dict[int, Verdict]:
-    """``Retrieval.verify`` for those whose files can be made durable with those of others.
+    """Call ``Retrieval.verify`` for a batch, with one sync call for the files of all.
 
-    What the fence of this session has read and made durable is not asked for again. So the marker
-    is read when all were compared: files of a partition that was wiped since then are not good.
+    Files that a fence of this session has read and made durable are not read again. So the marker
+    is read after all comparisons: if the partition was wiped since the fence, no file is good.
     """
     if not retrievals:
         return {}
     good = _of_each(retrievals, lambda each, _: each.compare(each.log.take_whole()))
-    # What a fence of this session stands on was made durable before it (R9b).
+    # The slot below a fence of this session was made durable before the fence (R9b).
     paths = [
         path
         for n, found in good.items()
@@ -109,7 +108,7 @@ def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> di
 
 
 def empty_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> Set[int]:
-    """Of those that take copies (``LedgerLog.check``) the ones that have no file here yet."""
+    """Return the ledgers that accept copies (``LedgerLog.check``) and have no file here yet."""
     if not storage.has_directories or not logs:
         return frozenset()
 
@@ -129,7 +128,7 @@ def empty_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> Set[int]:
 def read_together(
     storage: Storage, wanted: Mapping[int, tuple[LedgerLog, Sequence[int]]], most_bytes: int
 ) -> dict[int, Sequence[StoredEntry]]:
-    """The entries of those that have no parts and are this small; each small file is read once."""
+    """Read the entries of small ledgers without parts. Each small file is read once."""
 
     def read(one: tuple[LedgerLog, Sequence[int]], _: int) -> Sequence[StoredEntry] | None:
         log, entry_ids = one
@@ -159,8 +158,8 @@ def read_together(
 
 
 def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCopies]]) -> Set[int]:
-    """``LedgerLog.write_copy`` for those whose names are free; which of them are done, and listed
-    for whoever looks.
+    """Call ``LedgerLog.write_copy`` for ledgers whose copies have free names. Return those whose
+    copies are stored and listed.
     """
     files: dict[int, tuple[str, bytes]] = {}
     for n, (log, copy) in copies.items():
@@ -190,7 +189,7 @@ def _put(
     relied_on: Sequence[str] = (),
     directories: Sequence[str] = (),
 ) -> dict[int, bool]:
-    """Those whose files this call has created."""
+    """Put files, and return those that this call created."""
     if not files:
         return {}
     created = storage.put_all(list(files.values()), relied_on=relied_on, directories=directories)
@@ -198,9 +197,9 @@ def _put(
 
 
 def _of_each(each: Mapping[int, V], look: Callable[[V, int], W]) -> dict[int, W]:
-    """What a look at each tells, without those at which it raises.
+    """Call ``look`` for each, and return the results without the failed calls.
 
-    Such an error is met again, and told, by whoever is asked for the ledger by itself.
+    The caller meets such an error again, and reports it, when it repeats that ledger alone.
     """
     found: dict[int, W] = {}
     for n, one in each.items():

@@ -1,7 +1,7 @@
-"""A storage partition, as seen by whoever looks after it: its marker, its formatting, its space.
+"""A storage partition for maintenance: its marker, its formatting, its space.
 
-``Bookie`` is the interface for ledgers and entries. ``Partition`` is the one for the disk below
-them, and is used only where that disk is: by its agent, and by commands that name its root.
+``Bookie`` is the interface for ledgers and entries. ``Partition`` is the interface for the disk
+below them. Only the bookie's agent and commands with the partition's root use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.storage.storage import Storage, unavailable
 
 AGENT_PROBE_PREFIX: Final = "probe-"
-"""Files at the root with which an agent asks from time to time whether the storage answers."""
+"""The prefix of the files at the root with which an agent regularly tests the storage."""
 
 _RETIRED: Final = "retired"
 _LOST_AND_FOUND: Final = "lost+found"
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class NotWrittenError(Exception):
-    """A small file could not be written; the message says why."""
+    """A small file could not be written; the message shows the reason."""
 
 
 class Partition:
@@ -54,7 +54,7 @@ class Partition:
     Every method raises ``BookieUnavailableError`` when the storage does not answer.
 
     Args:
-        storage: its root exists.
+        storage: the storage, whose root exists.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -65,10 +65,10 @@ class Partition:
         """Close the storage."""
         self._storage.close()
 
-    # Who it is
+    # Identity
 
     def marker(self) -> Marker | None:
-        """The marker, ``None`` if there certainly is none.
+        """Read the marker; ``None`` if certainly none exists.
 
         Raises:
             CookieMismatchError: it cannot be decoded.
@@ -76,41 +76,41 @@ class Partition:
         return read_marker(self._storage)
 
     def check_marker(self, incarnation: str, bookie_id: str = "") -> Marker:
-        """The marker, which must have this incarnation.
+        """Read the marker, and check that it has this incarnation.
 
         Raises:
-            CookieMismatchError: there is none, or another one.
+            CookieMismatchError: no marker exists, or it has another incarnation.
         """
         return check_marker(self._storage, incarnation, bookie_id)
 
     def remove_marker(self) -> None:
-        """Remove the marker: from then on no add counts (SLOT-LOG rule R11)."""
+        """Remove the marker. From then on no add counts (SLOT-LOG rule R11)."""
         self._storage.delete(MARKER_PATH)
 
     def put_marker(self, marker: Marker) -> bool:
-        """Write the marker; False if there is one already."""
+        """Write the marker; False if one exists already."""
         return self._storage.put_if_absent(MARKER_PATH, marker.encode())
 
-    # What it holds
+    # Content
 
     def lost_directory(self, marker: Marker) -> str | None:
-        """Why a partition with that marker holds nothing any more; ``None`` if all is well."""
+        """Return why a partition with that marker lost its content; ``None`` if it did not."""
         return lost_directory(self._storage, marker)
 
     def holds_anything(self) -> bool:
-        """Whether there is anything beside what formatting put there."""
+        """Whether it has files of ledgers, or tombstones."""
         return bool(ledger_directories(self._storage)) or bool(self._storage.list(_RETIRED))
 
     def in_the_way(self) -> Sequence[str]:
-        """Names at the root that keep a partition without a marker from being formatted.
+        """Return the names at the root that prevent the formatting of a partition without a marker.
 
-        An interrupted formatting leaves empty directories; they do not count.
+        Empty directories of an interrupted formatting are not among them.
         """
         names = self._root_names()
         return [n for n in names if n not in (LEDGERS, _RETIRED) or self.holds_anything()]
 
     def foreign_names(self) -> Sequence[str]:
-        """Names at the root that are not a bookie's."""
+        """Return the names at the root that do not belong to a bookie."""
         return [n for n in self._root_names() if n not in (LEDGERS, _RETIRED, MARKER_PATH)]
 
     def _root_names(self) -> Sequence[str]:
@@ -122,7 +122,7 @@ class Partition:
         ]
 
     def ledgers(self) -> tuple[int, int | None]:
-        """How many directories of ledgers there are, and their bytes (``None``: unknown)."""
+        """Return the number of ledger directories, and their bytes (``None``: unknown)."""
         directories = ledger_directories(self._storage)
         keys = filter(None, map(ledger_of, directories))
         try:
@@ -132,11 +132,11 @@ class Partition:
         return len(directories), size
 
     def space(self) -> tuple[int, int] | None:
-        """Free and total bytes, where the storage says so."""
+        """Return free and total bytes; ``None`` where the storage does not report them."""
         return self._storage.space()
 
     def inodes(self) -> tuple[int, int] | None:
-        """Free and total inodes, where the storage says so."""
+        """Return free and total inodes; ``None`` where the storage does not report them."""
         return self._storage.inodes()
 
     # Formatting
@@ -148,7 +148,7 @@ class Partition:
         race: Race = race_in_threads,
         on_check: OnCheck = ignore_progress,
     ) -> None:
-        """Find out whether the file system can hold a bookie; see ``probe.py``.
+        """Test whether the file system can hold a bookie; see ``probe.py``.
 
         Raises:
             UnsuitableStorageError: it cannot.
@@ -167,20 +167,20 @@ class Partition:
     ) -> Marker:
         """Make an empty partition a bookie, with a new incarnation. The marker is written last.
 
-        Whoever wipes one before decides whether it may hold the last good copy of something.
+        A caller that wipes it first must decide whether it may hold the last copy of an entry.
 
         Args:
             bookie_id: ``host:port``.
             instance_id: the cluster's INSTANCEID.
-            token: names never used before.
-            is_probe_required: whether the file system still has to show that it is suitable.
-            race: how the probe runs the racers of one name.
-            on_check: told what the probe finds to hold.
+            token: makes names never used before.
+            is_probe_required: whether to probe the file system first.
+            race: how the probe runs concurrent creators of one name.
+            on_check: called with each check that the probe passes.
 
         Raises:
             CookieMismatchError: the partition is not empty.
             UnsuitableStorageError: the probe failed.
-            BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
+            BookieUnavailableError: no answer. The formatting may be incomplete; the marker is last.
         """
         found = self.in_the_way()
         if found:
@@ -209,10 +209,10 @@ class Partition:
         return marker
 
     def furnish(self, marker: Marker) -> bool:
-        """Write what an empty partition needs, the marker last (rule R11).
+        """Write the directories and files of an empty partition, the marker last (rule R11).
 
         Returns:
-            False if there was a marker already.
+            False if a marker existed already.
         """
         self._storage.make_directory(LEDGERS)
         self._storage.make_directory(_RETIRED)
@@ -221,13 +221,13 @@ class Partition:
         return self.put_marker(marker)
 
     def wipe(self) -> None:
-        """Delete everything, the marker first: from then on no add counts (SLOT-LOG rule R11)."""
+        """Delete everything, the marker first. From then on no add counts (SLOT-LOG rule R11)."""
         self.remove_marker()
         for name in (LEDGERS, _RETIRED, PROBE_DIRECTORY):
             self._storage.delete_directory(name)
         self.remove_old_probes()
 
-    # What its agent does from time to time
+    # Regular tests by the agent
 
     def write_and_read(self, token: str) -> None:
         """Write a small file, read it back and remove it.
@@ -236,9 +236,9 @@ class Partition:
             token: a name never used before.
 
         Raises:
-            BookieFullError: there was no space for it.
-            NotWrittenError: it could not be written.
-            BookieUnavailableError: it could not be read back.
+            BookieFullError: there was no space for the file.
+            NotWrittenError: the file could not be written.
+            BookieUnavailableError: the file could not be read back.
         """
         path = f"{AGENT_PROBE_PREFIX}{token}"
         data = path.encode() * 16
@@ -249,8 +249,8 @@ class Partition:
                 raise
             except BookieUnavailableError as error:
                 raise NotWrittenError(error.message) from error
-            # Its name was never used before: what is read is ours, also where the answer to the put
-            # was lost, and its repetition found the name taken (SLOT-LOG rule R3).
+            # The result of the put does not matter. No other process uses this name, so if it
+            # is taken, an SDK repeated the put after a lost answer (SLOT-LOG rule R3).
             if self._storage.read(path) != data:
                 raise unavailable(
                     self._storage,
@@ -264,7 +264,7 @@ class Partition:
                 log.info("%s/%s could not be removed: %s", self.uri, path, error)
 
     def remove_old_probes(self) -> None:
-        """Remove the files that an agent left which was killed in ``write_and_read``."""
+        """Remove the files of agents that were killed in ``write_and_read``."""
         for name in self._storage.list(""):
             if name.startswith(AGENT_PROBE_PREFIX):
                 self._storage.delete(name)

@@ -1,9 +1,9 @@
-"""The probe: whether a file system can hold a bookie.
+"""The probe: test whether a file system can hold a bookie.
 
-Fencing rests on one promise of the file system: of all who create one name, exactly one
-succeeds, and nobody ever sees a piece of what it wrote. The probe puts that to the test, in
-threads of this process; it can find a file system that breaks the promise, not prove one that
-keeps it.
+Fencing depends on one promise of the file system: of all concurrent creators of a name, exactly
+one succeeds, and no reader ever sees a part of its file. The probe tests that with threads of
+this process. It can find a file system that breaks the promise, but cannot prove that one keeps
+it.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from spark_bookkeeper.errors import BookieUnavailableError, UnsuitableStorageErr
 from spark_bookkeeper.storage.storage import Storage
 
 PROBE_DIRECTORY: Final = ".probe"
-"""Where the probe writes; removed when it ends."""
+"""The directory in which the probe writes; removed when it ends."""
 
 _RACERS: Final = 8
 _CONTENT_BYTES: Final = 1 << 20
 
 
 Race = Callable[[Sequence[Callable[[], None]]], None]
-"""Runs functions at once and returns when all have ended; raises what one of them raised."""
+"""Runs functions concurrently, and returns when all have ended. Raises the error of one of them."""
 
 
 def race_in_threads(functions: Sequence[Callable[[], None]]) -> None:
-    """The race that says something about a real file system: real threads, no Runtime."""
+    """Run the race in real threads, without ``Runtime``: only these test a real file system."""
     with ThreadPoolExecutor(len(functions)) as threads:
         for future in [threads.submit(function) for function in functions]:
             future.result()
 
 
 OnCheck = Callable[[str], None]
-"""Told what was found to hold, in a few words, as soon as it was."""
+"""Called with a short description of each check that has passed."""
 
 
 def ignore_progress(check: str) -> None:
-    """For callers who want to know only how the probe ends."""
+    """Do nothing: the default ``on_check``, for callers that need only the result."""
 
 
 def probe(
@@ -50,16 +50,16 @@ def probe(
     race: Race = race_in_threads,
     on_check: OnCheck = ignore_progress,
 ) -> None:
-    """Find out whether a file system can hold a bookie. Leaves nothing behind.
+    """Test whether a file system can hold a bookie. Leaves no files behind.
 
     Args:
         storage: the partition; its root exists.
-        token: names never used before.
-        race: how the racers of one name are run.
-        on_check: told each check that held, one after the other.
+        token: makes names never used before.
+        race: how to run concurrent creators of one name.
+        on_check: called with each check that has passed, in order.
 
     Raises:
-        UnsuitableStorageError: it cannot; says which check failed and what was seen.
+        UnsuitableStorageError: it cannot. Shows the check that failed and what was seen.
         BookieUnavailableError: no answer.
 
     Source: SLOT-LOG rule R18.
@@ -71,7 +71,7 @@ def probe(
         _check_race(storage, directory, race, on_check)
         _check_files(storage, directory, on_check)
     finally:
-        with suppress(BookieUnavailableError):  # what the checks found matters more
+        with suppress(BookieUnavailableError):  # an error of a check is more important
             storage.delete_directory(directory)
     storage.delete_directory(PROBE_DIRECTORY)
 
@@ -80,7 +80,7 @@ def _check_race(storage: Storage, directory: str, race: Race, on_check: OnCheck)
     contents = [bytes([ord("a") + n]) * _CONTENT_BYTES for n in range(_RACERS)]
     path = f"{directory}/race"
     winners, seen = _run_race(storage, path, contents, race)
-    if not winners:  # or the answer to him who won was lost (rule R3)
+    if not winners:  # the answer to the winner may have been lost (rule R3)
         path = f"{directory}/second-race"
         winners, seen = _run_race(storage, path, contents, race)
     if len(winners) != 1:
@@ -103,8 +103,8 @@ def _check_race(storage: Storage, directory: str, race: Race, on_check: OnCheck)
 def _run_race(
     storage: Storage, path: str, contents: Sequence[bytes], race: Race
 ) -> tuple[list[int], set[int]]:
-    """Who of the racers was told that he won, and the sizes of what a reader saw meanwhile; -1 is
-    of what no racer wrote.
+    """Run one race. Return the racers whose put returned True, and the sizes that a reader saw
+    meanwhile; -1 stands for content that no racer wrote.
     """
     won: dict[int, bool] = {}
     ended: list[int] = []
@@ -130,7 +130,7 @@ def _check_files(storage: Storage, directory: str, on_check: OnCheck) -> None:
     path = f"{directory}/file"
     if storage.read(path) is not None:
         _refuse(storage, "a file that was never written can be read")
-    storage.put_if_absent(path, b"content")  # what is read tells whether it did (rule R3)
+    storage.put_if_absent(path, b"content")  # the read shows whether it succeeded (rule R3)
     storage.sync(path)
     if storage.read(path) != b"content":
         _refuse(storage, "a file does not have the content that was put into it")

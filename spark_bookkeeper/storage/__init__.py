@@ -1,4 +1,4 @@
 """Files on a disk or in a bucket: the interface, its back ends, batches of requests, time limits.
 
-``storage.py`` says what a back end must offer; ``roots.py`` opens the one that a URI names.
+``storage.py`` defines the interface of a back end; ``roots.py`` opens the back end of a URI.
 """

@@ -1,12 +1,12 @@
-"""Many runs of plain code over one storage, whose requests are on their way together.
+"""Many functions in one thread that read and write one storage, and send their requests in batches.
 
-An object store takes its time for each request, and takes many at once. The code of one ledger asks
-one thing after the other, since each answer decides what is asked next. So here many of them run in
-one thread: each goes on until it asks for something, and when all of them wait, what they ask for
-is sent together. That is a round; with its answers all go on to their next question.
+An object store answers slowly, but accepts many requests at once. The code for one ledger sends one
+request after the other, since each answer decides the next request. So the functions of many
+ledgers run in one thread, each as a greenlet, called a run. A run goes on until it needs an answer.
+When all runs wait, their requests are sent as one batch: a round. Then all runs get their answers.
 
-What a run does is the same as by itself: its requests, their order, and what it concludes. Only
-other runs are between them, as other clients may always be.
+A run sends the same requests in the same order as it would alone, and has the same result. Other
+runs act between its requests, as other clients may at any time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spark_bookkeeper.storage.storage import (
 )
 
 MOST_RUNS: Final = 256
-"""That are begun and not ended: so much is in memory at once. The others begin as these end."""
+"""The most runs that are in memory at once. Each of the others begins when one of these ends."""
 
 MOST_BYTES: Final = 128 << 20
-"""That a round asks for, unless one request is for more: its answers are in memory at once, and
-each run may hold the one before. Large ledgers are read in pieces of an eighth of it."""
+"""The most bytes of a round, unless one request is larger: its answers are in memory at once, and
+each run may hold its previous one. Large ledgers are read in pieces of an eighth of this."""
 
 _CHANGES_NOTHING: Final[frozenset[Operation]] = frozenset(
     {"read", "read_range", "size", "exists", "modified_ms", "list"}
@@ -46,23 +46,23 @@ T = TypeVar("T")
 
 
 class BatchingStorage(RequestStorage):
-    """A storage whose requests are gathered while they come from one of the runs of ``together``.
+    """A storage that gathers the requests of the runs of ``together`` into rounds.
 
-    From elsewhere, and where it is no request that can be gathered, they go straight through.
+    Other calls pass straight through: those from outside a run, and those that are no ``Request``.
 
     Args:
-        storage: it has many requests on their way together.
+        storage: the storage below, which sends many requests concurrently.
     """
 
     def __init__(self, storage: Storage) -> None:
         self.inner = storage
-        """What it asks."""
+        """The storage below."""
 
     def __repr__(self) -> str:
         return f"Rounds({self.inner!r})"
 
     def together(self, runs: Sequence[Callable[[], T]]) -> list[Answer[T]]:
-        """What each returns, or the error that it raises; any other exception ends them all."""
+        """Return the result or the library's error of each; another exception ends all runs."""
         outcomes: dict[int, Answer[T]] = {}
         rest = enumerate(runs)
         waiting: list[_Run[T]] = []
@@ -76,13 +76,13 @@ class BatchingStorage(RequestStorage):
                         outcomes[one.number] = one.outcome
                 waiting = [one for one in waiting if not one.has_ended]
         finally:
-            with ExitStack() as ends:  # each, also when one raises: Ctrl-C may be pressed again
+            with ExitStack() as ends:  # ends each run even if one raises, as a second Ctrl-C does
                 for one in waiting:
                     ends.callback(one.end)
         return [outcomes[number] for number in range(len(runs))]
 
     def _round(self, runs: Sequence[_Run[T]]) -> None:
-        """One answer for each run that waits for one, and then its next question."""
+        """Send the requests of the runs, and resume each run with its answers."""
         numbers: dict[Request, int] = {}
         requests: list[Request] = []
         places: list[list[int]] = []
@@ -91,7 +91,7 @@ class BatchingStorage(RequestStorage):
             for request in run.asks:
                 number = len(requests)
                 if request.operation in _CHANGES_NOTHING:
-                    # What many ask for is asked once: it is sent after all of them asked.
+                    # Equal reads share a request, which is sent after the last run asked for it.
                     number = numbers.setdefault(request, number)
                 if number == len(requests):
                     requests.append(request)
@@ -99,8 +99,8 @@ class BatchingStorage(RequestStorage):
         answers: Sequence[Any] = []
         if requests:
             try:
-                answers = self.ask_all(requests)  # in a run, part of the round that it waits for
-            except BookieError as error:  # nothing came back: each is told that
+                answers = self.ask_all(requests)  # inside an outer run, joins the outer round
+            except BookieError as error:  # there are no answers: each run gets the error
                 answers = [error] * len(requests)
         for run, numbers_of in zip(runs, places, strict=True):
             run.beside = len(runs)
@@ -144,7 +144,7 @@ class BatchingStorage(RequestStorage):
             return super().read_through(path, offset, length, take)
         return self.inner.read_through(path, offset, length, take)
 
-    # Passed on
+    # Calls that pass through
 
     @property
     @override
@@ -164,7 +164,7 @@ class BatchingStorage(RequestStorage):
     @property
     @override
     def requests_at_once(self) -> int:
-        """In a run, its share of them."""
+        """The storage's number; within a run, the run's part of it."""
         run = self._current()
         at_once = self.inner.requests_at_once
         return at_once if run is None else max(1, at_once // run.beside)
@@ -211,7 +211,7 @@ class BatchingStorage(RequestStorage):
 
 
 def together(storage: Storage, runs: Sequence[Callable[[], T]]) -> list[Answer[T]]:
-    """What each of these returns, or its error; in rounds, where the storage has them."""
+    """Return the result or error of each function. A ``BatchingStorage`` runs them in rounds."""
     return (
         storage.together(runs)
         if isinstance(storage, BatchingStorage)
@@ -220,20 +220,20 @@ def together(storage: Storage, runs: Sequence[Callable[[], T]]) -> list[Answer[T
 
 
 class _Run(Generic[T]):
-    """One of many runs: it has ended, or waits for answers."""
+    """One run. Between rounds it is not begun, waits for answers, or has ended."""
 
     def __init__(self, rounds: BatchingStorage, number: int, run: Callable[[], T]) -> None:
         self.rounds = rounds
         self.number = number
         self.outcome: Answer[T]
-        """Once it has ended."""
+        """The result, set when the run ends."""
         self.asks: Sequence[Request] = ()
-        """What it waits for; nothing before it has begun."""
+        """The requests that it waits for; none before it has begun."""
         self.beside = 1
-        """How many runs there are, this one among them."""
+        """The number of runs in its last round, with this one."""
         self._run = run
         self._body = greenlet(self._begin)
-        # It goes on with the call that it is part of, as the thread does that it runs in.
+        # A greenlet would begin with empty context variables, and lose its current storage call.
         self._body.gr_context = copy_context()
 
     @property
@@ -241,30 +241,30 @@ class _Run(Generic[T]):
         return bool(self._body.dead)
 
     def go_on(self, answers: Sequence[Any]) -> None:
-        """Until it asks for something, or has ended; an exception that is no outcome is raised."""
+        """Resume until it needs answers or ends. Raises any exception that is not its outcome."""
         self._body.switch(*([answers] if self._body else []))
 
     def end(self) -> None:
-        """It gets no answer any more."""
+        """End it without further answers."""
         while self._body:  # begun, and not ended
             self._body.throw(GreenletExit)
 
-    # Within it
+    # Called within the run
 
     def _begin(self) -> None:
         _running.set(self)
         self.outcome = _outcome(self._run)
 
     def ask(self, requests: Sequence[Request]) -> Sequence[Any]:
-        """Wait for these answers, as ``Storage.ask_all`` tells them."""
+        """Wait for the answers to these requests, as ``Storage.ask_all`` returns them."""
         self.asks = requests
         answers: Sequence[Any] = self._body.parent.switch()
         return answers
 
 
 def _affordable(runs: Sequence[_Run[T]]) -> Iterator[_Run[T]]:
-    """Those whose answers may be in memory at once. The first ones go on first, so that few hold
-    what they read before.
+    """Yield the runs whose answers fit into memory at once. Earlier runs come first, so that few
+    runs keep old answers in memory.
     """
     room = MOST_BYTES
     for number, run in enumerate(runs):
@@ -275,7 +275,7 @@ def _affordable(runs: Sequence[_Run[T]]) -> Iterator[_Run[T]]:
 
 
 _running: ContextVar[_Run[Any] | None] = ContextVar("run", default=None)
-"""The run that is going on."""
+"""The current run."""
 
 
 def _outcome(run: Callable[[], T]) -> Answer[T]:

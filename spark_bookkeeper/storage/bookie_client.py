@@ -1,9 +1,9 @@
-"""Asking a bookie for something, with a bound on how long it may stay silent.
+"""A client's view of one bookie: its calls, their limits and time-outs.
 
-Storage can hang: neither an answer nor an error, for ever. So whatever is asked runs in a task of
-its own, and who asks waits until it ends, or until one call of the storage has had no answer for
-too long (``call.py`` says how long that is). After a silence the outcome is unknown, and what
-still comes late is nobody's answer (SLOT-LOG rules R3, R5).
+Storage can hang: a call returns neither an answer nor an error, for ever. So each call runs in its
+own task. The caller waits until the task ends, or until one storage call in it times out
+(``call.py`` says when). After a time-out the outcome is unknown, and a late answer is dropped
+(SLOT-LOG rules R3, R5).
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CALLS_AT_ONCE: Final = 64
-"""At one bookie, in tasks of their own; further ones wait. A bookie that hangs holds no more."""
+"""The most calls to one bookie, each in its own task; more calls wait. This bounds a hang."""
 
 TRIALS: Final = 8
-"""Further calls that may hang while it is tried whether a bookie answers again."""
+"""More calls that may hang while they test whether a bookie answers again."""
 
 PLACE_SECONDS: Final = 0.05
-"""Between two looks for a place at a bookie that too many calls are on their way to."""
+"""Seconds between two attempts to start a call at a bookie that has too many calls."""
 
 _log = logging.getLogger(__name__)
 
 
 class NoPlaceError(BookieUnavailableError):
-    """Too many calls are on their way to a bookie, and perhaps one is about to come back."""
+    """A bookie has too many calls under way, of which one may soon end."""
 
 
 class BookieClient:
-    """One bookie as a client meets it: what is asked there now, and whether it hangs.
+    """A client's view of one bookie: the calls that are under way, and whether it hangs.
 
     Args:
         bookie_id: the bookie.
-        uri: where its storage is, for messages.
+        uri: the root of its storage, for messages.
         runtime: clock and tasks.
-        patience: how long it may be silent.
+        patience: the time-outs.
     """
 
     def __init__(self, bookie_id: str, uri: str, runtime: Runtime, patience: Patience) -> None:
@@ -55,19 +55,19 @@ class BookieClient:
         self.patience = patience
         self._runtime = runtime
         self.calls: set[Call[Any]] = set()
-        """Under way. Each joins and leaves in one step that needs no lock."""
+        """The calls under way. Adding or removing one is one step, which needs no lock."""
         self._employed: dict[Call[Any], None] = {}
-        """Calls in tasks of their own, in order; those that never come back among them."""
+        """Calls that have a place, in order; calls that never return are among them."""
         self._moved_at = runtime.now()
-        """When one of these began or came back last, or something that one asked."""
+        """When one of these calls, or a storage call in one, last began or ended."""
         self._changed = runtime.condition()
 
     def ask(self, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks this bookie's storage and nobody else's.
+        """Return the result of ``run``, which may use the storage of this bookie only.
 
         Raises:
-            BookieUnavailableError: no answer, for too long; the outcome is unknown. Or the bookie
-                hangs since earlier, and nothing was sent.
+            BookieUnavailableError: the call timed out; the outcome is unknown. Or an earlier call
+                hangs, and nothing was sent.
         """
         if current_call(self) is not None:
             return run()
@@ -76,7 +76,7 @@ class BookieClient:
             with call.changed:
                 while not call.is_over and (left := call.left_to_answer()) > 0:
                     call.wait(left)
-        except BaseException:  # Ctrl-C: nobody waits for it any more
+        except BaseException:  # Ctrl-C: the caller no longer waits
             self.let_go(call)
             raise
         return call.result()
@@ -84,20 +84,20 @@ class BookieClient:
     def begin(
         self, purpose: str, run: Callable[[], T], changed: Condition, *, may_wait: bool = True
     ) -> Call[T]:
-        """Ask without waiting for the answer. ``changed`` is notified when the call is over.
+        """Start a call without waiting for its answer. ``changed`` is notified when it is over.
 
         Args:
-            may_wait: for a place, while too many calls are on their way; else that raises.
+            may_wait: wait for a place while too many calls are under way; otherwise raise.
 
         Raises:
-            BookieUnavailableError: the bookie hangs since earlier, or no thread could be started;
-                nothing was sent.
+            BookieUnavailableError: an earlier call hangs, there was no place, or no thread could
+                be started. Nothing was sent.
         """
         call = Call(self, purpose, run, self._runtime, changed)
         self._admit(call, may_wait=may_wait)
         try:
             self._runtime.employ(f"ask-{self.bookie_id}", call.run)
-        except RuntimeError as error:  # no more threads: nothing runs that would come back
+        except RuntimeError as error:  # no thread started, so none would call ``came_back``
             self.came_back(call)
             raise BookieUnavailableError(
                 f"bookie {self.bookie_id}: nothing was sent, for this process could not start a "
@@ -107,16 +107,16 @@ class BookieClient:
         return call
 
     def ask_with(self, other: BookieClient, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks the storages of this bookie and of another, in turn.
+        """Return the result of ``run``, which uses the storages of this bookie and of another.
 
-        For copies: the task that reads a piece from one writes it to the other, while it is near
-        the processor. Each of the two may be silent as long as it may for ``ask``.
+        Copying uses this: one task reads a piece from a bookie and writes it to the other while
+        it is in the processor's cache. Each bookie has the time-out that it has in ``ask``.
 
         Raises:
-            BookieUnavailableError: as by ``ask``, for the one that it names.
+            BookieUnavailableError: as by ``ask``, for the bookie in the error.
         """
         if running_call() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
-            return run()  # what is asked is bounded one by one
+            return run()  # then each storage call has its own time-out
         beside = other.attend(purpose)
 
         def both() -> T:
@@ -132,7 +132,7 @@ class BookieClient:
             with call.changed:
                 while not call.is_over and silent is None:
                     left = min(call.left_to_answer(), beside.left_to_answer())
-                    if left <= 0:  # unless it answers just now: then neither of them is silent
+                    if left <= 0:  # an answer may arrive just now: then neither has timed out
                         silent = beside.give_up_if_silent() or call.give_up_if_silent()
                     elif self.wait(call.changed, left):
                         call.begin_anew()
@@ -146,18 +146,18 @@ class BookieClient:
         return call.result()
 
     def employ(self, what: str, run: Callable[[], None]) -> None:
-        """Do something there for which nobody waits, and which raises nothing."""
+        """Run a function in the background at this bookie. It must not raise."""
         self._runtime.employ(f"{what}-{self.bookie_id}", run)
 
     def attend(self, purpose: str, *, insists: bool = False) -> Call[None]:
-        """A call for a task that somebody else watches: a channel, say. See ``Call.in_person``.
+        """Make a call for a task that another task watches (a channel's): see ``Call.in_person``.
 
         Args:
-            insists: ask a bookie that hangs as well, as a further trial: for who would otherwise
-                lose the bookie for good, perhaps because of one bad file.
+            insists: use a bookie that hangs, too, as one more trial. This is for a caller that
+                would otherwise lose the bookie for good, perhaps because of one bad file.
 
         Raises:
-            BookieUnavailableError: the bookie hangs since earlier.
+            BookieUnavailableError: an earlier call hangs.
         """
         call = Call(self, purpose, lambda: None, self._runtime, self._changed)
         with self._changed:
@@ -170,10 +170,10 @@ class BookieClient:
         return call
 
     def wait(self, changed: Condition, seconds: float) -> bool:
-        """Wait for a condition that is held, so long at most, and return now and then.
+        """Wait on a held condition for ``seconds`` at most. May return early.
 
         Returns:
-            whether the whole process stood still meanwhile: then no silence up to now counts.
+            Whether the whole process stood still meanwhile. Then earlier silence does not count.
         """
         limit = self.patience.give_up
         seconds = min(max(seconds, 0.001), limit / 4)
@@ -183,12 +183,12 @@ class BookieClient:
         return now - before > seconds + limit / 2
 
     def begin_anew(self) -> None:
-        """Who waits for a place begins to wait now."""
+        """Restart the waiting time of the calls that wait for a place."""
         self._moved_at = self._runtime.now()
 
     @property
     def is_silent(self) -> bool:
-        """Whether something asked there has had no answer for so long that others are better."""
+        """Whether a call has waited so long for an answer that other bookies are preferred."""
         now = self._runtime.now()
         return any(
             not call.is_forgiven and call.silence(now) >= self.patience.hedge
@@ -196,7 +196,7 @@ class BookieClient:
         )
 
     def silence(self) -> tuple[str, float] | None:
-        """What has been without an answer for the longest time, and for how many seconds."""
+        """Return the longest wait for an answer now: the call, and seconds. ``None``: no wait."""
         now = self._runtime.now()
         calls = [(call.silence(now), call.what) for call in tuple(self.calls)]
         seconds, what = max(calls, default=(0.0, ""))
@@ -213,8 +213,8 @@ class BookieClient:
                 if idle is not None:
                     del self._employed[idle]
                     break
-                # While others come back, the bookie is busy and not silent. Nor is it while one of
-                # them asks for nothing: it waits for a limit, or for another bookie.
+                # While other calls return, the bookie is busy, not hanging. A call that is between
+                # two storage calls is no sign of a hang: it waits for a throttle or another bookie.
                 if not all(other.is_asking for other in self._employed):
                     self.begin_anew()
                 moved_at = max(asked_at, self._moved_at) if may_wait else self._moved_at
@@ -235,7 +235,7 @@ class BookieClient:
             self.calls.add(call)
 
     def _refuse_if_hanging(self, call: Call[Any]) -> None:
-        """Refuse the call while the bookie hangs, unless it is time to try it again with this."""
+        """Refuse the call while the bookie hangs, unless it is due as a trial."""
         call.is_trial = False
         if not self.calls:
             return
@@ -258,7 +258,7 @@ class BookieClient:
         )
 
     def hung(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
-        """Somebody gave a call up."""
+        """Log that a call timed out, and return the error for its caller."""
         _log.warning(
             "bookie %s: no answer for %.1f s: %s",
             *(self.bookie_id, seconds, call.what),
@@ -273,9 +273,9 @@ class BookieClient:
         )
 
     def let_go(self, call: Call[Any]) -> None:
-        """Nobody waits for a call any more, through no fault of this bookie.
+        """Mark a call for which the caller no longer waits, through no fault of this bookie.
 
-        Unless it asks this one just now, it has no place here any more: it asks for nothing more.
+        It can send nothing more. So it loses its place, unless a storage call is under way in it.
         """
         with self._changed:
             call.is_given_up = True
@@ -290,17 +290,17 @@ class BookieClient:
             self.begin_anew()
 
     def has_place(self, call: Call[Any]) -> bool:
-        """Whether it is one in a task of its own that others may wait for."""
+        """Whether the call has one of this bookie's ``CALLS_AT_ONCE`` places."""
         return call in self._employed
 
     def step_aside(self, call: Call[Any], wait: Callable[[], None]) -> None:
-        """Wait for something else than this bookie, in the task of a call that has a place here.
+        """Wait for something other than this bookie, in the task of a call that has a place here.
 
-        Whoever wants a place takes this one meanwhile. Then the call waits for another, as if it
-        began, before it asks for more.
+        Meanwhile another call may take the place. Then this call waits for a new place, like a
+        call that begins, before it goes on.
 
         Raises:
-            BookieUnavailableError: as ``begin``, where the place was taken.
+            BookieUnavailableError: the place was taken, and ``begin`` would raise now.
         """
         with self._changed:
             call.is_aside = True
@@ -322,18 +322,18 @@ class BookieClient:
             self._changed.notify_all()
 
     def stepped(self, call: Call[Any]) -> None:
-        """Something that it asked came back. Those without a place do not hold up who wants one."""
+        """Note that a storage call returned. That counts only if its ``call`` has a place."""
         if call in self._employed:
             self.begin_anew()
 
     def answers(self, call: Call[Any]) -> None:
-        """One that is a trial, or was silent for too long, has an answer, and may go on."""
+        """Note an answer to a call that is a trial or had timed out. The call may go on."""
         with self._changed:
             self._forgive(call)
             self._changed.notify_all()
 
     def _forgive(self, call: Call[Any]) -> None:
-        for other in tuple(self.calls):  # it answers again; these may never come back
+        for other in tuple(self.calls):  # the bookie answers again; these may never return
             if other is not call:
                 other.is_forgiven = other.is_forgiven or other.hangs_since is not None
         call.is_trial = call.is_forgiven = False
@@ -349,9 +349,8 @@ def step(
     *args: Unpack[Ts],
     more_seconds: float = 0.0,
 ) -> R:
-    """One thing that a bookie is really asked: within ``BookieClient.ask`` a step of that call,
-    elsewhere a
-    call by itself; see ``Call.step``.
+    """Make one storage call. Within ``BookieClient.ask`` it is a step of that call; elsewhere it
+    is a call of its own. See ``Call.step``.
     """
     current = current_call(bookie_client)
     if current is not None:
@@ -368,15 +367,15 @@ def step(
 
 
 def aside(wait: Callable[[], None]) -> None:
-    """Wait for something that is no bookie, a limit say. The calls of the running task give their
-    places to who wants them meanwhile.
+    """Wait for something other than a bookie, such as a throttle. Meanwhile other calls may take
+    the place of the running task's call.
 
     Raises:
-        BookieUnavailableError: a place was taken, and there is none now, or the bookie hangs.
+        BookieUnavailableError: the place was taken, and no other is free or the bookie hangs.
     """
     current = running_call()
     for call in () if current is None else (current, current.beside):
-        if call is not None and call.bookie_client.has_place(call):  # a task has one
+        if call is not None and call.bookie_client.has_place(call):  # a task has one place at most
             call.bookie_client.step_aside(call, wait)
             return
     wait()

@@ -1,8 +1,8 @@
-"""A bookie's storage whose calls come back: with an answer, or with the error that there is none.
+"""A bookie's storage whose calls always return: with an answer, or with an error after a time-out.
 
-It lies under every bookie in files that a client opens (``connection.py``), so nothing above can
-wait for ever for a bookie that hangs. Within ``BookieClient.ask`` a call goes straight through;
-elsewhere each is asked for by itself.
+Every file bookie that a client opens uses it (``connection.py``), so no caller waits for ever for a
+bookie that hangs. Within ``BookieClient.ask`` a storage call is a step of that call; elsewhere it
+is a call of its own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _DELETED_AT_ONCE: Final = 1_000
-"""Names that one call removes from a disk."""
+"""The most names that one call removes from a disk."""
 
 
 class BoundedStorage(Storage):
-    """Passes everything on, with a bound on silence.
+    """Passes every call to a storage, with a time-out.
 
     Args:
-        storage: the bookie's.
-        door: of that bookie.
+        storage: the bookie's storage.
+        bookie_client: the client of that bookie.
     """
 
     def __init__(self, storage: Storage, bookie_client: BookieClient) -> None:
@@ -119,7 +119,7 @@ class BoundedStorage(Storage):
         many: S,
         more_seconds: float = 0.0,
     ) -> T:
-        """One call for many files, of which each that comes back is progress."""
+        """Make one call for many files. Each file that is done counts as progress."""
 
         def step() -> T:
             call = current_call(self.bookie_client)
@@ -140,7 +140,7 @@ class BoundedStorage(Storage):
         sink = self._storage.create(path)
         call = current_call(self.bookie_client)
         if call is not None and call.is_given_up:
-            sink.abandon()  # nobody has it
+            sink.abandon()  # the caller timed out and does not get it
         return sink
 
     @override
@@ -185,17 +185,17 @@ class BoundedStorage(Storage):
 
     @override
     def sync(self, *paths: str) -> None:
-        if self.has_directories:  # one or two calls of the system, however many names there are
+        if self.has_directories:  # one or two system calls for any number of names
             self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
         elif current_call(self.bookie_client) is None:
             self.bookie_client.ask("looking whether files are there", lambda: self.sync(*paths))
         else:
-            for path in paths:  # each is a request, and progress
+            for path in paths:  # each is a request, and counts as progress
                 self.call("sync", path, 0, self._storage.sync, path)
 
     @override
     def delete(self, *paths: str) -> None:
-        for path in paths if not self.has_directories else ():  # each is a request, and progress
+        for path in paths if not self.has_directories else ():  # a request each, which is progress
             self.call("delete", path, 0, self._storage.delete, path)
         for at in range(0, len(paths) if self.has_directories else 0, _DELETED_AT_ONCE):
             some = paths[at : at + _DELETED_AT_ONCE]
@@ -211,7 +211,7 @@ class BoundedStorage(Storage):
         return self.call("list", directory, 0, self._storage.temporary_files, directory)
 
     def _more_seconds(self, directory: str) -> float:
-        """For a call that is many requests, none of which is seen to come back."""
+        """Return the extra seconds for a call that sends many requests without showing progress."""
         is_one = self.has_directories or not directory
         return 0.0 if is_one else self.bookie_client.patience.pages
 
@@ -236,7 +236,7 @@ class BoundedStorage(Storage):
         *args: Unpack[Ts],
         more_seconds: float = 0.0,
     ) -> T:
-        """One call of the storage, which may move so many bytes; see ``Call.step``."""
+        """Make one storage call that may move ``size_bytes``; see ``Call.step``."""
         return step(
             self.bookie_client,
             operation,
@@ -249,18 +249,18 @@ class BoundedStorage(Storage):
 
 
 def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
-    """A partition that is asked by its root, by whoever formats it or looks after it."""
+    """Add time-outs to a partition known only by its root, for formatting or maintenance."""
     return BoundedStorage(storage, BookieClient(storage.uri, storage.uri, runtime, patience))
 
 
 class _BoundedSink(FileSink):
-    """A file in pieces. One that hangs is abandoned by whoever is stuck in it, when he is back."""
+    """A file in pieces. If a call on it hangs, the task of that call abandons it on return."""
 
     def __init__(self, storage: BoundedStorage, path: str, sink: FileSink) -> None:
         self._storage = storage
         self._path = path
         self._left = [sink]
-        """Until it is finished or abandoned: whoever takes it out is the only one to do that."""
+        """The sink until it is finished or abandoned. The one task that pops it abandons it."""
         self._write = sink.write
         self._finish = sink.finish
         self._size = 0
@@ -275,7 +275,7 @@ class _BoundedSink(FileSink):
 
     @override
     def finish(self) -> None:
-        self._call("finish", self._size, self._finish)  # what is synced or sent may be all
+        self._call("finish", self._size, self._finish)  # this may sync or send the whole file
         self._left.clear()
 
     @override
@@ -284,13 +284,13 @@ class _BoundedSink(FileSink):
         if self._is_busy or (sink := self._taken()) is None:
             return
         call = current_call(self._storage.bookie_client)
-        if call is None:  # it may hang, and nobody waits for it
-            with suppress(RuntimeError):  # no more threads: what it holds is lost with the process
+        if call is None:  # it may hang, so it runs in the background
+            with suppress(RuntimeError):  # no more threads: its handle lives as long as the process
                 self._storage.bookie_client.employ("abandon", sink.abandon)
             return
         try:
             call.step("abandon", self._path, 0, sink.abandon)
-        except BookieUnavailableError:  # given up: nobody waits for this task any more
+        except BookieUnavailableError:  # the call was given up: no caller waits for this task
             sink.abandon()
 
     def _taken(self) -> FileSink | None:

@@ -1,7 +1,7 @@
-"""One thing that a bookie is asked for, and which call of its storage it waits in.
+"""One call to a bookie, and the storage call that it waits in now.
 
-What counts is silence, not duration: each call that comes back is progress, and a call that moves
-many bytes has the time that they need. ``bookie_client.py`` says who is asked, and who waits.
+A time-out limits silence, not duration: each storage call that returns is progress, and one that
+moves many bytes gets the time for them. ``bookie_client.py`` makes the calls and waits for them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLOWEST_BYTES_PER_SECOND: Final = 4 << 20
-"""A call that moves bytes is silent only when it takes longer than this rate, and the bound."""
+"""A call that moves bytes gets the time for them at this rate before its silence begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a bookie may be silent, in seconds."""
+    """The time-outs for a bookie, in seconds of silence."""
 
     give_up: float
-    """Then it hangs."""
+    """After this time the call times out: the bookie hangs."""
     hedge: float
-    """Then another one is asked as well, where another has the same."""
+    """After this time another bookie with the same entries is asked as well."""
     retry: float
-    """A bookie that hangs is asked for nothing for so long; then for one thing."""
+    """The time without calls to a bookie that hangs. Then one call is a trial."""
     pages: float = 60.0
-    """More than the first for one call that is many requests, none of which is seen to come back:
-    a listing of a bucket has a page for each thousand names."""
+    """Added to ``give_up`` for a call that sends many requests without showing progress: a
+    listing of a bucket has a page for each thousand names."""
 
     @classmethod
     def of(cls, config: ClientConfig) -> Patience:
@@ -49,46 +49,46 @@ class Patience:
 
 
 class Asked(Protocol):
-    """The bookie at which a call is made, as its calls know it: ``bookie_client.BookieClient``."""
+    """What a call uses of its bookie's client: see ``bookie_client.BookieClient``."""
 
     bookie_id: str
     patience: Patience
     calls: set[Call[Any]]
 
     def came_back(self, call: Call[Any]) -> None:
-        """Its task has ended."""
+        """Note that the call's task has ended."""
 
     def stepped(self, call: Call[Any]) -> None:
-        """Something that it asked came back."""
+        """Note that a storage call in it returned."""
 
     def answers(self, call: Call[Any]) -> None:
-        """One that is a trial, or was silent for too long, has an answer."""
+        """Note an answer to a call that is a trial or had timed out."""
 
     def hung(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
-        """It was given up after a silence; what to raise."""
+        """Note that the call timed out, and return the error to raise."""
 
     def let_go(self, call: Call[Any]) -> None:
-        """Nobody waits for it any more, through no fault of the bookie."""
+        """Mark a call for which the caller no longer waits, through no fault of the bookie."""
 
     def wait(self, changed: Condition, seconds: float) -> bool:
-        """Wait for so long at most; whether the whole process stood still meanwhile."""
+        """Wait ``seconds`` at most. Return whether the whole process stood still meanwhile."""
 
     def begin_anew(self) -> None:
-        """Who waits for a place begins to wait now."""
+        """Restart the waiting time of the calls that wait for a place."""
 
     def has_place(self, call: Call[Any]) -> bool:
-        """Whether it is one in a task of its own that others may wait for."""
+        """Whether the call has one of the bookie's limited places."""
 
     def step_aside(self, call: Call[Any], wait: Callable[[], None]) -> None:
-        """Wait for something else, and let others have its place meanwhile."""
+        """Wait for something other than the bookie, and let other calls take the place."""
 
 
 _current: ContextVar[Call[Any] | None] = ContextVar("call", default=None)
-"""The call that the running task makes: its storage calls are watched by who waits for it."""
+"""The call that the current task runs. The task that waits for it watches its storage calls."""
 
 
 class Call(Generic[T]):
-    """One thing that a bookie is asked for, and which call of its storage it waits in."""
+    """One call to a bookie, and the storage call that it waits in now."""
 
     def __init__(
         self,
@@ -101,37 +101,37 @@ class Call(Generic[T]):
         self.bookie_id = bookie_client.bookie_id
         self.bookie_client = bookie_client
         self.changed = changed
-        """Notified when it is over; guards the result."""
+        """Notified when the call is over; guards the result."""
         self.is_over = False
         self.beside: Call[Any] | None = None
-        """That of another bookie, which the same task asks in turn."""
+        """The same task's call to a second bookie, whose storage it uses as well."""
         self.is_trial = False
-        """Whether it is to show that the bookie answers again."""
+        """Whether it tests whether the bookie answers again."""
         self.is_forgiven = False
-        """Whether the bookie answered others since; this one may have been lost on the way."""
+        """Whether the bookie answered other calls since; this one may have been lost."""
         self.hangs_since: float | None = None
-        """When it was found to be silent for too long."""
+        """When it was found to have timed out."""
         self.has_answer = False
-        """Whether any call of the storage came back."""
+        """Whether any storage call in it returned."""
         self.is_aside = False
-        """Whether it waits for something else, and who wants its place may have it."""
+        """Whether it waits for something other than the bookie, so others may take its place."""
         self._purpose = purpose
         self._run = run
         self._runtime = runtime
         self._now = runtime.now
         self._in: tuple[str, str, float, float] | None = None
-        """Operation, path, since when, allowing for its bytes, and how long it may be silent;
-        ``None`` between two of them."""
+        """The storage call under way: operation, path, when its silence begins (after the time
+        for its bytes) and its time-out. ``None`` between two storage calls."""
         self._value: T | None = None
         self._error: BaseException | None = None
         self.is_given_up = False
-        """Whether nobody waits for it any more."""
+        """Whether the caller no longer waits for it."""
         self._stood_still_at = 0.0
 
-    # In the task that asks
+    # Called in the task of the call
 
     def run(self) -> None:
-        """Do it, with this as the current call."""
+        """Run the function as the current call, and keep its outcome."""
         token = _current.set(self)
         try:
             self._value = self._run()
@@ -146,9 +146,9 @@ class Call(Generic[T]):
                 self.changed.notify_all()
 
     def in_person(self, run: Callable[[], R]) -> R:
-        """The running task asks itself, and somebody else looks for how long.
+        """Run a function in the current task as this call. Another task watches its silence.
 
-        Only within ``run``: what the task asks before and after is bounded as anybody's is.
+        Storage calls of the task before and after ``run`` are bounded like all others.
         """
         token = _current.set(self)
         self.bookie_client.calls.add(self)
@@ -169,13 +169,13 @@ class Call(Generic[T]):
         *args: Unpack[Ts],
         more_seconds: float = 0.0,
     ) -> R:
-        """One call of the storage.
+        """Make one storage call, and return its result.
 
         Args:
-            more_seconds: added before it is given up; others are asked as early as ever.
+            more_seconds: added to the time-out, but not to the time before a hedge.
 
         Raises:
-            BookieUnavailableError: nobody waits for it any more, so nothing was sent.
+            BookieUnavailableError: the caller no longer waits, so nothing was sent.
         """
         if self.is_given_up:
             raise BookieUnavailableError(
@@ -198,10 +198,10 @@ class Call(Generic[T]):
                 self.bookie_client.answers(self)
 
     def goes_on(self) -> None:
-        """Within a step that is many calls of a system: one of them came back.
+        """Note progress within a step that makes several system calls.
 
         Raises:
-            BookieUnavailableError: nobody waits for it any more; do no more.
+            BookieUnavailableError: the caller no longer waits, so the step must stop.
         """
         inside = self._in
         assert inside is not None, "only within a step"
@@ -212,55 +212,55 @@ class Call(Generic[T]):
         operation, path, since, limit = inside
         self._in = operation, path, max(since, self._now()), limit
 
-    # For who waits
+    # Called in the task that waits
 
     @property
     def what(self) -> str:
-        """What it is about, for messages."""
+        """The purpose and the storage call under way, for messages."""
         inside = self._in
         return self._purpose if inside is None else f"{self._purpose} ({inside[0]} {inside[1]})"
 
     @property
     def is_asking(self) -> bool:
-        """Whether a call of the storage is under way."""
+        """Whether a storage call is under way."""
         return self._in is not None
 
     def silence(self, now: float, since: float = 0.0) -> float:
-        """Seconds for which a call of the storage has had no answer; 0 between two calls."""
+        """Return the seconds of silence of the storage call; 0 between two storage calls."""
         inside = self._in
         if inside is None:
             return 0.0
         return max(0.0, now - max(inside[2], since, self._stood_still_at))
 
     def left(self, seconds: float, since: float = 0.0) -> float:
-        """Seconds until it has been silent for so long, if it is silent from now on."""
+        """Return the seconds until it has been silent for ``seconds``, if no answer comes."""
         inside = self._in
         silence = self.silence(self._runtime.now(), since)
         ahead = 0.0 if inside is None else max(0.0, inside[2] - self._runtime.now())
         return seconds - silence + ahead
 
     def left_to_answer(self) -> float:
-        """Seconds until it is to be given up, if it is silent from now on."""
+        """Return the seconds until it times out, if no answer comes."""
         inside = self._in
         return self.left(self.bookie_client.patience.give_up if inside is None else inside[3])
 
     def wait(self, seconds: float) -> None:
-        """Wait for ``changed``, which is held, so long at most, and return now and then.
+        """Wait on ``changed``, which is held, for ``seconds`` at most. May return early.
 
-        When the whole process stood still meanwhile, the bookie's silence begins anew.
+        If the whole process stood still meanwhile, the bookie's silence begins anew.
         """
         if self.bookie_client.wait(self.changed, seconds):
             self.begin_anew()
 
     def begin_anew(self) -> None:
-        """No silence up to now counts."""
+        """Begin the silence anew, so that no silence up to now counts."""
         self._stood_still_at = self._runtime.now()
 
     def hangs(self, now: float) -> bool:
-        """Whether it was given up, or ought to be.
+        """Whether it timed out.
 
-        Who finds a long silence that nobody waits for looks twice: it may be this process that
-        stood still.
+        If no task waits for it, a long silence counts only when it is still found ``hedge`` seconds
+        later: this process itself may have stood still.
         """
         if self.hangs_since is not None and self.is_given_up:
             return True
@@ -272,10 +272,10 @@ class Call(Generic[T]):
         return now - self.hangs_since >= self.bookie_client.patience.hedge
 
     def result(self) -> T:
-        """What it came to.
+        """Return its result, or raise its error.
 
         Raises:
-            BookieUnavailableError: it is not over: it is given up, and its outcome unknown.
+            BookieUnavailableError: it is not over. It has now timed out; the outcome is unknown.
         """
         if not self.is_over:
             raise self._give_up()
@@ -284,7 +284,7 @@ class Call(Generic[T]):
         return self._value  # type: ignore[return-value]  # it ended without an error
 
     def give_up_if_silent(self) -> BookieUnavailableError | None:
-        """Whoever watches a task that asks in person looks: has it been silent for too long?"""
+        """Return the error if it timed out. The watcher of an ``in_person`` call uses this."""
         if self.left_to_answer() > 0:
             return None
         return self._give_up()
@@ -297,12 +297,12 @@ class Call(Generic[T]):
 
 
 def running_call() -> Call[Any] | None:
-    """The call that the running task makes, of whatever bookie."""
+    """Return the call of the current task, to any bookie."""
     return _current.get()
 
 
 def current_call(bookie_client: Asked) -> Call[Any] | None:
-    """The call of the running task, if it asks this bookie."""
+    """Return the call of the current task to this bookie, if there is one."""
     current = _current.get()
     if current is not None and current.bookie_client is not bookie_client:
         current = current.beside

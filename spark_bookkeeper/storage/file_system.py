@@ -1,9 +1,9 @@
-"""Making a whole file system durable by one call, where that promises as much as many syncs.
+"""Make a whole file system durable by one call, where that is as safe as many syncs.
 
-``syncfs`` writes out everything of a file system: contents, names, directories. It is worth one
-call in place of many when much was written here and little elsewhere, and it may be relied on
-where it reports what went wrong since a descriptor was opened (Linux 5.17) and the file system is
-one that keeps its promises by itself: on a network or in user space others have the last word.
+``syncfs`` writes out a whole file system: contents, names, directories. It is faster than many
+syncs if much was written here and little elsewhere. It is safe if it reports all errors since a
+descriptor was opened (Linux 5.17), and if the file system keeps its promises by itself. A file
+system on a network or in user space depends on another program.
 
 Source: Linux ``syncfs(2)``, "RETURN VALUE" and "NOTES"; ``fs/sync.c``.
 """
@@ -19,21 +19,21 @@ from functools import lru_cache
 from typing import Final
 
 FEWEST: Final = 4
-"""Fewer syncs than this are made one by one."""
+"""The fewest syncs that one ``syncfs`` replaces; fewer are made one by one."""
 
 DIRTY_BYTES_MAX: Final = 64 << 20
-"""What the machine may have left to write, of anybody: with more, others' data would be waited
-for."""
+"""``syncfs`` is used only while the machine has at most this many unwritten bytes. With more, it
+would wait long for the data of other processes."""
 
 _FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
 _ERRORS_ARE_TOLD_SINCE: Final = (5, 17)
 
 
 class FileSystem:
-    """A file system that can be synced as a whole, for a while.
+    """A file system that can be synced as a whole, while ``descriptor`` is open.
 
     Args:
-        descriptor: of a directory in it, opened before what is to be synced was written.
+        descriptor: a directory in it, opened before the files to sync were written.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -41,16 +41,16 @@ class FileSystem:
         self._device = os.fstat(descriptor).st_dev
 
     def has_all(self, devices: Iterable[int]) -> bool:
-        """Whether what is on these devices is in it, and not in one mounted below."""
+        """Whether all these devices are this file system, not one mounted below it."""
         return all(device == self._device for device in devices)
 
     def check_has(self, descriptor: int) -> None:
-        """Raises ``OSError`` for an open file that is elsewhere."""
+        """Raise ``OSError`` for an open file in another file system."""
         if os.fstat(descriptor).st_dev != self._device:
             raise OSError("it is in another file system than the partition's root")
 
     def sync(self) -> None:
-        """Everything that was done in it before is durable. Raises ``OSError``: perhaps not."""
+        """Make all earlier changes in it durable. ``OSError``: they may not be durable."""
         if _LIBRARY.syncfs(self._descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -60,7 +60,7 @@ class FileSystem:
 
 @contextmanager
 def file_system(root: str) -> Iterator[FileSystem | None]:
-    """The file system of a directory; ``None`` where syncs had better be made singly now."""
+    """Open the file system of a directory; ``None`` if single syncs are better or safer now."""
     if not is_fit(root) or _dirty_bytes() > DIRTY_BYTES_MAX:
         yield None
         return
@@ -72,7 +72,7 @@ def file_system(root: str) -> Iterator[FileSystem | None]:
 
 
 def is_fit(root: str) -> bool:
-    """Whether the file system of a directory can be relied on to be synced as a whole."""
+    """Whether ``syncfs`` is reliable on the file system of a directory."""
     try:
         return _is_fit(os.stat(root).st_dev)
     except OSError:
@@ -81,7 +81,7 @@ def is_fit(root: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_fit(device: int) -> bool:
-    """Whether a device has a file system that ``syncfs`` can be relied on for."""
+    """Whether ``syncfs`` is reliable on the file system of a device."""
     if not sys.platform.startswith("linux") or _release() < _ERRORS_ARE_TOLD_SINCE:
         return False
     wanted = f"{os.major(device)}:{os.minor(device)}"
@@ -100,7 +100,7 @@ def _release() -> tuple[int, ...]:
 
 
 def _dirty_bytes() -> float:
-    """What the machine has not written yet, about; much where nothing tells."""
+    """Return about how many bytes the machine has not written yet; infinity if unknown."""
     try:
         with open("/proc/meminfo", "rb") as told:
             lines = dict(line.split(b":", 1) for line in told)

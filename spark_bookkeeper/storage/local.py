@@ -1,14 +1,14 @@
 """A bookie's partition on a local (or mounted) file system.
 
-A file is written without a name where the system can (``O_TMPFILE``), else under a hidden one,
-synced, linked to its final name, which fails if the name exists, and the directory is synced
-(SLOT-LOG rules R1 and R9). A descriptor of a directory goes on accepting files after the partition
-was moved away. So one is opened for every put; or it is kept open, and every put looks afterwards
-whether the path still names this very directory (rule R11).
+A file is written without a name where the system can (``O_TMPFILE``), else under a hidden name.
+Then it is synced and linked to its final name, which fails if the name exists, and the directory
+is synced (SLOT-LOG rules R1 and R9). A descriptor of a directory accepts files even after the
+partition was moved away. So each put opens the directory; or the descriptor is kept open, and each
+put checks afterwards that the path still names the same directory (rule R11).
 
-Many small files cost more for their syncs than for anything else. Where one call makes a whole
-file system durable (``file_system.py``), what is put together is synced together: the contents of
-all files, then, when all have their names, the names. The order for each file is the same.
+Syncs are the main cost of many small files. Where one call makes a whole file system durable
+(``file_system.py``), a batch of puts shares its syncs: one for the contents of all files, and one
+for the names, when all are linked. The order for each file is the same.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 _DURABLE_KEPT = 4096
 _FILES_TOGETHER = 128
-"""So many are open at once."""
+"""The most files that a batch of puts has open. A ``delete`` of as many uses threads."""
 
 _REMOVALS_AT_ONCE = 8
-"""Threads that remove many files: where freed blocks are discarded at once, as on a mount with
-``discard``, each removal waits for the disk, and the disk does several in the time of one."""
+"""Threads that remove many files. On a mount with ``discard`` each removal waits for the disk, and
+the disk does several in the time of one."""
 
 _BEGUN_BYTES = 8 << 20
-"""Of a file that is written piece by piece, so much at a time begins its way to the disk."""
+"""A file that is written piece by piece begins its way to the disk in steps of this size."""
 
 _THROUGH_BYTES = 1 << 20
-"""Read through in one call: little enough to stay near the processor, and enough that the calls
-cost little beside the bytes."""
+"""The size of a piece of ``read_through``: small enough for the processor's cache, and large enough
+that the calls cost little."""
 
 _LITTLE_BYTES = 64 << 10
-"""Read sooner as plain bytes than into Arrow's memory."""
+"""Up to this size, plain bytes are faster to read than Arrow's memory."""
 
 
 class LocalStorage(Storage):
@@ -85,10 +85,10 @@ class LocalStorage(Storage):
         self._bookie_id = bookie_id
         self._unnamed_files = O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
         self._durable: dict[str, int] = {}
-        """Directories whose names were synced here, with the inode that each was then."""
+        """Directories whose names this object synced, each with its inode at that time."""
         self._kept: weakref.WeakValueDictionary[str, KeptDirectory] = weakref.WeakValueDictionary()
         self._read: dict[str, tuple[_Stamp, bytes]] = {}
-        """What ``read_again`` read last, and how to see that it is unchanged."""
+        """For each path, the content that ``read_again`` read last, and the file's stamp then."""
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
@@ -156,7 +156,7 @@ class LocalStorage(Storage):
         created: list[bool] = []
         for start in range(0, len(files), _FILES_TOGETHER):
             some = files[start : start + _FILES_TOGETHER]
-            if start:  # all of them were made, and relied on, before the first
+            if start:  # the first batch made all of these durable
                 relied_on = directories = ()
             created += self._put_together(some, progress, relied_on, directories)
         return created
@@ -185,7 +185,7 @@ class LocalStorage(Storage):
                     whole.check_has(descriptor)
                     write(descriptor, data)
                 progress()
-                whole.sync()  # what is relied on as well, and the directories
+                whole.sync()  # covers ``relied_on`` and ``directories`` as well
                 self._note_durable(doubtful)
                 progress()
                 created = [link_unnamed(descriptor, target) for target, descriptor in written]
@@ -235,7 +235,7 @@ class LocalStorage(Storage):
         return None if found is None else found[1]
 
     def _content(self, target: str) -> tuple[os.stat_result, bytes] | None:
-        """A whole file, and what it was just before it was read."""
+        """Return the status of a file just before the read, and its whole content."""
         with self._reading(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -309,7 +309,7 @@ class LocalStorage(Storage):
 
     @override
     def list(self, directory: str) -> Sequence[str]:
-        target = self._at(directory) if directory else self._root  # which is listed, too
+        target = self._at(directory) if directory else self._root  # "" lists the root
         with self._reading(target):
             try:
                 names = os.listdir(target)
@@ -325,16 +325,16 @@ class LocalStorage(Storage):
     def make_directories(
         self, paths: Sequence[str], progress: Callable[[], None] = nothing
     ) -> None:
-        # A directory that was merely found may not be durable yet (rule R9b): its parent is
-        # synced either way, unless this very directory was made durable here before. All are
-        # made first, as one commit of the file system's journal then does for every sync.
+        # An existing directory may not be durable yet (rule R9b). So its parent is synced as
+        # well, unless this object made the same directory durable before. All directories are
+        # made first: one commit of the file system's journal then serves every sync.
         doubtful = self._made(paths)
         parents = {made.rpartition("/")[0]: status.st_dev for made, status in doubtful.items()}
         self._sync_directories(parents, progress)
         self._note_durable(doubtful)
 
     def _made(self, paths: Sequence[str]) -> dict[str, os.stat_result]:
-        """Make directories; those on their ways that may not be durable, as they are."""
+        """Make directories. Return those on their paths that may not be durable, with status."""
         doubtful: dict[str, os.stat_result] = {}
         tops: dict[str, os.stat_result] = {}
         for path in paths:
@@ -350,11 +350,11 @@ class LocalStorage(Storage):
     def _make(
         self, path: str, doubtful: dict[str, os.stat_result], tops: dict[str, os.stat_result]
     ) -> None:
-        """Make a directory, and those on its way.
+        """Make a directory and its parents.
 
         Args:
-            doubtful: takes those of them that may not be durable, as they are now.
-            tops: the directories just below the root that were seen a moment ago.
+            doubtful: receives each of them that may not be durable, with its status.
+            tops: caches the status of directories directly below the root.
         """
         directory = self._root
         top, *below = path.split("/")
@@ -381,12 +381,12 @@ class LocalStorage(Storage):
 
     @override
     def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
-        # Their content was durable before they got these names (rule R1), so the names are what
-        # is in doubt, and one sync of a directory settles all of them.
+        # A file's content was durable before it got its name (rule R1). Only the names may not
+        # be durable, and one sync of a directory makes all names in it durable.
         self._sync_directories(self._parents(paths), progress)
 
     def _parents(self, paths: Sequence[str]) -> dict[str, int]:
-        """The directories of files that must be there, and on which device what is in them is."""
+        """Return the directories of files, each with the files' device. All files must exist."""
         directories: dict[str, int] = {}
         for path in paths:
             target = self._at(path)
@@ -397,7 +397,7 @@ class LocalStorage(Storage):
     def _sync_directories(
         self, directories: Mapping[str, int], progress: Callable[[], None] = nothing
     ) -> None:
-        """Args: ``directories`` with the device of what is in them."""
+        """Sync directories. Each has the device of its content as value."""
         if len(directories) >= FEWEST:
             with self._translated(self._root), file_system(self._root) as whole:
                 if whole is not None and whole.has_all(directories.values()):
@@ -420,14 +420,14 @@ class LocalStorage(Storage):
             try:
                 with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as threads:
                     list(threads.map(unlink, some))
-            except RuntimeError:  # no more threads; those that there were have removed some
+            except RuntimeError:  # no more threads; the first ones may have removed some files
                 unlink(targets)
         for directory in directories:
             with self._translated(directory):
                 sync_directory(directory)
 
     def _unlink(self, directories: set[str], targets: Sequence[str]) -> None:
-        """Remove files, and note the directories of those that were there."""
+        """Remove files, and add the directories of those that existed to ``directories``."""
         for target in targets:
             with self._translated(target), suppress(FileNotFoundError):
                 os.unlink(target)
@@ -454,7 +454,7 @@ class LocalStorage(Storage):
         with self._reading(self._root):
             usage = os.statvfs(self._root)
         free, total = usage.f_favail, usage.f_files
-        # Where nothing limits them, btrfs says 0 of 0, and CephFS -1 of as many as there are.
+        # Without a limit, btrfs reports 0 free of 0, and CephFS -1 free of all that exist.
         return (free, total) if total > 0 and 0 <= free <= total else None
 
     @override
@@ -488,12 +488,12 @@ class LocalStorage(Storage):
         return _Translated(self, target, "; the operation may or may not have taken effect")
 
     def _reading(self, target: str) -> _Translated:
-        """Of what changes nothing."""
+        """Translate errors of a call that changes nothing."""
         return _Translated(self, target, "")
 
 
 class _Translated:
-    """What the system says of a file, in our words. A class, since a put enters it twice."""
+    """Translate the system's errors about a file into ours. A class is cheap to enter."""
 
     __slots__ = ("_doubt", "_storage", "_target")
 
@@ -521,7 +521,7 @@ class _Translated:
                 path=target,
             ) from error
         if error.errno == errno.EROFS and error.filename is not None:
-            self._doubt = ""  # refused at its name; of what is written, a sync may say it too late
+            self._doubt = ""  # the name was refused; a sync, without a name, fails after the write
         raise BookieUnavailableError(
             f"{reason}{self._doubt}", bookie_id=storage.bookie_id, path=target
         ) from error
@@ -531,7 +531,7 @@ _Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
-    """Differs when a file was changed, or is another one."""
+    """Return a value that differs when the file was changed or replaced."""
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
@@ -543,8 +543,8 @@ class _LocalSink(FileSink):
         self._file = file
         self._size = 0
         self._begun = 0
-        """How much of it is on its way to the disk: else all of that would begin with ``finish``,
-        and whoever waits for it would have nothing else to do."""
+        """Bytes that the system has begun to write to the disk. Otherwise that would begin with
+        ``finish``, while the caller only waits."""
 
     @override
     def write(self, data: Buffer) -> None:
@@ -573,7 +573,7 @@ class _LocalSink(FileSink):
 
 
 def _remove_tree(path: str) -> None:
-    """Remove a directory, ascending by name, what is in it before itself."""
+    """Remove a directory: first its content, ascending by name, then itself."""
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -595,7 +595,7 @@ def _read_little(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _read_fully(descriptor: int, length: int) -> pa.Buffer:
-    # Arrow's pool keeps pages that were touched before; new memory costs more than the copying.
+    # Arrow's pool reuses pages that were touched before; new memory costs more than copying.
     buffer = pa.allocate_buffer(length)
     view = memoryview(buffer).cast("B")
     count = 0

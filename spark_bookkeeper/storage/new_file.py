@@ -1,7 +1,7 @@
-"""A file in the making on a local file system, and the directory that it gets its name in.
+"""A new file on a local file system, and the directory in which it gets its name.
 
 Its content is made durable first, then its name (SLOT-LOG rules R1, R9). The directory may be kept
-open between two puts while its path names it (rule R11).
+open between two puts while its path still names it (rule R11).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing_extensions import Buffer, override
 TEMPORARY_SUFFIX = ".tmp"
 
 SHARED_MODE = 0o666
-"""Of a file without secrets; the process's umask says whose it is."""
+"""The mode of a file without secrets, before the process's umask."""
 
 
 O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
@@ -32,9 +32,9 @@ _temporary_numbers = itertools.count()
 
 
 PIECE_BYTES = 256 << 10
-"""Written in one call; it fits into a processor's own cache. For more, the system takes larger
-pages, which at times are slow: three threads wrote 1 MiB each in 0.3 ms mostly and in 2.7 at times,
-and in pieces always in 0.3."""
+"""The most bytes of one write call; they fit into the cache of one processor core. For more, the
+system uses larger pages, which are sometimes slow: three threads wrote 1 MiB each in 0.3 ms mostly
+and in 2.7 ms at times, and in pieces always in 0.3 ms."""
 
 
 _SYNC_FILE_RANGE_WRITE = 2
@@ -45,7 +45,7 @@ if _sync_file_range is not None:  # Linux
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file name is that of a write that has not been finished."""
+    """Whether a file name belongs to an unfinished write."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
@@ -64,13 +64,13 @@ class _Directory:
             os.close(self.descriptor)
 
     def is_named(self, path: str) -> bool:
-        """Whether a path names this directory now. While it is open, no other has its number."""
+        """Whether a path names this directory now. While it is open, its inode is not reused."""
         status = os.stat(path)
         return status.st_ino == self._inode and status.st_dev == self._device
 
 
 class KeptDirectory:
-    """Where the descriptor of a directory is between two puts, while somebody holds this."""
+    """Keeps the descriptor of a directory between two puts, as long as a caller holds this."""
 
     __slots__ = ("__weakref__", "_directory")
 
@@ -78,12 +78,12 @@ class KeptDirectory:
         self._directory: _Directory | None = None
 
     def take(self, path: str) -> _Directory:
-        """The directory to put a file into. Whoever fails there does not give it back."""
+        """Take the directory to put a file into. After an error it is not given back."""
         directory, self._directory = self._directory, None
         return _Directory(path) if directory is None else directory
 
     def give_back(self, directory: _Directory, path: str) -> None:
-        """After a put; raises ``OSError`` if the path names another directory now."""
+        """Return it after a put. Raise ``OSError`` if the path names another directory now."""
         if not directory.is_named(path):
             raise OSError(errno.ESTALE, "the directory was replaced by another one")
         if directory.may_be_kept:
@@ -91,17 +91,17 @@ class KeptDirectory:
 
 
 def shows_changes_at_once(device: int) -> bool:
-    """Whether one ``stat`` on this device shows what anybody did before.
+    """Whether one ``stat`` on this device shows every earlier change, by any process.
 
-    So it is where a disk of this machine lies under the file system. Those without one have a
-    major number of 0: among them NFS and FUSE, which answer from a cache of some seconds, where
-    opening a file asks the server.
+    That holds for a file system on a disk of this machine. File systems without a disk have major
+    number 0. Among them are NFS and FUSE: they answer ``stat`` from a cache of some seconds, and
+    query the server only when a file is opened.
     """
     return sys.platform == "linux" and os.major(device) != 0
 
 
 class NewFile:
-    """Content without a final name yet."""
+    """A file that has no final name yet."""
 
     def __init__(self, directory: int, name: str) -> None:
         self.directory = directory
@@ -120,7 +120,7 @@ class NewFile:
         return True
 
     def discard(self) -> None:
-        """Release what is left; never raises."""
+        """Close the file, and remove its temporary name. Never raises."""
         if self.descriptor >= 0:
             with suppress(OSError):
                 self._forget()
@@ -145,7 +145,7 @@ class UnnamedFile(NewFile):
 
     @override
     def _link(self) -> None:
-        # With a directory descriptor os.link follows the symbolic link to the open file.
+        # Only with a directory descriptor does os.link follow the symbolic link to the open file.
         os.link(
             f"/proc/self/fd/{self.descriptor}",
             self.name,
@@ -161,9 +161,9 @@ def open_unnamed(directory: str) -> int:
 
 
 def link_unnamed(descriptor: int, target: str) -> bool:
-    """Give an open file its name, of the directory that is there now; False if it is taken."""
+    """Link an open file to a name in the directory that exists now; False if the name is taken."""
     try:
-        # Any descriptor will do, since both paths are absolute: see ``UnnamedFile``.
+        # Both paths are absolute, so any descriptor will do. See ``UnnamedFile`` for the reason.
         source = f"/proc/self/fd/{descriptor}"
         os.link(source, target, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError:
@@ -172,7 +172,7 @@ def link_unnamed(descriptor: int, target: str) -> bool:
 
 
 class NamedFile(NewFile):
-    """A hidden name in the same directory, where files without one are not supported."""
+    """A file with a hidden name in the same directory, where unnamed files are not supported."""
 
     def __init__(self, directory: int, name: str, mode: int) -> None:
         super().__init__(directory, name)
@@ -180,7 +180,7 @@ class NamedFile(NewFile):
         while self.descriptor < 0:
             number = next(_temporary_numbers)
             self._temporary: str | None = f".{name}.{os.getpid()}-{number}{TEMPORARY_SUFFIX}"
-            # Another machine that mounts the same file system may use the same process id.
+            # Another machine with the same file system mounted may have the same process id.
             with suppress(FileExistsError):
                 self.descriptor = os.open(self._temporary, flags, mode, dir_fd=directory)
 
@@ -217,9 +217,9 @@ def write(descriptor: int, data: Buffer) -> None:
 
 
 def begin_writing_out(descriptor: int, offset: int, length: int) -> None:
-    """Have the system begin to write a range of a file to the disk, and do not wait for that.
+    """Make the system begin to write a range of a file to the disk, without waiting for it.
 
-    It promises nothing: what becomes durable, and what went wrong, the sync of the content says.
+    This promises nothing. Only the sync of the content makes it durable and reports errors.
 
     Args:
         offset, length: in bytes.

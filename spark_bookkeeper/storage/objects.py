@@ -1,11 +1,11 @@
-"""Requests to a file system of fsspec, as coroutines: one for each thing that a bookie asks.
+"""Requests to a file system of fsspec, as coroutines: one for each operation of a bookie.
 
-A file system that is not asynchronous answers before it returns; then nothing waits in them.
+A file system that is not asynchronous blocks until it has the answer; then no coroutine waits.
 
-What fsspec sends for one call is not always one request. Here it is, wherever a file system offers
-that: a whole file is a range from 0 on (without an end nothing asks for the size first), whether a
-file is there is told by its first byte (a HEAD that finds nothing is followed by a listing), and
-S3's own listing does not look at the parent of what is empty.
+fsspec may send several requests for one call. This module sends one wherever a file system allows
+it. It reads a whole file as a range from 0 without an end, so fsspec does not request the size
+first. It reads the first byte to see whether a file exists, as fsspec follows a failed HEAD by a
+listing. On S3 it uses ``lsdir``, which does not check the parent of an empty directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import fsspec.asyn
 from spark_bookkeeper.storage.requests import found_taken, is_beyond_end, require_bucket
 
 _CONFLICT_ATTEMPTS: Final = 8
-"""S3 may answer 409 while another conditional put of the name is going on."""
+"""The most attempts of a put: S3 may answer 409 during another conditional put of the name."""
 
 _STORES: Final = {"s3", "gs", "abfs", "az"}
 
@@ -27,19 +27,19 @@ T = TypeVar("T")
 
 
 class Objects:
-    """Files of an fsspec file system, by their full paths. Errors are those of its SDK."""
+    """Files of an fsspec file system, by their full paths. Raises the errors of its SDK."""
 
     def __init__(self, filesystem: Any) -> None:
         self._fs = filesystem
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether many requests can be on their way from one thread."""
+        """Whether one thread can send many requests concurrently."""
         return bool(self._fs.async_impl) and not self._fs.asynchronous
 
     @property
     def is_store(self) -> bool:
-        """Whether it is one of the object stores, which have no directories."""
+        """Whether it is an object store, which has no directories."""
         return bool(_STORES & self._protocols)
 
     @property
@@ -48,15 +48,15 @@ class Objects:
         return {names} if isinstance(names, str) else set(names)
 
     def run(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What a coroutine returns.
+        """Run a coroutine, and return its result.
 
         Raises:
-            CancelledError: its event loop ended. It may have taken effect.
+            CancelledError: its event loop ended. The request may have taken effect.
         """
         if not self.is_asynchronous:
             return _run_at_once(request())
         answer: tuple[T] | None = fsspec.asyn.sync(self._fs.loop, _boxed, request)
-        if answer is None:  # so fsspec says that it was cancelled
+        if answer is None:  # fsspec returns this for a cancelled coroutine
             raise asyncio.CancelledError
         return answer[0]
 
@@ -66,7 +66,7 @@ class Objects:
         return getattr(self._fs, method)(*arguments, **options)
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Whether this call created the file."""
+        """Create a file. Return False if its name is taken."""
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
                 await self._call("pipe_file", path, data, mode="create")
@@ -78,11 +78,11 @@ class Objects:
         raise AssertionError("the last attempt returns or raises")
 
     async def read(self, path: str) -> bytes | None:
-        """The whole content, ``None`` where no file is there."""
+        """Return the whole content, or ``None`` if the file does not exist."""
         return await self._read(path, start=0)
 
     async def read_range(self, path: str, offset: int, length: int) -> bytes | None:
-        """At most so many bytes, ``None`` where no file is there."""
+        """Return at most ``length`` bytes, or ``None`` if the file does not exist."""
         if length <= 0:
             return b"" if await self.exists(path) else None
         return await self._read(path, start=offset, end=offset + length)
@@ -94,22 +94,22 @@ class Objects:
             require_bucket(error)
             return None
         except Exception as error:
-            if is_beyond_end(error):  # as in a file without content
+            if is_beyond_end(error):  # for an empty file, every range is
                 return b""
             raise
         return data
 
     async def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         return await self.read_range(path, 0, 1) is not None
 
     async def size(self, path: str) -> int | None:
-        """In bytes, ``None`` where no file is there."""
+        """Return the size in bytes, or ``None`` if the file does not exist."""
         info = await self.info(path)
         return None if info is None or info.get("type") == "directory" else int(info["size"])
 
     async def info(self, path: str) -> Mapping[str, Any] | None:
-        """What the file system tells of a file, ``None`` where none is there."""
+        """Return the file system's facts about a file, or ``None`` if it does not exist."""
         try:
             info: Mapping[str, Any] = await self._call("info", path)
         except FileNotFoundError as error:
@@ -118,13 +118,13 @@ class Objects:
         return info
 
     async def list(self, directory: str) -> Sequence[str]:
-        """Names directly in a directory, sorted; never cached."""
+        """Return the names directly in a directory, sorted; never cached."""
         found = await self._entries(directory)
         return sorted({entry["name"].rstrip("/").rpartition("/")[2] for entry in found})
 
     async def below(self, directory: str) -> Sequence[Mapping[str, Any]]:
-        """All that goes with a directory, ascending, and where there are directories each behind
-        what is in it. Everything has its exact name: ``rm`` of fsspec takes names for patterns.
+        """Return everything to remove with a directory, ascending; where directories exist, each
+        follows its content. All names are exact: fsspec's ``rm`` would expand patterns.
         """
         if self._lists_all:
             return await self._entries(directory, delimiter="")
@@ -134,7 +134,7 @@ class Objects:
         return found if self.is_store else [*found, {"name": directory, "type": "directory"}]
 
     async def remove(self, entry: Mapping[str, Any]) -> None:
-        """Remove what ``below`` has found, by its exact name; it may be gone."""
+        """Remove an entry that ``below`` returned, by its exact name, if it still exists."""
         try:
             await self._call("rmdir" if _is_directory(entry) else "rm_file", entry["name"])
         except FileNotFoundError as error:
@@ -142,14 +142,14 @@ class Objects:
 
     @property
     def _lists_all(self) -> bool:
-        """Whether one listing can tell of all that is below a directory."""
+        """Whether one listing can return everything below a directory."""
         return "s3" in self._protocols and self.is_asynchronous
 
     async def _entries(self, directory: str, **options: Any) -> Sequence[Mapping[str, Any]]:
-        """What a file system tells of all that is in a directory, by name.
+        """Return the file system's facts about the entries of a directory, sorted by name.
 
         Args:
-            options: with ``delimiter=""``, of all that is below it.
+            options: ``delimiter=""`` returns everything below the directory.
         """
         try:
             if self._lists_all:
@@ -161,7 +161,7 @@ class Objects:
             return []
         except NotADirectoryError:
             return []
-        if not options:  # some list it with what is in it
+        if not options:  # some file systems list the directory itself, too
             found = [each for each in found if each["name"].strip("/") != directory.strip("/")]
         return sorted(found, key=lambda entry: str(entry["name"]))
 
@@ -171,12 +171,12 @@ def _is_directory(entry: Mapping[str, Any]) -> bool:
 
 
 async def _boxed(request: Callable[[], Awaitable[T]]) -> tuple[T]:
-    """An answer that is ``None`` is told from none."""
+    """Wrap the answer, so that an answer ``None`` differs from no answer."""
     return (await request(),)
 
 
 def _run_at_once(request: Coroutine[Any, Any, T]) -> T:
-    """Of a coroutine in which nothing waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         request.send(None)
     except StopIteration as end:

@@ -1,12 +1,11 @@
 """A bookie's partition on any fsspec file system that can create a file conditionally.
 
-Object stores make a put complete, durable and atomic by themselves; what is needed from fsspec
-is ``pipe_file(mode="create")``, which fails when the name exists. Whether a file system keeps
-that promise is found out by the probe when the bookie is formatted (SLOT-LOG rule R18).
+Object stores make a put complete, durable and atomic by themselves. fsspec must add
+``pipe_file(mode="create")``, which fails when the name exists. The probe checks when a bookie is
+formatted whether the file system keeps that promise (SLOT-LOG rule R18).
 
-An object store takes its time for each request, and takes many at once. So requests that are asked
-for together are on their way together, from one thread, where fsspec's file system is an
-asynchronous one.
+An object store answers slowly, but accepts many requests at once. So one thread sends the requests
+of a batch concurrently, where fsspec's file system is asynchronous.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from spark_bookkeeper.storage.storage import (
 )
 
 _CONNECTIONS: Final = 128
-"""That a client of S3 may have open; its own default of 10 would make the others wait. Calls for
-many files share a half, and the others are for requests by themselves."""
+"""The most open connections of an S3 client; with its default of 10, more requests would wait.
+Batches share one half of them; the other half is for single requests."""
 
 _BLOCK_BYTES: Final = 16 << 20
-"""Size of one piece of a multipart upload."""
+"""The size of one piece of a multipart upload."""
 
 _EXTRAS: Final = {
     "s3": "s3",
@@ -64,20 +63,20 @@ _EXTRAS: Final = {
 }
 
 _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""What file systems call the time of a file's content; ours never change."""
+"""The names that file systems have for a file's time. Any of them will do: files never change."""
 
 
 class RemoteStorage(RequestStorage):
     """Objects under a prefix.
 
     Args:
-        uri: ``s3://bucket/prefix`` and the like.
-        bookie_id: whose partition it is; ``None`` where that is not known yet.
+        uri: such as ``s3://bucket/prefix``.
+        bookie_id: the bookie of this partition; ``None`` if it is not known yet.
         storage_options: passed to the file system; they never appear in messages.
 
     Raises:
         MissingRequirementError: the file system's package is not installed.
-        InvalidArgumentError: there is no such file system.
+        InvalidArgumentError: the file system is unknown, or does not take the URI as it is.
     """
 
     def __init__(self, uri: str, bookie_id: str | None = None, /, **storage_options: Any) -> None:
@@ -86,8 +85,8 @@ class RemoteStorage(RequestStorage):
         if protocol in ("s3", "s3a"):
             config = {
                 "max_pool_connections": _CONNECTIONS,
-                # For a lone error, which not every caller repeats. In a storm of 503 both s3fs and
-                # callers repeat, and more repeats below theirs, seconds later, make it last longer.
+                # One retry for a lone error, as not every caller retries. Under many 503, s3fs and
+                # callers retry, and more retries below theirs, seconds later, would prolong that.
                 "retries": {"max_attempts": 1},
                 **storage_options.get("config_kwargs", {}),
             }
@@ -101,7 +100,7 @@ class RemoteStorage(RequestStorage):
             is_missing, extra = isinstance(error, ImportError), _EXTRAS.get(protocol)
             if not is_missing and protocol in fsspec.available_protocols():
                 raise
-            if is_missing or extra:  # fsspec knows abfss by the package only
+            if is_missing or extra:  # without its package, fsspec does not know abfss
                 remedy = f"pip install 'spark-bookkeeper[{extra}]'" if extra else str(error)
                 raise MissingRequirementError(
                     f"{uri} needs a package that is not installed: {remedy}"
@@ -119,7 +118,7 @@ class RemoteStorage(RequestStorage):
         self._requests = Requests(max(1, connections // 2))
 
     def _check_root(self) -> None:
-        """Raises ``InvalidArgumentError`` unless the file system takes the URI for what it says."""
+        """Raise ``InvalidArgumentError`` if the file system takes the URI for another path."""
         path = self._uri.partition("://")[2].partition("/")[2]
         file = f"{self._root}/file"
         taken = self._fs._strip_protocol(file)  # noqa: SLF001  (as each of its calls does)
@@ -174,7 +173,7 @@ class RemoteStorage(RequestStorage):
             try:
                 return self._objects.run(partial(self._requests.ask, calls, goes_on))
             except BaseException:
-                is_given_up = True  # Ctrl-C: what is on its way goes on, and no more is sent
+                is_given_up = True  # Ctrl-C: requests under way go on, and no more are sent
                 raise
 
     async def _answered(self, request: Request) -> Any:
@@ -203,7 +202,7 @@ class RemoteStorage(RequestStorage):
             size = await objects.size(full)
             if operation == "size":
                 return size
-            # A visible object is a durable one. That it is still there is part of the answer.
+            # "sync": a visible object is durable. The answer must also say that it still exists.
             if size is None:
                 raise unavailable(self, f"{self._uri}/{path} is gone", path)
             return None
@@ -223,13 +222,13 @@ class RemoteStorage(RequestStorage):
                 return SpooledSink(path, self._translated, self.put_if_absent)
             try:
                 file = self._fs.open(full, "xb", block_size=_BLOCK_BYTES)
-            except ValueError:  # no exclusive mode; the name is used by nobody else (rule R15)
+            except ValueError:  # no exclusive mode; but the name has only one maker (rule R15)
                 file = self._fs.open(full, "wb", block_size=_BLOCK_BYTES)
         return UploadSink(path, self._translated, file)
 
     @override
     def make_directory(self, path: str) -> None:
-        # Buckets have none; file systems behind fsspec that do may need it.
+        # Buckets need no directories; other file systems of fsspec may need them.
         full = self._full(path)
         with self._translated(path), suppress(FileExistsError, NotImplementedError):
             if not self._objects.is_store:
@@ -266,7 +265,7 @@ class RemoteStorage(RequestStorage):
     def temporary_files(self, directory: str) -> Sequence[str]:
         if directory:
             check_below(self, directory)
-        return []  # uploads that were never completed are no files; a rule of the bucket ends them
+        return []  # an incomplete upload is not a file; a rule of the bucket removes it
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -282,16 +281,16 @@ class RemoteStorage(RequestStorage):
 
     @contextmanager
     def _translated(self, path: str, *operations: Operation) -> Iterator[None]:
-        """What their SDK says, in our words.
+        """Translate the SDK's errors into ours.
 
         Args:
-            operations: the requests that are sent; none of them for other changes.
+            operations: the operations that are sent; none of them for other changes.
         """
         try:
             yield
         except BookieError:
             raise
-        except (Exception, asyncio.CancelledError) as error:  # whatever their SDK raises
+        except (Exception, asyncio.CancelledError) as error:  # an SDK may raise anything
             where = f"{self._uri}/{path}"
             check_limit(self, error, where)
             if is_full(error):
@@ -301,7 +300,7 @@ class RemoteStorage(RequestStorage):
             reason = f"{where}: {type(error).__name__}: {error}"
             if is_denied(error):
                 reason += f" ({NO_ACCESS})"
-            if not operations or "put_if_absent" in operations:  # no other changes anything
+            if not operations or "put_if_absent" in operations:  # the others change nothing
                 reason += "; the operation may or may not have taken effect"
             raise unavailable(self, reason, where) from error
 
@@ -312,7 +311,7 @@ def _modified_ms(info: Mapping[str, Any] | None) -> int | None:
 
 
 def _milliseconds(moment: object) -> int | None:
-    """Milliseconds since 1970 of a time as some file system tells it, or ``None``."""
+    """Convert a file system's time to milliseconds since 1970; ``None`` if it is no time."""
     if isinstance(moment, str):
         with suppress(ValueError):
             moment = parse_time(moment)
@@ -322,14 +321,14 @@ def _milliseconds(moment: object) -> int | None:
 
 
 _SPOOLED_BYTES: Final = 64 << 20
-"""Beyond this a file in pieces waits on the local disk instead of in memory."""
+"""A larger file in pieces is collected on the local disk instead of in memory."""
 
 Translated = Callable[[str], AbstractContextManager[None]]
-"""Within it, errors of the SDK are those of the bookie, about this path."""
+"""Makes a context that translates the SDK's errors into the bookie's, for this path."""
 
 
 class SpooledSink(FileSink):
-    """For file systems that would show a file while it is still written: one put at the end."""
+    """A file that is put whole at the end, as this file system would show an unfinished one."""
 
     def __init__(
         self, path: str, translated: Translated, put_if_absent: Callable[[str, bytes], bool]
@@ -358,7 +357,7 @@ class SpooledSink(FileSink):
 
 
 class UploadSink(FileSink):
-    """A multipart upload: the object appears when it is completed."""
+    """A multipart upload: the object appears when the upload is completed."""
 
     def __init__(self, path: str, translated: Translated, file: Any) -> None:
         self._path = path
@@ -382,5 +381,5 @@ class UploadSink(FileSink):
             with suppress(Exception):
                 self._file.discard()
             with suppress(Exception):
-                self._file.closed = True  # or its destructor would complete the upload
+                self._file.closed = True  # otherwise its destructor would complete the upload
             self._file = None

@@ -1,10 +1,10 @@
-"""Requests to an object store: which are on their way together, and what an error of one says.
+"""Concurrent requests to an object store, and the meaning of their errors.
 
-Calls for many files share the connections. Each call asks for one more at a time, and calls take
-turns: none of them waits for more than what the others have on their way, however many files they
-are for.
+Batch calls share the connections. Each call acquires one connection at a time, and calls take
+turns. So a call waits only for requests that other calls have under way, however many files those
+calls have.
 
-fsspec's file systems raise what their SDKs do, as it is or as the cause of an error of their own.
+fsspec's file systems raise an error of their SDK, or an error of their own with that as its cause.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, Final, TypeVar
 _NO_SPACE: Final = {28, 122}  # ENOSPC, EDQUOT
 
 _NO_SPACE_CODES: Final = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
-"""Of Ceph and MinIO, with HTTP status 507, 403 or 400; Amazon's own service has no limit."""
+"""Codes of Ceph and MinIO, with HTTP status 507, 403 or 400. Amazon's service has no limit."""
 
 _OTHER_REFUSALS: Final = {"RequestTimeTooSkewed", "InvalidObjectState"}
-"""Of S3, with HTTP status 403: a clock is wrong, or an object is archived."""
+"""S3 codes with HTTP status 403 that are no denial: a wrong clock, or an archived object."""
 
 _NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
-"""Of S3 and Azure; Google's says no more than that a file is not there."""
+"""Codes of S3 and Azure. Google's store reports only that the file does not exist."""
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, dict[str, Any]]]:
-    """An error and its causes, each with the answer of the service as the SDK keeps it, if any."""
+    """Yield an error and its causes, each with the service's answer (empty if the SDK has none)."""
     seen: BaseException | None = error
     while seen is not None:
         response = getattr(seen, "response", None)
@@ -35,7 +35,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, dict[str, Any]
 
 
 def _status(error: BaseException) -> int | None:
-    """HTTP status of an SDK's error, wherever in the chain it stands."""
+    """Return the HTTP status of an SDK's error, from anywhere in its chain of causes."""
     for seen, response in _chain(error):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status is not None:
@@ -48,30 +48,30 @@ def _status(error: BaseException) -> int | None:
 
 
 def _codes(error: BaseException) -> set[str | None]:
-    """What S3 calls an error, wherever in the chain it stands."""
+    """Return the S3 codes of an error, from anywhere in its chain of causes."""
     return {response.get("Error", {}).get("Code") for _, response in _chain(error)}
 
 
 def is_full(error: BaseException) -> bool:
-    """There is no space, and an answer said so: the bookie still serves what it has."""
+    """Whether the store answered that it has no space. The bookie still serves its entries."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return True
     return _status(error) == 507 or bool(_codes(error) & _NO_SPACE_CODES)
 
 
 def is_denied(error: BaseException) -> bool:
-    """There are no credentials, as three SDKs name their errors, or they do not allow it."""
+    """Whether credentials are missing (three SDKs have own errors for it) or not sufficient."""
     if _codes(error) & _OTHER_REFUSALS:
         return False
     names = " ".join(type(seen).__name__ for seen, _ in _chain(error))
-    # One with a number is of a file's mode, by an operating system.
+    # A ``PermissionError`` with a number is from an operating system, about a file's mode.
     is_refused = isinstance(error, PermissionError) and error.errno is None
     is_refused = is_refused or _status(error) in (401, 403)
     return is_refused or "Credential" in names or "Authentication" in names
 
 
 def _is_taken(error: BaseException) -> bool:
-    """The name exists; also the answer to an SDK's own retry of a put that had succeeded."""
+    """Whether the name exists. An SDK's own retry of a put that succeeded gets this answer, too."""
     return isinstance(error, FileExistsError) or _status(error) == 412
 
 
@@ -80,10 +80,10 @@ def _is_conflict(error: BaseException) -> bool:
 
 
 def found_taken(error: Exception, *, is_last: bool) -> bool:
-    """What became of an attempt to put that failed: whether the name is taken, or try again.
+    """Return whether a put failed because the name is taken; False: try again.
 
     Raises:
-        Exception: the error, which says neither, or it was the last attempt.
+        Exception: the error, if it has neither meaning or this was the last attempt.
     """
     if _is_taken(error):
         return True
@@ -93,7 +93,7 @@ def found_taken(error: Exception, *, is_last: bool) -> bool:
 
 
 def require_bucket(error: FileNotFoundError) -> None:
-    """A bucket that is not there is no answer about a file that may be in it (rule R5)."""
+    """Raise the error if the bucket is missing: that does not prove a file absent (rule R5)."""
     if any(code in f"{error} {error.__cause__}" for code in _NO_BUCKET_CODES):
         raise error
 
@@ -105,14 +105,14 @@ def is_beyond_end(error: BaseException) -> bool:
 T = TypeVar("T")
 
 OF_ONE_CALL: Final = 64
-"""Requests on their way. Each of them holds a connection, and its content in memory."""
+"""The most concurrent requests of a call. Each holds a connection, and its content in memory."""
 
 
 class Requests:
-    """Those of one storage, all of them in one event loop.
+    """The requests of one storage, all in one event loop.
 
     Args:
-        most: on their way together, of all calls.
+        most: the most concurrent requests of all calls.
     """
 
     def __init__(self, most: int) -> None:
@@ -122,19 +122,19 @@ class Requests:
     async def ask(
         self, requests: Sequence[Callable[[], Awaitable[T]]], progress: Callable[[], None]
     ) -> list[T]:
-        """One call: answers in order. An error is the call's: nothing more is sent after it, and it
-        is raised when what was on its way has ended.
+        """Send the requests of one call, and return their answers in order. After an error no more
+        requests are sent; it is raised when all requests under way have ended.
 
         Args:
-            progress: called before each request is sent, which has not been silent before that,
-                and after each answer. It raises when nobody waits for the call any more.
+            progress: called before each request, so that its wait for a connection is no silence,
+                and after each answer. It raises when the caller no longer waits.
         """
         free_of_call = asyncio.Semaphore(OF_ONE_CALL)
         has_failed = asyncio.Event()
 
         async def one(request: Callable[[], Awaitable[T]]) -> T:
             try:
-                progress()  # the call may have waited long for this place
+                progress()  # the request may have waited long for a connection
                 answer = await request()
                 progress()
             except BaseException:

@@ -1,4 +1,4 @@
-"""From a root URI to the storage behind it: the one place that picks a back end."""
+"""Open the storage at a root URI: the one place that chooses a back end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_bookkeeper.storage.storage import Storage
 _HDFS: Final = "HDFS shows a file while it is still written. Use a disk, or Ozone by s3://"
 _WEB: Final = "a web server creates no files. Write s3://bucket/root, with endpoint_url as option"
 _NO_BOOKIES: Final = {"hdfs": _HDFS, "webhdfs": _HDFS, "http": _WEB, "https": _WEB}
-"""File systems that fsspec knows and no bookie can be on, and why. A table can be read there."""
+"""File systems of fsspec that cannot hold a bookie, and why. A table can be read from them."""
 
 
 def open_storage(
@@ -23,19 +23,19 @@ def open_storage(
     *,
     is_table: bool = False,
 ) -> Storage:
-    """The storage partition at a URI. Opens nothing yet, and does not say that it is there.
+    """Make the storage partition at a URI. This opens no file, and does not check that it exists.
 
     Args:
         uri: ``file:///...`` or an absolute path for a local or mounted file system; else any
             fsspec URI (``s3://...``, ``gs://...``, ``abfs://...``).
-        options: for fsspec.
-        bookie_id: whose partition it is, for errors; ``None`` where that is not known yet.
-        is_table: it is a table, which is only read.
+        options: options of the fsspec file system.
+        bookie_id: the bookie of this partition, for errors; ``None`` if it is not known yet.
+        is_table: whether it is a table, which is only read.
 
     Raises:
-        InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
+        InvalidArgumentError: ``memory://`` (pass the object itself, it has no address), a relative
             path, a ``file`` URI with a host, a chain of file systems (``::``), a file system that
-            no bookie can be on, or anything else that leads to no file system.
+            cannot hold a bookie, or any other URI without a file system.
         MissingRequirementError: the file system's package is not installed.
     """
     scheme = uri.partition("://")[0] if "://" in uri else ""
@@ -45,7 +45,7 @@ def open_storage(
         return _opened(uri, scheme, bookie_id, dict(options or {}))
     except (InvalidArgumentError, MissingRequirementError):
         raise
-    except Exception as error:  # a registration may say anything, and fsspec asks many libraries
+    except Exception as error:  # the URI may be any text, and fsspec uses many libraries
         raise InvalidArgumentError(
             f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
             "s3://bucket/prefix, gs://..., abfs://..., or another URI, with its storage_options"
@@ -62,7 +62,7 @@ def _opened(uri: str, scheme: str, bookie_id: str | None, options: dict[str, Any
     if scheme in ("", "file"):
         path = uri
         if scheme == "file":
-            # Not by urlsplit: a root is a name, and "?" and "#" are letters of it.
+            # urlsplit would cut at "?" and "#", which are letters of a name.
             host, slash, path = uri.removeprefix("file://").partition("/")
             if host not in ("", "localhost"):
                 raise InvalidArgumentError(
@@ -77,7 +77,7 @@ def _opened(uri: str, scheme: str, bookie_id: str | None, options: dict[str, Any
             f"{uri!r} chains file systems with '::', so that one asks another wherever that is; a "
             "root is one place: write s3://bucket/prefix or another URI without '::'"
         )
-    # fsspec brings asyncio, TLS and compressors, which a cluster on mounted disks has no use for.
+    # Imported late: fsspec imports asyncio, TLS and compressors, which mounted disks do not need.
     from spark_bookkeeper.storage.remote import RemoteStorage
 
     return RemoteStorage(uri, bookie_id, **options)

@@ -1,15 +1,15 @@
-"""What a bookie's file system must offer: the narrow waist under the slot log.
+"""The interface of a bookie's storage, on which the slot log is built.
 
 Three back ends: ``local.py`` (files and directories, synced), ``remote.py`` (any fsspec file
 system with a true conditional create) and ``testing/memory_storage.py`` (the twin, with faults).
-All inherit ``testing/conformance/storage.py``.
+All pass the tests of ``testing/conformance/storage.py``.
 
-Paths are relative to the bookie's root, with ``/`` between parts. They are names, and no patterns.
-One that leads out of the root is refused (``check_below``). Files are immutable: they appear whole
-or not at all, and are never overwritten.
+Paths are relative to the bookie's root, with ``/`` between parts. They are names, not patterns.
+A path that leads out of the root is refused (``check_below``). Files are immutable: they appear
+whole or not at all, and are never overwritten.
 
-Every method may raise ``BookieUnavailableError``: no answer that says anything. After that a
-write may have happened, and may still happen later (SLOT-LOG rule R3).
+Every method may raise ``BookieUnavailableError``: the outcome is unknown. A write may then have
+happened, and may still happen later (SLOT-LOG rule R3).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from spark_bookkeeper.errors import BookieError, BookieUnavailableError, Process
 from spark_bookkeeper.protocol.plain_names import has_names_only
 
 _JOINED_BYTES: Final = 1 << 20
-"""So much is joined sooner than it is written piece by piece."""
+"""Up to this size, joining the pieces is faster than writing them one by one."""
 
 
 class Content:
-    """The content of a new file. ``bytes()`` joins it; joining much costs as much as writing it,
-    since the memory for it is new every time.
+    """The content of a new file. ``bytes()`` joins it. Joining large content costs as much as
+    writing it, since new memory is allocated every time.
 
     Args:
-        is_private: it holds secrets, so where files have modes only their owner may read it.
+        is_private: it holds secrets. Where files have modes, only the owner may read it.
     """
 
     __slots__ = ("_pieces", "_size", "is_private")
@@ -51,7 +51,7 @@ class Content:
         return b"".join(self._pieces)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Its pieces in order; one, where it is little."""
+        """Yield the pieces in order. Small content is one piece."""
         if self._size <= _JOINED_BYTES:
             yield memoryview(bytes(self))
             return
@@ -60,7 +60,7 @@ class Content:
 
 
 class FileSink(Protocol):
-    """A new file being written piece by piece. Nothing is visible as final until ``finish``."""
+    """A new file that is written piece by piece. It has no final name until ``finish``."""
 
     def write(self, data: Buffer) -> None:
         """Append bytes."""
@@ -69,7 +69,7 @@ class FileSink(Protocol):
         """Make the file complete and durable under its name (SLOT-LOG rules R9, R15)."""
 
     def abandon(self) -> None:
-        """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
+        """Drop the file. At most an unlisted file is left, for the collector. Never raises."""
 
 
 Operation: TypeAlias = Literal[
@@ -78,63 +78,63 @@ Operation: TypeAlias = Literal[
 
 
 class Request(NamedTuple):
-    """A method of a storage that is to be called, on one file or directory."""
+    """One call of a storage method, on one file or directory."""
 
     operation: Operation
     path: str
     arguments: tuple[Any, ...] = ()
-    """After the path."""
+    """The arguments after the path."""
 
     @property
     def moved_bytes(self) -> int:
-        """As many as it may move, as far as it tells."""
+        """The most bytes that it may move; 0 where its arguments do not say."""
         if self.operation == "put_if_absent":
             return len(self.arguments[0])
         return int(self.arguments[1]) if self.operation == "read_range" else 0
 
 
 def nothing() -> None:
-    """Nobody wants to hear of it."""
+    """Do nothing: the default ``progress`` callback."""
 
 
 class Storage(Protocol):
     """One storage partition.
 
-    What is asked for many files together is done for all of them or raises, and then nothing is
-    known of any: whoever asked goes on with each by itself. It calls ``progress`` now and then,
-    whenever something came back, and may be stopped by what that raises.
+    A method for many files does its work for all of them, or raises. After an error the outcome is
+    unknown for each file, and the caller repeats the work file by file. These methods call
+    ``progress`` whenever a part is done. An exception of ``progress`` may stop them.
     """
 
     @property
     def bookie_id(self) -> str:
-        """Whose partition it is, as every error of it says. Before that is known, its ``uri``."""
+        """The bookie of this partition, as its errors show it; its ``uri`` until that is known."""
 
     @property
     def uri(self) -> str:
-        """The root, as an fsspec URI (``file:///...``, ``s3://...``, ``memory://...``)."""
+        """The URI of the root for fsspec (``file:///...``, ``s3://...``, ``memory://...``)."""
 
     @property
     def has_directories(self) -> bool:
-        """Whether a put into a missing directory fails, so that a wipe is noticed (rule R11)."""
+        """Whether a put into a missing directory fails, which reveals a wipe (rule R11)."""
 
     @property
     def syncs_as_one(self) -> bool:
-        """Whether what is put together costs hardly more syncs than a file by itself."""
+        """Whether a batch of puts needs hardly more syncs than one put."""
         return False
 
     @property
     def requests_at_once(self) -> int:
-        """How many requests of one ``ask_all`` are on their way together."""
+        """The number of requests of one ``ask_all`` that are sent concurrently."""
         return 1
 
     def ask_all(
         self, requests: Sequence[Request], progress: Callable[[], None] = nothing
     ) -> Sequence[Any]:
-        """What each of these calls returns, in their order; in place of an answer its
-        ``BookieError``, which keeps back no other. They may take effect in any order.
+        """Send requests, and return their answers in order. The answer of a request that failed is
+        its ``BookieError``; the others are still sent. Requests may take effect in any order.
 
         Raises:
-            BookieUnavailableError: nobody waits for the answers any more.
+            BookieUnavailableError: the caller no longer waits for the answers.
         """
         answers: list[Any] = []
         for operation, path, arguments in requests:
@@ -150,11 +150,11 @@ class Storage(Protocol):
 
         Returns:
             True when this call created it, False when the name existed. False may also mean
-            that an earlier attempt of one's own succeeded (an SDK that retries inside, an
-            answer that was lost): read it and compare (SLOT-LOG rule R3).
+            that an earlier attempt of the same caller succeeded (an SDK retried it, or the
+            answer was lost): read the file and compare (SLOT-LOG rule R3).
 
-        Does not create the ledger's directory where the back end has directories: the call
-        then raises ``BookieUnavailableError`` (rule R11), see ``make_directory``.
+        Where the back end has directories, a missing directory is not created: the call
+        raises ``BookieUnavailableError`` (rule R11), see ``make_directory``.
 
         Source: SLOT-LOG rules R1 and R9.
         """
@@ -166,13 +166,13 @@ class Storage(Protocol):
         relied_on: Sequence[str] = (),
         directories: Sequence[str] = (),
     ) -> Sequence[bool]:
-        """``put_if_absent`` for many files, path and content; all are durable when it returns.
+        """Call ``put_if_absent`` for many files. All are durable when this returns.
 
         Args:
-            relied_on: files that were merely found. They are durable, as by ``sync_all``, before
-                any of the new ones appears.
-            directories: made before, as by ``make_directories``, and durable before any of the new
-                files appears.
+            files: the path and content of each.
+            relied_on: files that were found, not created. They are made durable, as by
+                ``sync_all``, before any new file appears.
+            directories: made durable, as by ``make_directories``, before any new file appears.
         """
         if directories:
             self.make_directories(directories, progress)
@@ -185,40 +185,40 @@ class Storage(Protocol):
         return created
 
     def keep(self, directory: str) -> object:
-        """What makes puts into a directory cheaper, for as long as the caller holds it.
+        """Return an object that makes puts into a directory cheaper while the caller holds it.
 
-        Nothing is asked of the storage here. Every put is checked as without it.
+        This sends no request to the storage. Every put is still checked.
         """
         return None
 
     def create(self, path: str) -> FileSink:
-        """Begin a file under a name that nobody else uses (parts). Fails if it exists."""
+        """Begin a file under a name that has only one maker (parts). Fails if it exists."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole content, or ``None``: the file is certainly not there now.
+        """Return the whole content, or ``None`` if the file certainly does not exist now.
 
-        ``None`` is only about this file at this moment; whether the bookie is the right one is
-        asked separately (``BOOKIE`` marker). Anything doubtful raises.
+        ``None`` is only about this file at this moment. The caller checks separately whether
+        this is the right bookie (``BOOKIE`` marker). An uncertain result raises.
         """
 
     def read_again(self, path: str) -> bytes | None:
-        """The same for a small file that seldom changes and is asked for with every put.
+        """Read, as ``read`` does, a small file that seldom changes and is read often.
 
-        Where the storage can tell that it is still the file that was read here before, its content
-        is not read again.
+        Its content is not read again where the storage can see that the file is unchanged since
+        the last call.
         """
         return self.read(path)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
-        """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""
+        """Return ``length`` bytes from ``offset`` (fewer at the end), or ``None`` as ``read``."""
 
     def read_through(
         self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
     ) -> bool:
-        """Hand what ``read_range`` returns to ``take``, in pieces that are gone afterwards.
+        """Pass the bytes of ``read_range`` to ``take``, in pieces valid during that call only.
 
         Returns:
-            False: the file is certainly not there, as in ``read``.
+            Whether the file exists. False is as certain as ``None`` of ``read``.
         """
         data = self.read_range(path, offset, length)
         if data is not None:
@@ -226,72 +226,72 @@ class Storage(Protocol):
         return data is not None
 
     def size(self, path: str) -> int | None:
-        """Size in bytes, or ``None`` as in ``read``."""
+        """Return the size in bytes, or ``None`` as ``read``."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there now. ``False`` says as much as ``None`` of ``read``."""
+        """Whether a file exists now. ``False`` is as certain as ``None`` of ``read``."""
         return self.size(path) is not None
 
     def modified_ms(self, path: str) -> int | None:
-        """When a file got its content, in milliseconds since 1970 by the storage's own clock.
+        """Return when a file got its content, in milliseconds since 1970 by the storage's clock.
 
-        For people, and never for a decision (SLOT-LOG rule R17). ``None`` when the file is not
-        there, or where the storage keeps no such time.
+        Show it to operators; never base a decision on it (SLOT-LOG rule R17). ``None`` when the
+        file does not exist, or where the storage keeps no such time.
         """
 
     def list(self, directory: str) -> Sequence[str]:
-        """Names directly in a directory, sorted; empty if it is not there. Never cached.
+        """Return the names directly in a directory, sorted; none if it does not exist. Not cached.
 
         A listing may suggest what exists; it never proves that something is absent (R4, R12).
         """
 
     def make_directory(self, path: str) -> None:
-        """Create a directory durably, with its parents; no-op in buckets.
+        """Create a directory durably, with its parents; do nothing in buckets.
 
-        What lies directly below the root is created only when it is named by itself, as when a
-        partition is formatted: where it is gone, so is what it held, and the call raises
-        ``BookieUnavailableError`` (SLOT-LOG rule R5).
+        A directory directly below the root is created only if ``path`` is that directory, as
+        when a partition is formatted. A missing one has lost its content, so a call for a path
+        below it raises ``BookieUnavailableError`` (SLOT-LOG rule R5).
         """
 
     def make_directories(
         self, paths: Sequence[str], progress: Callable[[], None] = nothing
     ) -> None:
-        """``make_directory`` for many directories."""
+        """Call ``make_directory`` for many directories."""
         for path in paths:
             self.make_directory(path)
             progress()
 
     def sync(self, *paths: str) -> None:
-        """Make files that were merely found, and their names, durable (SLOT-LOG rule R9b)."""
+        """Make files that were found, not created, durable, with their names (rule R9b)."""
 
     def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
-        """``sync`` for files of many directories."""
+        """Call ``sync`` for files of many directories."""
         for path in paths:
             self.sync(path)
             progress()
 
     def delete(self, *paths: str) -> None:
-        """Remove files, in any order; one that is not there counts as removed."""
+        """Remove files, in any order. A file that does not exist counts as removed."""
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory with everything in it; one that is not there counts as removed.
+        """Remove a directory with its content. One that does not exist counts as removed.
 
-        Where there are directories, names go in ascending order, so that of a ledger's slots the
-        FENCE goes last (SLOT-LOG, "Collect").
+        Where directories exist, names are removed in ascending order, so a ledger's FENCE is
+        removed after its other slots (SLOT-LOG, "Collect").
         """
 
     def temporary_files(self, directory: str) -> Sequence[str]:
-        """Names of writes that were not finished: left by killed processes, or going on now.
+        """Return the names of unfinished writes: of killed processes, or still running.
 
-        Only where they are visible. Deleting one makes the write that it belongs to fail, and
-        nothing else.
+        Empty where such files are not visible. Deleting one makes its write fail, and has no
+        other effect.
         """
 
     def space(self) -> tuple[int, int] | None:
-        """(free bytes, total bytes), or ``None`` where there is no such number (buckets)."""
+        """Return (free bytes, total bytes), or ``None`` where these do not exist (buckets)."""
 
     def inodes(self) -> tuple[int, int] | None:
-        """(free, total): every file takes one. ``None`` where they are not numbered."""
+        """Return (free, total) inodes; a file takes one. ``None`` where they are not limited."""
         return None
 
     def close(self) -> None:
@@ -299,10 +299,10 @@ class Storage(Protocol):
 
 
 class RequestStorage(Storage):
-    """A storage of which each of the operations for one file is a request, sent by ``_ask``."""
+    """A storage that sends each operation on one file as a request, by ``_ask``."""
 
     def _ask(self, operation: Operation, path: str, *arguments: Any) -> Any:
-        """The answer to one request."""
+        """Return the answer to one request."""
         raise NotImplementedError
 
     @override
@@ -340,14 +340,14 @@ class RequestStorage(Storage):
 
 
 def whose(storage: Storage) -> str:
-    """What the text of an error begins with: the bookie, where it is known."""
+    """Return the prefix of an error message: the bookie, where it is known."""
     return "" if storage.bookie_id == storage.uri else f"bookie {storage.bookie_id}: "
 
 
 def check_limit(storage: Storage, error: BaseException, where: str) -> None:
-    """Raises ``ProcessLimitError`` where that is why an operation failed."""
+    """Raise ``ProcessLimitError`` if a limit of open files made an operation fail."""
     seen: BaseException | None = error
-    while seen is not None:  # an SDK's own errors have it as their cause
+    while seen is not None:  # an SDK wraps the ``OSError``, which is then a cause
         if isinstance(seen, OSError) and seen.errno in (errno.EMFILE, errno.ENFILE):
             limits = (
                 "this process may open no more files"
@@ -363,16 +363,16 @@ def check_limit(storage: Storage, error: BaseException, where: str) -> None:
 
 
 def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableError:
-    """An operation on a file that did not succeed, or is not known to have."""
+    """Make the error of an operation on a file that failed, or whose outcome is unknown."""
     return BookieUnavailableError(
         f"{whose(storage)}{reason}", bookie_id=storage.bookie_id, path=path
     )
 
 
 def check_below(storage: Storage, path: str) -> None:
-    """Raises ``BookieUnavailableError`` for a path that leads nowhere below the root, or may not.
+    """Raise ``BookieUnavailableError`` unless a path certainly leads below the root.
 
-    It was made of what somebody stored: of this bookie nothing can be had by it.
+    A bad path comes from a name in storage or metadata. No file of this bookie has such a path.
     """
     if not has_names_only(path):
         reason = (
@@ -383,7 +383,7 @@ def check_below(storage: Storage, path: str) -> None:
 
 
 def top_is_gone(storage: Storage, path: str) -> BookieUnavailableError:
-    """The error of ``make_directory`` where the directory below the root is not there."""
+    """Make the error of ``make_directory`` if the directory directly below the root is missing."""
     top = f"{storage.uri}/{path.partition('/')[0]}"
     reason = (
         f"{top} is gone, and what it held with it; nothing was created. Put the storage "
