@@ -59,7 +59,7 @@ class BatchingStorage(RequestStorage):
         """The storage below."""
 
     def __repr__(self) -> str:
-        return f"Rounds({self.inner!r})"
+        return f"BatchingStorage({self.inner!r})"
 
     def together(self, runs: Sequence[Callable[[], T]]) -> list[Answer[T]]:
         """Return the result or the library's error of each; another exception ends all runs."""

@@ -360,7 +360,7 @@ def step(
 
     def alone() -> R:
         call = current_call(bookie_client)
-        assert call is not None, "a door makes the call that it runs the current one"
+        assert call is not None, "a client makes the call that it runs the current one"
         return call.step(operation, subject, size_bytes, function, *args, more_seconds=more_seconds)
 
     return bookie_client.ask("a call of its storage", alone)
