@@ -91,14 +91,14 @@ def check_all_ledgers(
     """
     heed = _for_good(heed or partial(check_enabled, context))
     step, here = check_step(), check_step(partial(_is_over, heed))
-    lots = ScanBatches(context, runner, "check_all_ledgers", bytes_per_second, heed)
+    batches = ScanBatches(context, runner, "check_all_ledgers", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         missing: dict[LedgerId, set[str]] = {}
         left: set[LedgerId] = set()
         told: set[tuple[str, LedgerId]] = set()
         try:
-            for result in lots.run(check_works(context, chunk, percentage), step, here):
+            for result in batches.run(check_works(context, chunk, percentage), step, here):
                 heed()
                 finding = _not_checked(result) if isinstance(result, NotDone) else result
                 # ``doctor`` reports a table that lacks entries; it is not published here.
@@ -122,7 +122,7 @@ def check_all_ledgers(
         _publish(context, missing, percentage)
         found.ledgers += len(chunk) - len(left)
 
-    return report_of_check(context, Check.ALL_LEDGERS, check, heed, lots)
+    return report_of_check(context, Check.ALL_LEDGERS, check, heed, batches)
 
 
 def _as_kept(context: ClientContext, finding: Finding) -> Outcome:
@@ -271,7 +271,7 @@ def report_of_check(
     which: Check,
     check: Callable[[list[LedgerId], Found], Iterator[Row]],
     heed: Heed,
-    lots: ScanBatches,
+    batches: ScanBatches,
 ) -> AuditorCheck:
     """Run a check on all ledgers, batch by batch, and return its report."""
     started = context.runtime.now()
@@ -283,7 +283,7 @@ def report_of_check(
     duration_ms = round((context.runtime.now() - started) * 1000)
     result = found.result(which, context.cluster_ms(), duration_ms)
     job, kept = f"check_{result.check}", report_rows(rows)
-    return AuditorCheck(job, kept, duration_ms=duration_ms, failure=lots.failure, result=result)
+    return AuditorCheck(job, kept, duration_ms=duration_ms, failure=batches.failure, result=result)
 
 
 BOOKIES: Final = "bookies"

@@ -193,16 +193,16 @@ def report_of_scan(
     rows: Spool[Row] = Spool()
     is_cut_short, failure, looked_at = False, None, 0
     back: set[BookieId] = set()
-    for lot in scan(context, runner, job, look, progress):
-        for row in lot.rows():
+    for batch in scan(context, runner, job, look, progress):
+        for row in batch.rows():
             if row.status is Outcome.NO_LONGER_NEEDED and row.source is not None:
                 if row.source in back:
                     continue
                 back.add(BookieId(row.source))
             rows.append(row)
-        looked_at += lot.ledgers
-        is_cut_short = is_cut_short or lot.is_cut_short
-        failure = failure or lot.failure
+        looked_at += batch.ledgers
+        is_cut_short = is_cut_short or batch.is_cut_short
+        failure = failure or batch.failure
         if heed is not None:
             heed()
     if is_cut_short:

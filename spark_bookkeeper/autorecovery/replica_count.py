@@ -83,13 +83,13 @@ def check_replicas(
     """
     heed = heed or partial(check_enabled, context)
     step = Step("counting replicas", count_replicas, _not_counted, limited)
-    lots = ScanBatches(context, runner, "check_replicas", bytes_per_second, heed)
+    batches = ScanBatches(context, runner, "check_replicas", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
         left: set[LedgerId] = set()
-        for result in lots.run(works, step, step):
+        for result in batches.run(works, step, step):
             heed()
             if isinstance(result, NotDone):
                 counted = _not_counted(result.work, result.failure)
@@ -101,7 +101,7 @@ def check_replicas(
             yield counted.row
         found.ledgers += len(chunk) - len(left)
 
-    return report_of_check(context, Check.REPLICAS, check, heed, lots)
+    return report_of_check(context, Check.REPLICAS, check, heed, batches)
 
 
 def _not_counted(work: CountWork, failure: Failure) -> Counted:

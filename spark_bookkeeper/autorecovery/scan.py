@@ -1,4 +1,4 @@
-"""Scan all ledgers by their metadata, lot by lot. A lot is some neighbouring ledgers.
+"""Scan all ledgers by their metadata, batch by batch. A batch is some neighbouring ledgers.
 
 Many ledgers are scanned by a Spark job, whose tasks list, read and publish by themselves. Few
 ledgers are scanned by this process, with the same functions.
@@ -31,15 +31,15 @@ LEDGERS_FOR_SPARK: Final = 100_000
 """Fewer ledgers are scanned by this process. A ledger costs about 20 us of processor time, so this
 many take two seconds; a Spark job costs half a second, and a session's first job several."""
 
-LOT_LEDGERS: Final = 20_000
-"""The ledgers in a lot: 0.4 s of processor time, far more than the 50 ms of a Spark task."""
+BATCH_LEDGERS: Final = 20_000
+"""The ledgers in a batch: 0.4 s of processor time, far more than the 50 ms of a Spark task."""
 
 SCANNED_AT_ONCE: Final = 5_000
-"""The ledgers in a part of a lot; most are not kept. Before each part, the switch and the bookies
-are read again. ZooKeeper does nothing else meanwhile, so a lot has few parts."""
+"""The ledgers in a part of a batch; most are not kept. Before each part, the switch and the bookies
+are read again. ZooKeeper does nothing else meanwhile, so a batch has few parts."""
 
-LOTS_AT_ONCE: Final = 256
-"""The lots in one Spark job. If all their ledgers lack replicas, their rows are 10 to 30 MB."""
+BATCHES_AT_ONCE: Final = 256
+"""The batches in one Spark job. If all their ledgers lack replicas, their rows are 10 to 30 MB."""
 
 
 class Look(Protocol):
@@ -54,7 +54,7 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class ScanBatch:
     """Some neighbouring ledgers to scan. Picklable."""
 
     among: LedgerRange
@@ -63,7 +63,7 @@ class Lot:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """The first ledger id that the lot may have."""
+        """The first ledger id that the batch may have."""
         return self.among.first
 
     def name(self) -> str:
@@ -74,11 +74,11 @@ class Lot:
 
 
 @dataclass(frozen=True, slots=True)
-class LotScanned:
-    """The result of one lot."""
+class BatchScanned:
+    """The result of one batch."""
 
     packed: bytes
-    """Its rows, compressed, because the rows of all lots of a Spark job are in memory at once."""
+    """Its rows, compressed: the rows of all batches of a Spark job are in memory at once."""
     is_cut_short: bool = False
     """Whether autorecovery was disabled before all ledgers were scanned."""
     failure: str | None = None
@@ -99,57 +99,57 @@ def scan(
     name: str,
     look: Look,
     progress: Progress = no_progress,
-) -> Iterator[LotScanned]:
-    """Scan all ledgers; yield the results lot by lot.
+) -> Iterator[BatchScanned]:
+    """Scan all ledgers; yield the results batch by batch.
 
-    A lot that fails has a row of its own, and does not end the scan.
+    A batch that fails has a row of its own, and does not end the scan.
 
     Args:
         runner: carries out the scan of many ledgers; ``None`` is this process.
         name: the name of the job.
-        progress: gets the numbers of ledgers, not of lots.
+        progress: gets the numbers of ledgers, not of batches.
 
     Raises:
         MetadataError: the metadata store does not answer this process. Tasks alone raise nothing.
     """
-    ranges = list(context.store.ledger_ranges(LOT_LEDGERS))
+    ranges = list(context.store.ledger_ranges(BATCH_LEDGERS))
     ledgers = sum(each.ledgers for each in ranges)
     if runner is None or ledgers < LEDGERS_FOR_SPARK:
         runner = LocalRunner(context)
 
-    def tell(phase: str, done: int, lots: int, _: int) -> None:
-        progress(phase, ledgers * done // lots, ledgers, 0)
+    def tell(phase: str, done: int, batches: int, _: int) -> None:
+        progress(phase, ledgers * done // batches, ledgers, 0)
 
     job = Job(name, context, runner, no_progress if progress is no_progress else tell)
-    step = Step("reading ledger metadata", scan_lot, _failed, is_computing=True)
-    lots = [Lot(each, look) for each in ranges]
-    for scanned in job.run(step, lots, group_items=LOTS_AT_ONCE):
+    step = Step("reading ledger metadata", scan_batch, _failed, is_computing=True)
+    batches = [ScanBatch(each, look) for each in ranges]
+    for scanned in job.run(step, batches, group_items=BATCHES_AT_ONCE):
         yield scanned
-        if scanned.failure is not None:  # raises if the store is down: the next lots would wait
+        if scanned.failure is not None:  # raises if the store is down: the next batches would wait
             context.store.underreplication.is_enabled()
 
 
-def scan_lot(context: ClientContext, lot: Lot) -> Sequence[LotScanned]:
-    """Scan a lot, part by part, as long as autorecovery is enabled."""
+def scan_batch(context: ClientContext, batch: ScanBatch) -> Sequence[BatchScanned]:
+    """Scan a batch, part by part, as long as autorecovery is enabled."""
     # A task has a session of its own, perhaps with a server that lags behind: there the lost bookie
     # might still be registered, or the newest ledgers might be missing. Reading a register first
     # brings the session up to date with everything that the auditor knew.
     context.store.registers.read("autorecovery")
     rows: list[Row] = []
-    ledger_ids = context.store.ledger_ids(lot.among)
+    ledger_ids = context.store.ledger_ids(batch.among)
     looked_at = 0
     while some := list(islice(ledger_ids, SCANNED_AT_ONCE)):
         if not context.store.underreplication.is_enabled():
-            return [LotScanned(_packed(rows), is_cut_short=True, ledgers=looked_at)]
-        rows += lot.look(context, some)
+            return [BatchScanned(_packed(rows), is_cut_short=True, ledgers=looked_at)]
+        rows += batch.look(context, some)
         looked_at += len(some)
-    return [LotScanned(_packed(rows), ledgers=looked_at)]
+    return [BatchScanned(_packed(rows), ledgers=looked_at)]
 
 
-def _failed(lot: Lot, failure: Failure) -> LotScanned:
-    reason = f"not all of {lot.name()} were looked at: {failure.reason}"
-    row = Row(-1, lot.look.action, Outcome.LEFT, reason)
-    return LotScanned(_packed([row]), failure=reason)
+def _failed(batch: ScanBatch, failure: Failure) -> BatchScanned:
+    reason = f"not all of {batch.name()} were looked at: {failure.reason}"
+    row = Row(-1, batch.look.action, Outcome.LEFT, reason)
+    return BatchScanned(_packed([row]), failure=reason)
 
 
 def _packed(rows: list[Row]) -> bytes:

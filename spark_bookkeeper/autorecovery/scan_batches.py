@@ -26,11 +26,11 @@ from spark_bookkeeper.replication.runner import (
 
 _log = logging.getLogger(__name__)
 
-LOT_SECONDS: Final = 30
+BATCH_SECONDS: Final = 30
 """A batch is as large as a limit allows in this time. Between batches ``heed`` is called, because
 Spark's tasks cannot be stopped on the way."""
 
-LOT_BYTES: Final = 4 << 30
+BATCH_BYTES: Final = 4 << 30
 """The most bytes in a batch, also where there is no limit."""
 
 
@@ -70,30 +70,30 @@ class ScanBatches:
         Raises:
             MetadataError: the metadata store does not answer, so nothing can be done.
         """
-        for lot in self._cut(works):
-            yield from self._lot(lot, step, here)
+        for batch in self._cut(works):
+            yield from self._batch(batch, step, here)
 
     def _cut(self, works: Iterable[ItemT]) -> Iterator[list[ItemT]]:
         limit = self._bytes_per_second
-        most_bytes = LOT_BYTES if limit is None else min(limit * LOT_SECONDS, LOT_BYTES)
-        lot: list[ItemT] = []
+        most_bytes = BATCH_BYTES if limit is None else min(limit * BATCH_SECONDS, BATCH_BYTES)
+        batch: list[ItemT] = []
         size = 0
         for work in works:
-            if lot and size + work.size_bytes > most_bytes:
-                yield lot
-                lot, size = [], 0
-            lot.append(work)
+            if batch and size + work.size_bytes > most_bytes:
+                yield batch
+                batch, size = [], 0
+            batch.append(work)
             size += work.size_bytes
-        if lot:
-            yield lot
+        if batch:
+            yield batch
 
-    def _lot(
-        self, lot: list[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]
+    def _batch(
+        self, batch: list[ItemT], step: Step[ItemT, ResultT], here: Step[ItemT, ResultT]
     ) -> Iterator[ResultT | NotDone[ItemT]]:
-        left: Sequence[ItemT] = lot
+        left: Sequence[ItemT] = batch
         runner = self._runner
         if runner.is_elsewhere:
-            done, left = self._elsewhere(lot, step)
+            done, left = self._elsewhere(batch, step)
             yield from done
             if not left:
                 return
@@ -107,38 +107,38 @@ class ScanBatches:
                 failed.append(result)
             yield result
         # A single failing ledger may be the cause itself; a check would then start anew for ever.
-        if len(failed) == len(lot) and len({each.work.ledger_id for each in failed}) > 1:
+        if len(failed) == len(batch) and len({each.work.ledger_id for each in failed}) > 1:
             self.failure = self.failure or failed[0].failure.reason
 
     def _elsewhere(
-        self, lot: list[ItemT], step: Step[ItemT, ResultT]
+        self, batch: list[ItemT], step: Step[ItemT, ResultT]
     ) -> tuple[Sequence[ResultT], Sequence[ItemT]]:
         """Return what Spark did of a batch, and what is left."""
         done: list[ResultT] = []
         left: list[ItemT] = []
         reason = ""
         try:
-            for result in self._run(self._runner, step, lot):
+            for result in self._run(self._runner, step, batch):
                 if isinstance(result, NotDone):
                     left.append(result.work)
                     reason = result.failure.cause
                 else:
                     done.append(result)
         except Exception as error:  # noqa: BLE001  (also when the JVM of Spark has ended)
-            done, left, reason = [], lot, reason_of(error, self._name)
+            done, left, reason = [], batch, reason_of(error, self._name)
         if left:
             _log.warning(
                 "%d of %d were not done by Spark, and are done here: %s",
                 len(left),
-                len(lot),
+                len(batch),
                 reason,
             )
         return done, left
 
     def _run(
-        self, runner: Runner, step: Step[ItemT, ResultT], lot: Sequence[ItemT]
+        self, runner: Runner, step: Step[ItemT, ResultT], batch: Sequence[ItemT]
     ) -> Iterator[ResultT | NotDone[ItemT]]:
         failed: Callable[[Any, Failure], Any] = NotDone
         telling: Step[ItemT, ResultT | NotDone[ItemT]] = replace(step, failed=failed)
         job = Job(self._name, self._context, runner, bytes_per_second=self._bytes_per_second)
-        yield from job.run(telling, lot)
+        yield from job.run(telling, batch)

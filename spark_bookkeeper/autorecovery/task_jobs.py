@@ -81,25 +81,25 @@ class TaskJobs:
         )
         rows: list[Row] = []
         failed: dict[LedgerId, str] = {}
-        lots: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
-        lots.append([work for work in works if work.ledger_id not in self._alone])
+        batches: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
+        batches.append([work for work in works if work.ledger_id not in self._alone])
         in_vain, most = 0, 3 * len(works).bit_length()
-        while lots and not (in_vain and is_stopping()):
+        while batches and not (in_vain and is_stopping()):
             since_ms = self._context.cluster_ms()
-            lot = lots.pop()
-            done, not_done = self._told(job.run(task_step(), lot), since_ms)
+            batch = batches.pop()
+            done, not_done = self._told(job.run(task_step(), batch), since_ms)
             rows += done
             lost = [each.work for each in not_done if each.failure.of_job is not None]
             in_vain = in_vain + 1 if lost else 0
-            if len(lot) == 1:
+            if len(batch) == 1:
                 change = self._alone.add if lost else self._alone.discard
-                change(lot[0].ledger_id)
+                change(batch[0].ledger_id)
             # One bad ledger fails as many jobs in a row as the ledgers can be halved, and several
             # bad neighbours fail more. After three times as many failures in a row, the cause must
-            # be another: then each lot is tried once more, and not halved.
+            # be another: then each batch is tried once more, and not halved.
             if len(lost) > 1 and in_vain < most:
                 half = len(lost) // 2
-                lots += [lost[half:], lost[:half]]
+                batches += [lost[half:], lost[:half]]
                 not_done = [each for each in not_done if each.failure.of_job is None]
             failed |= {each.work.ledger_id: _reason(each.failure) for each in not_done}
         gone: Collection[LedgerId] = ()

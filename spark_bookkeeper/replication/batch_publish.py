@@ -23,7 +23,7 @@ from spark_bookkeeper.client.recover.batch_copy import (
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.rereplicate import ShareCopied
-from spark_bookkeeper.replication.runner import Item, told_apart
+from spark_bookkeeper.replication.runner import Item, log_batch_fallback
 from spark_bookkeeper.runtime.throttle import Throttle
 
 _PORTION_SECONDS: Final = 1.0
@@ -94,7 +94,7 @@ def copy_and_publish(
             if left and is_ending():
                 break
     except Exception as error:  # noqa: BLE001  (each that is left finds out for itself what it is)
-        told_apart(error, f"copying for {len(left)} ledgers")
+        log_batch_fallback(error, f"copying for {len(left)} ledgers")
 
 
 def _portion(sizes: Mapping[int, int], throttle: Throttle) -> Sequence[int]:

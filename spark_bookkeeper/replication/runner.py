@@ -101,7 +101,7 @@ Told = Callable[[int, Sequence[ResultT]], None]
 """A callback for one finished item, from any thread. Arguments: its number and its results."""
 
 
-def told_nobody(number: int, results: Sequence[Any]) -> None:
+def ignore_progress_of_items(number: int, results: Sequence[Any]) -> None:
     """Do nothing: the default of ``Bounds.told``, for callers that use returned results only."""
 
 
@@ -113,7 +113,7 @@ class Bounds:
     """The batch may use as much of a limit as this many items that are done one by one."""
     is_ending: Callable[[], bool] = never
     """Returns whether to leave items that are not begun."""
-    told: Told[Any] = told_nobody
+    told: Told[Any] = ignore_progress_of_items
     """The callback for finished items. It may be called before the whole batch is done."""
 
 
@@ -174,7 +174,7 @@ def reason_of(error: Exception, what: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def told_apart(error: Exception, what: str) -> None:
+def log_batch_fallback(error: Exception, what: str) -> None:
     """Log why a batch failed and its items are done one by one."""
     if isinstance(error, BookKeeperError):
         _log.warning("%s together: %s; each is done by itself", what, error.message)
@@ -270,7 +270,7 @@ def _together(
         try:
             return do_many(context, items, bounds)
         except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)
-            told_apart(error, f"{step.phase}: {len(items)} items")
+            log_batch_fallback(error, f"{step.phase}: {len(items)} items")
             return [None] * len(items)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
-from spark_bookkeeper.client.read.unreadable import tell_of_accepted_loss
+from spark_bookkeeper.client.read.unreadable import warn_of_accepted_loss
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import (
     DataLossError,
@@ -147,7 +147,7 @@ class Selection:
         return Position(ledger.ledger_id, reader.entry_at(place.time))
 
     def _range(self, ledger: Ledger, start: Place | None, end: Place | None) -> EntryRange:
-        tell_of_accepted_loss(ledger)
+        warn_of_accepted_loss(ledger)
         readable = readable_end(self.context, ledger)
         first, last = EntryId(0), readable
         if start == LATEST or end == EARLIEST:

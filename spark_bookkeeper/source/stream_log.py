@@ -16,7 +16,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.sizes import average_bytes
-from spark_bookkeeper.client.read.unreadable import tell_of_accepted_loss
+from spark_bookkeeper.client.read.unreadable import warn_of_accepted_loss
 from spark_bookkeeper.errors import MetadataError, NoSuchLedgerError
 from spark_bookkeeper.logs import consumers
 from spark_bookkeeper.logs.listing import list_ledgers
@@ -225,7 +225,7 @@ class FollowedLog:
             if not isinstance(metadata, Versioned):
                 raise metadata
             found.append(Ledger.of(ledger_id, metadata.value))
-            tell_of_accepted_loss(found[-1])
+            warn_of_accepted_loss(found[-1])
         return found
 
     def _gone(self, place: Position) -> None:

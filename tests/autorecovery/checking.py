@@ -63,14 +63,14 @@ class Tasks:
         self._tasks = LocalRunner(context)
         self._fails = fails
         self._is_gone = is_gone
-        self.lots: list[int] = []
+        self.batches: list[int] = []
         """How many items each job had."""
 
     def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:
-        self.lots.append(len(items))
+        self.batches.append(len(items))
         pickle.dumps((step, items))
         if self._is_gone:
             raise ConnectionError("no executors")

@@ -1,4 +1,4 @@
-"""A scan of all ledgers, lot by lot: who does it, and what becomes of it when parts fail."""
+"""A scan of all ledgers, batch by batch: who does it, and what becomes of it when parts fail."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Broken(Elsewhere):
 
 @pytest.fixture(autouse=True)
 def lots_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger is a lot, and three are many."""
-    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    """A ledger is a batch, and three are many."""
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", 1)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 3)
 
 
@@ -136,7 +136,7 @@ def test_many_ledgers_are_for_the_runner_and_few_are_not(ground: Ground) -> None
 def test_what_it_finds_is_the_same_wherever_it_is_done(
     ground: Ground, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "LOTS_AT_ONCE", 2)
+    monkeypatch.setattr(scan, "BATCHES_AT_ONCE", 2)
     ids = ledgers(ground, 5)
     ground.stop(ground.bookie_ids[0])
     runner = Elsewhere(ground) if is_elsewhere else None

@@ -23,7 +23,7 @@ from spark_bookkeeper.autorecovery.checks import check_all_ledgers
 from spark_bookkeeper.autorecovery.losses import AtRisk, losses
 from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.autorecovery.replication import TaskWork
-from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
+from spark_bookkeeper.autorecovery.scan import ScanBatch, scan_batch
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.context import ClientContext
@@ -93,7 +93,7 @@ class Counting:
     ) -> Iterator[ResultT]:
         self.groups += 1
         results = [self._result(item) for item in items]  # as of a Spark job all are there first
-        if self.groups % 4 == 0 or isinstance(items[0], Lot):
+        if self.groups % 4 == 0 or isinstance(items[0], ScanBatch):
             self.look()
         yield from results
 
@@ -104,9 +104,9 @@ class Counting:
         self.most = max(self.most, alive() - self.before - len(self.stored))
 
     def _result(self, item: Any) -> Any:
-        if isinstance(item, Lot):
+        if isinstance(item, ScanBatch):
             assert self.context is not None
-            (scanned,) = scan_lot(self.context, item)
+            (scanned,) = scan_batch(self.context, item)
             return scanned
         if isinstance(item, RecoverWork):
             return Recovered(item.ledger_id, Outcome.CLOSED, None, EntryId(0), EntryId(9), 10)

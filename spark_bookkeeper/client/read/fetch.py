@@ -184,7 +184,7 @@ class Fetcher:
             asks = reader.next(asked, late)
             if isinstance(asks, Unreadable):
                 if not asked:
-                    rescued = self._crosswise(ensemble, reader.waiting, read)
+                    rescued = self._salvage(ensemble, reader.waiting, read)
                     is_rescued = any(asks.entry_id in answer.entry_ids for answer in rescued)
                     if lost is None and not is_rescued:
                         return asks
@@ -271,7 +271,7 @@ class Fetcher:
         deliver = partial(read, replica, ask.entries, None)
         answers.ask(ask, self._context.bookies.bookie_client(bookie), purpose, deliver)
 
-    def _crosswise(
+    def _salvage(
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
     ) -> list[_Answer[T]]:
         """Read entries by one bookie's records from another's files; return each entry once."""

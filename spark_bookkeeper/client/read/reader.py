@@ -24,7 +24,7 @@ from spark_bookkeeper.client.read.last_add_confirmed import (
 )
 from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
-from spark_bookkeeper.client.read.unreadable import lost_table, tell_of_accepted_loss
+from spark_bookkeeper.client.read.unreadable import lost_table, warn_of_accepted_loss
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
@@ -135,7 +135,7 @@ class LedgerReader(PublicNames):
         self._is_done = False
         self._lost: Sequence[Unreadable] = ()
         """The entries that the last ``read_arrow(skip_lost=True)`` skipped."""
-        tell_of_accepted_loss(ledger)
+        warn_of_accepted_loss(ledger)
 
     @property
     def ledger_id(self) -> LedgerId:

@@ -58,7 +58,7 @@ class UnreadableRange:
             }
 
 
-def tell_of_accepted_loss(ledger: Ledger) -> None:
+def warn_of_accepted_loss(ledger: Ledger) -> None:
     """Log a warning if an operator accepted that entries of this ledger may be missing."""
     if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
         log = log_of(ledger.metadata)

@@ -113,7 +113,7 @@ def copy_entries(
         if isinstance(asks, Unreadable):
             source = next(iter(sources.values()), target)
             run = _CopyRun(runtime, source, target, throttle, ask_both)
-            done = run.copy_crosswise(list(sources.values()), reader.waiting)
+            done = run.copy_salvaged(list(sources.values()), reader.waiting)
             if asks.entry_id not in done:
                 raise _unreadable(ledger_id, asks)
             copied += run.copied_bytes
@@ -245,7 +245,7 @@ class _CopyRun:
             self.copied_bytes += size
         return refused
 
-    def copy_crosswise(
+    def copy_salvaged(
         self, replicas: Sequence[Replica], entries: Sequence[EntryId]
     ) -> list[EntryId]:
         """Copy entries that the records of one bookie list and the files of another hold; return

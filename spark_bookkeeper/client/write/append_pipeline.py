@@ -25,8 +25,8 @@ from spark_bookkeeper.client.write.ensemble_channels import EnsembleChannels
 from spark_bookkeeper.client.write.pending import PendingEntries
 from spark_bookkeeper.client.write.promise import Promise
 from spark_bookkeeper.client.write.silence_timer import SilenceTimer
-from spark_bookkeeper.client.write.writer_state import (
-    WriterState,
+from spark_bookkeeper.client.write.writer_lifecycle import (
+    WriterLifecycle,
     close_ledger,
     deleted_error,
     error_of_fence,
@@ -99,7 +99,7 @@ class AppendPipeline:
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
-        self._standing = WriterState()
+        self._standing = WriterLifecycle()
         self._is_started = False
         self._ended: Callable[[], None] | None = None
         """Called when a dropped writer has ended; no thread waits for that."""
@@ -308,7 +308,7 @@ class AppendPipeline:
         self._standing.is_closing = True
         self._wake_missed()
         self._carry_out(self.machine.step(BookiesLookedAt({}, {})))
-        self._delivery.deliver_beside()
+        self._delivery.deliver_in_background()
 
     def close(self) -> None:
         """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.

@@ -154,7 +154,7 @@ class BookieChannel:
         first: EntryId,
         open_replica: Callable[[BookieId, str], Replica],
         find_root: Callable[[], str],
-        find_door: Callable[[], BookieClient],
+        find_client: Callable[[], BookieClient],
         runtime: Runtime,
     ) -> None:
         self.position = position
@@ -171,7 +171,7 @@ class BookieChannel:
         """The last explicit LAC that was sent here."""
         self._open_replica = open_replica
         self._find_root = find_root
-        self._find_door = find_door
+        self._find_client = find_client
         self._call: Call[None] | None = None
         """The call in which the channel uses its bookie's storage. Another task watches how long it
         takes.
@@ -233,7 +233,7 @@ class BookieChannel:
             return
         if self._call is None:
             purpose = f"storing entries of {self._ledger_id}"
-            self._call = self._find_door().attend(purpose, insists=True)
+            self._call = self._find_client().attend(purpose, insists=True)
         self._call.in_person(lambda: self._store(group))
 
     def _store(self, group: Group) -> None:

@@ -55,7 +55,7 @@ class Delivery:
             self._error = error
             self._is_news = True
 
-    def deliver_beside(self) -> None:
+    def deliver_in_background(self) -> None:
         """Deliver in another thread, as a callback may end the thread. The lock is held."""
         if self._is_news:
             with suppress(RuntimeError):  # no more threads: the next delivery does this too

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.write.writer_state import check_open, deleted_error
+from spark_bookkeeper.client.write.writer_lifecycle import check_open, deleted_error
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,

@@ -103,7 +103,7 @@ class SilenceTimer:
                         self._lock.notify_all()
                 if pause:
                     wait = min(wait, self.tell_if_idle())
-                self._delivery.deliver_beside()
+                self._delivery.deliver_in_background()
             self._over.wait(wait)
             if self._runtime.now() >= next_look:
                 next_look = self._runtime.now() + look_pause
@@ -147,7 +147,7 @@ class SilenceTimer:
             if self._is_over:
                 return
             self._reports.look_begins()
-            self._delivery.deliver_beside()
+            self._delivery.deliver_in_background()
         try:
             alive = self._context.bookies.last_registrations()
         except BookKeeperError:
@@ -155,7 +155,7 @@ class SilenceTimer:
         with self._lock:
             if not self._is_over:
                 self._reports.looked(*self._to_be_left(alive))
-                self._delivery.deliver_beside()
+                self._delivery.deliver_in_background()
 
     def _to_be_left(
         self, alive: Mapping[BookieId, Registration]

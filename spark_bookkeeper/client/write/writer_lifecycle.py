@@ -1,4 +1,4 @@
-"""The state of a ledger's writer: its own end, or what other clients did to the ledger."""
+"""The lifecycle of a ledger's writer: its own end, or what other clients did to the ledger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
 
 
-class WriterState:
-    """The state of one writer. Changed with its lock held."""
+class WriterLifecycle:
+    """The lifecycle of one writer, and how it ended. Changed with the writer's lock held."""
 
     def __init__(self) -> None:
         self.error: BookKeeperError | None = None
