@@ -36,7 +36,7 @@ from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 from spark_bookkeeper.secrecy import without_passwords
 from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage, bounded
-from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.storage.storage import Storage
 

@@ -18,11 +18,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from spark_bookkeeper.bookie import probe
-from spark_bookkeeper.client.write import bookie_channel as channel
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.local_cluster import running_cluster
 from spark_bookkeeper.runtime import unclosed
-from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage import new_file, retry_policy
 from spark_bookkeeper.storage.file_system import FileSystem
 from tests.support.s3 import S3Server
 
@@ -170,7 +169,9 @@ def unpaused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
     if directory not in AS_ELSEWHERE:
-        monkeypatch.setattr(channel, "PAUSES_SECONDS", (0.0,) * len(channel.PAUSES_SECONDS))
+        monkeypatch.setattr(
+            retry_policy, "PAUSES_SECONDS", (0.0,) * len(retry_policy.PAUSES_SECONDS)
+        )
 
 
 DELTA = "4.4.0"

@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.runtime import Condition, Runtime
-from spark_bookkeeper.storage.call import Call, Patience, current_call, running_call
+from spark_bookkeeper.storage import retry_policy
+from spark_bookkeeper.storage.call import Call, current_call, running_call
+from spark_bookkeeper.storage.retry_policy import Patience
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 R = TypeVar("R")
-
-CALLS_AT_ONCE: Final = 64
-"""The most calls to one bookie, each in its own task; more calls wait. This bounds a hang."""
-
-TRIALS: Final = 8
-"""More calls that may hang while they test whether a bookie answers again."""
-
-PLACE_SECONDS: Final = 0.05
-"""Seconds between two attempts to start a call at a bookie that has too many calls."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +108,11 @@ class BookieClient:
         Raises:
             BookieUnavailableError: as by ``ask``, for the bookie in the error.
         """
-        if running_call() is not None or other is self or len(other.calls) >= CALLS_AT_ONCE:
+        if (
+            running_call() is not None
+            or other is self
+            or len(other.calls) >= retry_policy.CALLS_AT_ONCE
+        ):
             return run()  # then each storage call has its own time-out
         beside = other.attend(purpose)
 
@@ -164,7 +161,10 @@ class BookieClient:
             try:
                 self._refuse_if_hanging(call)
             except BookieUnavailableError:
-                if not insists or len(self.calls) >= CALLS_AT_ONCE + TRIALS:
+                if (
+                    not insists
+                    or len(self.calls) >= retry_policy.CALLS_AT_ONCE + retry_policy.TRIALS
+                ):
                     raise
                 call.is_trial = True
         return call
@@ -207,7 +207,9 @@ class BookieClient:
             asked_at = self._runtime.now()
             while True:
                 self._refuse_if_hanging(call)
-                if len(self._employed) < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
+                if len(self._employed) < retry_policy.CALLS_AT_ONCE + (
+                    retry_policy.TRIALS if call.is_trial else 0
+                ):
                     break
                 idle = next((other for other in self._employed if other.is_aside), None)
                 if idle is not None:

@@ -17,7 +17,8 @@ from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.storage.bookie_client import BookieClient, step
-from spark_bookkeeper.storage.call import Patience, current_call
+from spark_bookkeeper.storage.call import current_call
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
 Ts = TypeVarTuple("Ts")

@@ -8,44 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
-from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Condition, Runtime
+from spark_bookkeeper.storage import retry_policy
+from spark_bookkeeper.storage.retry_policy import Patience
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 R = TypeVar("R")
-
-SLOWEST_BYTES_PER_SECOND: Final = 4 << 20
-"""A call that moves bytes gets the time for them at this rate before its silence begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The time-outs for a bookie, in seconds of silence."""
-
-    give_up: float
-    """After this time the call times out: the bookie hangs."""
-    hedge: float
-    """After this time another bookie with the same entries is asked as well."""
-    retry: float
-    """The time without calls to a bookie that hangs. Then one call is a trial."""
-    pages: float = 60.0
-    """Added to ``give_up`` for a call that sends many requests without showing progress: a
-    listing of a bucket has a page for each thousand names."""
-
-    @classmethod
-    def of(cls, config: ClientConfig) -> Patience:
-        return cls(
-            config.bookie_timeout_ms / 1000,
-            config.read_hedge_ms / 1000,
-            config.bookie_retry_ms / 1000,
-        )
 
 
 class Asked(Protocol):
@@ -185,7 +159,7 @@ class Call(Generic[T]):
         self._in = (
             operation,
             path,
-            now + size_bytes / SLOWEST_BYTES_PER_SECOND if size_bytes else now,
+            now + size_bytes / retry_policy.SLOWEST_BYTES_PER_SECOND if size_bytes else now,
             self.bookie_client.patience.give_up + more_seconds,
         )
         try:

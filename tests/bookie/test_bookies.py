@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.bookie_client import BookieClient
-from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, BookieConformance, Shelf
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie

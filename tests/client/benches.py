@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, BookieClient
+from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
-from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.retry_policy import CALLS_AT_ONCE, Patience
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from tests.simulator.runtime import SimRuntime

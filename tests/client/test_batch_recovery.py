@@ -13,7 +13,6 @@ import pytest
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies import batch_client as together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover import batch_copy as copying_many
 from spark_bookkeeper.client.recover import recovery
@@ -26,6 +25,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage import retry_policy
 from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.storage import Storage
@@ -39,7 +39,7 @@ from tests.worlds import USUAL, payloads
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no silent bookie."""
-    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
+    monkeypatch.setattr(retry_policy, "GRACE_SECONDS", 60.0)
 
 
 def left_open(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
@@ -207,7 +207,7 @@ def test_a_bookie_that_does_not_answer_is_as_one_that_says_nothing(ground: Groun
 def test_a_bookie_that_hangs_holds_up_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsynced: None
 ) -> None:
-    monkeypatch.setattr(together, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(retry_policy, "GRACE_SECONDS", 2.0)
     runtime = ThreadRuntime()
     stuck: set[str] = set()
 

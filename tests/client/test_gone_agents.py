@@ -20,7 +20,7 @@ from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import with_incarnations
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bookie_channel import BookieChannel
-from spark_bookkeeper.client.write.silence_timer import AWAY_SECONDS, SilenceTimer
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -31,6 +31,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
+from spark_bookkeeper.storage.retry_policy import AWAY_SECONDS
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.test_readonly import assert_all_appended, ensemble, is_failed
 from tests.worlds import USUAL, payloads

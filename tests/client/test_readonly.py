@@ -28,7 +28,6 @@ from spark_bookkeeper.bookie.reserve import (
     together_bytes,
 )
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write import ensemble_change as change
 from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import BookieConfig, ClientConfig
@@ -43,6 +42,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.storage import retry_policy
 from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
@@ -239,7 +239,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool
 ) -> None:
     """R14: staying would need to know that it was not, and every bookie still serves."""
-    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_policy, "SETTLE_PAUSE_SECONDS", 0.0)
     ground, writer = begun(tmp_path)
     short = ensemble(writer)[2]
     lost: list[str] = []
@@ -269,8 +269,8 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
 def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(change, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(retry_policy, "SETTLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_policy, "SETTLE_SECONDS", 0.05)
     ground, writer = begun(tmp_path)
     is_away = True
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.bookie_channel import PAUSES_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import storage_of
@@ -25,6 +24,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage.retry_policy import PAUSES_SECONDS
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
 from tests.client.gates import Gate, hold_adds
@@ -171,9 +171,7 @@ def test_a_put_whose_answer_is_lost_again_and_again_is_repeated_later_each_time(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Those that tests go without.
-    monkeypatch.setattr(
-        "spark_bookkeeper.client.write.bookie_channel.PAUSES_SECONDS", PAUSES_SECONDS
-    )
+    monkeypatch.setattr("spark_bookkeeper.storage.retry_policy.PAUSES_SECONDS", PAUSES_SECONDS)
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     victim = writer.metadata.last_fragment.ensemble[0]

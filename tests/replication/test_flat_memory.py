@@ -184,7 +184,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.recover_bookie.GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(scan, "LOT_LEDGERS", AT_ONCE)
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", AT_ONCE)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
     monkeypatch.setattr(scan, "LOTS_AT_ONCE", 8)
     monkeypatch.setattr("spark_bookkeeper.autorecovery.tasks.TASKS_PLANNED", AT_ONCE)

@@ -18,9 +18,10 @@ from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.storage.bookie_client import CALLS_AT_ONCE, TRIALS, BookieClient, aside
+from spark_bookkeeper.storage.bookie_client import BookieClient, aside
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.storage.call import Call, current_call
+from spark_bookkeeper.storage.retry_policy import CALLS_AT_ONCE, TRIALS
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 from tests.client.benches import PATIENCE, Bench, Two, in_a_world, in_world

@@ -12,7 +12,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage, _BoundedSink
-from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.storage.storage import FileSink, Request, Storage
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.hanging import Hang

@@ -30,7 +30,7 @@ LIMITS = {
     "session": 1_950,
     "source": 3_500,
     "spark": 2_000,
-    "storage": 3_450,
+    "storage": 3_600,
     "table": 1_550,
     "testing": 5_300,
 }

@@ -37,6 +37,7 @@ PUBLIC = {
     "bookie.verdict",
     "storage.bookie_client",
     "storage.call",
+    "storage.retry_policy",
 }
 """What may be imported from above: the face, its values, how new entries are encoded, and the
 limits on how long a bookie may be silent."""

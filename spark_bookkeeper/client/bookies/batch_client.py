@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.replica import Replica
@@ -20,9 +20,7 @@ from spark_bookkeeper.errors import BookieError, BookieUnavailableError, BookKee
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.answer import Answer
 from spark_bookkeeper.runtime.runtime import Runtime
-
-GRACE_SECONDS: Final = 2.0
-"""How long to wait for other bookies after the first answer; then only their ledgers fail."""
+from spark_bookkeeper.storage import retry_policy
 
 A = TypeVar("A")
 K = TypeVar("K")
@@ -81,7 +79,7 @@ class BatchClient:
             if first_at is None:
                 came = answers.next()
             else:
-                came = answers.next(GRACE_SECONDS, first_at)
+                came = answers.next(retry_policy.GRACE_SECONDS, first_at)
             if came is None:
                 return told
             if isinstance(came, TimedOut):

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
-from spark_bookkeeper.storage.bookie_client import PLACE_SECONDS, BookieClient, NoPlaceError
+from spark_bookkeeper.storage import retry_policy
+from spark_bookkeeper.storage.bookie_client import BookieClient, NoPlaceError
 from spark_bookkeeper.storage.call import Call
 
 T = TypeVar("T")
@@ -118,7 +119,7 @@ class Gather(Generic[K, T]):
         self, late_after: float | None, since: float
     ) -> tuple[K, Callable[[], T]] | TimedOut[K] | None:
         """Return what ``next`` returns, or ``None`` after a wait. The lock is held."""
-        wait = PLACE_SECONDS if self._unsent else float("inf")
+        wait = retry_policy.PLACE_SECONDS if self._unsent else float("inf")
         late = []
         for key, call in self._calls.items():
             left = call.left_to_answer()

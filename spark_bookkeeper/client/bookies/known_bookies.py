@@ -28,7 +28,8 @@ from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.placement import Candidate, drawn
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.storage.bookie_client import BookieClient
-from spark_bookkeeper.storage.call import Call, Patience
+from spark_bookkeeper.storage.call import Call
+from spark_bookkeeper.storage.retry_policy import Patience
 
 T = TypeVar("T")
 

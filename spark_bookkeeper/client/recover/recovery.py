@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from spark_bookkeeper.bookie.bookie import Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
@@ -51,12 +51,9 @@ from spark_bookkeeper.protocol.recovery import (
     UnknownAnswer,
 )
 from spark_bookkeeper.runtime.log_facts import about
+from spark_bookkeeper.storage import retry_policy
 
 _log = logging.getLogger(__name__)
-
-FENCE_GRACE_SECONDS: Final = 2.0
-"""After enough other bookies are fenced, a bookie that stays silent for this time has timed out. A
-slightly slower bookie stays in the ensemble."""
 
 
 def _tell_nobody(bookie: BookieId, said: str) -> None:
@@ -222,7 +219,7 @@ class LedgerRecovery:
         if late_since is None:
             came = self._fences.next()
         else:
-            came = self._fences.next(FENCE_GRACE_SECONDS, late_since)
+            came = self._fences.next(retry_policy.FENCE_GRACE_SECONDS, late_since)
         if came is None or isinstance(came, TimedOut):
             return came is not None
         position, result = came

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress, cycle
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.bookie.entry import PlacedPart
@@ -26,6 +26,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
+from spark_bookkeeper.storage import retry_policy
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.ledger import Ledger
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Runtime
     from spark_bookkeeper.storage.bookie_client import BookieClient
     from spark_bookkeeper.storage.call import Call
-
-PAUSES_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Pauses before each repeat of a call with unknown outcome; then the bookie is given up."""
 
 
 class Group:
@@ -317,7 +315,7 @@ class BookieChannel:
 
     def _repeat(self, call: Callable[[], object]) -> None:
         """Repeat a call while its outcome is unknown; raise a certain error at once."""
-        for pause in PAUSES_SECONDS:
+        for pause in retry_policy.PAUSES_SECONDS:
             try:
                 call()
                 return

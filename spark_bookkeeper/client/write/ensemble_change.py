@@ -9,7 +9,7 @@ fragment); SLOT-LOG rule R7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -28,17 +28,11 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.placement import members, replace_bookies
 from spark_bookkeeper.protocol.writer import ChangeEnsemble
+from spark_bookkeeper.storage import retry_policy
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.write.delivery import Delivery
     from spark_bookkeeper.runtime.runtime import Condition
-
-SETTLE_SECONDS: Final = 60.0
-"""How long the writer queries whether a change was made, if its answer is lost and the writer could
-go on without it."""
-
-SETTLE_PAUSE_SECONDS: Final = 1.0
-"""Pause between two such queries."""
 
 
 def change_ensemble(
@@ -80,7 +74,7 @@ def change_ensemble(
         return new
 
     runtime = context.runtime
-    until = runtime.now() + SETTLE_SECONDS
+    until = runtime.now() + retry_policy.SETTLE_SECONDS
     try:
         while True:
             try:
@@ -93,7 +87,7 @@ def change_ensemble(
                 # The writer may stay only if nothing was written. Find out: all bookies serve.
                 if not may_stay or runtime.now() >= until:
                     raise
-            runtime.sleep(SETTLE_PAUSE_SECONDS)
+            runtime.sleep(retry_policy.SETTLE_PAUSE_SECONDS)
     except NoSuchLedgerError as error:
         raise deleted_error(ledger, EntryId(first - 1), error) from error
     except NotEnoughBookiesError:

@@ -7,11 +7,12 @@ sends the last add confirmed to the bookies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
+from spark_bookkeeper.storage import retry_policy
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from spark_bookkeeper.metadata.store import Registration
     from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import Condition
-
-_SHORTEST_SECONDS: Final = 0.001
-"""The shortest wait: a rounded clock may show a time just before the one that is waited for."""
-
-AWAY_SECONDS: Final = 10.0
-"""A bookie without an agent for this long is left. Its agent may have restarted sooner, and
-autorecovery takes a ledger that stays on a lost bookie (``open_ledger_grace_ms``) much later."""
 
 
 class SilenceTimer:
@@ -83,10 +77,12 @@ class SilenceTimer:
         limit = self._context.config.add_timeout_ms / 1000
         pause = self._pause
         looked_at = self._runtime.now()
-        look_pause = min(limit, AWAY_SECONDS) / 4
+        look_pause = min(limit, retry_policy.AWAY_SECONDS) / 4
         next_look = looked_at + look_pause
         while True:
-            wait = min(limit / 4, max(next_look - self._runtime.now(), _SHORTEST_SECONDS))
+            wait = min(
+                limit / 4, max(next_look - self._runtime.now(), retry_policy.SHORTEST_SECONDS)
+            )
             with self._lock:
                 if self._is_over:
                     return
@@ -128,7 +124,7 @@ class SilenceTimer:
             return self._pause
         left = self._reports.confirmed_at + self._pause - self._runtime.now()
         if left > 0:
-            return max(left, _SHORTEST_SECONDS)
+            return max(left, retry_policy.SHORTEST_SECONDS)
         self._channels.tell(confirmed)
         return self._pause
 
@@ -170,5 +166,5 @@ class SilenceTimer:
             return [], []
         readonly = [x for x in channels if x.bookie in alive and alive[x.bookie].is_readonly]
         away = self._away_since
-        gone = [x for x in channels if now - away.get(x.bookie, now) >= AWAY_SECONDS]
+        gone = [x for x in channels if now - away.get(x.bookie, now) >= retry_policy.AWAY_SECONDS]
         return readonly, gone

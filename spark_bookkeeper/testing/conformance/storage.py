@@ -21,7 +21,7 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.storage.bookie_client import BookieClient
 from spark_bookkeeper.storage.bounded_storage import BoundedStorage
-from spark_bookkeeper.storage.call import Patience
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 
