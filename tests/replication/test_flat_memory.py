@@ -186,7 +186,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(scan, "BATCH_LEDGERS", AT_ONCE)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
-    monkeypatch.setattr(scan, "LOTS_AT_ONCE", 8)
+    monkeypatch.setattr(scan, "BATCHES_AT_ONCE", 8)
     monkeypatch.setattr("spark_bookkeeper.autorecovery.tasks.TASKS_PLANNED", AT_ONCE)
     for module in ("checks", "losses", "table", "tasks"):
         monkeypatch.setattr(f"spark_bookkeeper.autorecovery.{module}.LEDGERS_AT_ONCE", AT_ONCE)

@@ -17,7 +17,7 @@ LIMITS = {
     "autorecovery": 4_550,
     "backup": 2_100,
     "bookie": 6_950,
-    "cli": 8_550,
+    "cli": 8_500,
     "client": 9_750,
     "delta": 2_000,
     "doctor": 1_400,

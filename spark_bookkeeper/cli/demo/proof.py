@@ -7,8 +7,8 @@ comes from the bookies' files read anew, never from what a writer remembers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,13 +18,22 @@ from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.job import collect
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """One question of the proof, and how it was answered."""
 
     question: str
     holds: bool
     evidence: str
+
+
+def acknowledged_rows(result: Mapping[str, Any]) -> Answer:
+    """Whether the recovered ledger has every row that was acknowledged to its writer."""
+    acknowledged, kept = result["acknowledged_rows"], result["rows_in_first"]
+    return Answer(
+        "every acknowledged row is in the ledger that was recovered",
+        acknowledged <= kept,
+        f"{acknowledged:,} rows acknowledged, {kept:,} in the ledger",
+    )
 
 
 def same_rows(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> Answer:
