@@ -39,7 +39,7 @@ from spark_bookkeeper.replication.targets import Targets
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """What to move, and how."""
+    """The moves of a rebalance: shares, sources and targets."""
 
     targets: tuple[BookieId, ...] | None = None
     """The only bookies that get more; ``None`` is every bookie that has too little."""

@@ -29,7 +29,7 @@ class Limits:
 
 
 class Followed(Protocol):
-    """What a stream reads: a log or a ledger."""
+    """The log or ledger that a stream reads."""
 
     def begin(self, place: Place) -> Offset:
         """Return where a new stream begins. Raises ``NoSuchEntryError`` for an invalid place."""

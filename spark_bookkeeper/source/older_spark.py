@@ -1,4 +1,4 @@
-"""What older Sparks lack of the interface of Spark 4.2, which this source is written for.
+"""The parts of Spark 4.2's interface that older versions lack; this source is written for 4.2.
 
 A stream writer receives Arrow batches from Spark 4.1 on. In 4.0 it receives them if it is also a
 batch writer of Arrow batches, since Spark only checks for that class. Before 4.2 Spark requests the

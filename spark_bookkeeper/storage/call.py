@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Asked(Protocol):
-    """What a call uses of its bookie's client: see ``bookie_client.BookieClient``."""
+    """The methods of its bookie's client that a call uses: see ``bookie_client.BookieClient``."""
 
     bookie_id: str
     patience: Patience
