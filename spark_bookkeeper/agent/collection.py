@@ -57,7 +57,8 @@ T = TypeVar("T")
 
 class GarbageReport(Report):
     """The report of ``collect_garbage``: one row for each ledger and bookie where data was removed,
-    or where it is uncertain whether data may be removed."""
+    or where it is uncertain whether data may be removed.
+    """
 
 
 @dataclass(frozen=True, slots=True)

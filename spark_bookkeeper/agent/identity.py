@@ -207,8 +207,7 @@ def moved(claims: Claims) -> CookieMismatchError:
 
 
 def mismatch(claims: Claims, meaning: str, remedy: str) -> CookieMismatchError:
-    """Return an error that shows what is stored, expected and found, what it means and what to do.
-    """
+    """Return an error that shows what is stored, expected and found, its meaning and a remedy."""
 
     def said(by: Cookie | Marker | None) -> str:
         if by is None:
