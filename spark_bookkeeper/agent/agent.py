@@ -87,8 +87,7 @@ class AgentStatus:
         return "readonly" if self.published.is_readonly else "writable"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of ``/health``: the agent's state, its reason, and the state of its
-        duties."""
+        """Return the content of ``/health``: state, reason, storage, clock and duties."""
         return {
             "bookie_id": self.bookie_id,
             "state": self.state,
@@ -267,7 +266,8 @@ class BookieAgent:
 
     def pause(self) -> None:
         """Stop probing and stop the duties, but keep the registration: from now on no change of the
-        storage is noticed."""
+        storage is noticed.
+        """
         self._duties.stop()
         with self._changed:
             self._is_stopping = True
@@ -361,9 +361,10 @@ class BookieAgent:
                 self._changed.notify_all()
 
     def _formatted_again(self, seen: Observation, found: Marker) -> Observation:
-        """Start to serve the new incarnation if the partition was formatted again for this bookie
-        while the agent ran, as after a replacement of the disk. Return what ``observe`` finds
-        there. If the claim of the found marker fails, return ``seen`` unchanged."""
+        """Serve the new incarnation if the partition was formatted again for this bookie, as after
+        a replacement of the disk. Return what ``observe`` finds. If the claim fails, return
+        ``seen``.
+        """
         assert self._marker is not None
         try:
             check_claim(self._store, self._partition, self.bookie_id, found)
@@ -379,8 +380,7 @@ class BookieAgent:
         return observe(self._partition, found, self._runtime.token)
 
     def _with_cookie(self, seen: Observation) -> Observation:
-        """Return the observation, extended by whether the cookie of this served bookie was deleted.
-        """
+        """Return the observation, extended by whether the bookie's cookie was deleted."""
         assert self._marker is not None
         before = self._lacks_cookie
         try:
@@ -403,7 +403,8 @@ class BookieAgent:
 
     def _ask_cluster(self) -> None:
         """Read the read-only order and the cluster's time; without an answer the last values stay.
-        Every probe calls it, so that ``status`` knows whether the metadata store answers."""
+        Every probe calls it, to know whether the metadata store answers.
+        """
         try:
             order = read_order(self._store, self.bookie_id)
             self._order = None if order is None else order.reason
@@ -421,8 +422,7 @@ class BookieAgent:
         self._answered, self._silence = self._runtime.now(), None
 
     def _with_orders(self, seen: Observation) -> Observation:
-        """Return the observation, extended by the order and clock difference of ``_ask_cluster``.
-        """
+        """Return the observation, extended by the results of ``_ask_cluster``."""
         return replace(seen, order=self._order, clock_ahead_s=self._clock_ahead_s)
 
     def _count_probe(self, seen: Observation) -> None:
@@ -435,9 +435,9 @@ class BookieAgent:
             self.metrics.failed_probes.inc()
 
     def _count_files(self, seen: Observation) -> None:
-        """Make room at once if many files were created. The count is the file system's number of
-        used inodes: it needs no walk, but it includes other programs' files. They may come and go
-        every minute, so this happens at most once in ``_EARLIEST`` of the interval."""
+        """Make room if many files were created, at most once in ``_EARLIEST`` of the interval. The
+        file system's inode count needs no walk, but other programs change it every minute, too.
+        """
         if seen.inodes is None:
             return
         free, total = seen.inodes
@@ -457,8 +457,9 @@ class BookieAgent:
             self._touch_cookie()
 
     def _touch_cookie(self) -> None:
-        """Write the cookie again, so that an operation that began to remove the bookie before it
-        registered fails. Without an answer each later probe tries again."""
+        """Write the cookie again, so that a removal of the bookie that began before it registered
+        fails. Without an answer each later probe tries again.
+        """
         try:
             is_there = touch_cookie(self._store, self.bookie_id)
         except MetadataError as error:
@@ -518,16 +519,14 @@ class BookieAgent:
         log.info("bookie %s is unregistered: %s", self.bookie_id, reason)
 
     def _session_lost(self) -> None:
-        """Note that the registration ended with its session; the store calls this from any thread.
-        """
+        """Note that the registration ended with its session; called from any thread."""
         with self._changed:
             self._sessions_lost += 1
             self._published = None
         self._wake_up.set()
 
     def _remove_old_probes(self) -> None:
-        """Remove the probe files that a killed agent left. This runs only after registering: then
-        no other agent serves this partition."""
+        """Remove probe files of a killed agent; only after registering: then no other runs."""
         try:
             self._partition.remove_old_probes()
         except BookKeeperError as error:

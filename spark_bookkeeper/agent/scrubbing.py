@@ -135,8 +135,7 @@ def scrub(
     """Scrub one bookie to the end of its round.
 
     Raises:
-        CookieMismatchError: it has neither registration nor cookie, or serves another partition
-            now.
+        CookieMismatchError: it has no registration and no cookie, or its partition changed.
         BookKeeperError: the bookie or the metadata store does not answer; the next call continues.
     """
     wish = wish or Scrubbing()
@@ -274,7 +273,8 @@ class _Scrub:
 
     def _share(self, ledger: Ledger, fragment: FragmentRange, position: int) -> Row | None:
         """Read one share in pieces; return a row if it is not whole. For a fragment that is still
-        being written, only the entries on the bookie are read."""
+        being written, only the entries on the bookie are read.
+        """
         first, last = fragment.first_entry_id, fragment.last_entry_id
         row = Row(ledger.ledger_id, "scrub", Outcome.LEFT, None, first, last, self._bookie)
         replica = self._context.bookies.replica(self._bookie, ledger)
