@@ -192,7 +192,7 @@ def storage_of(context: ClientContext, bookie_id: BookieId) -> Storage:
 
 
 def _received(version: str, values: bytes) -> Connection:
-    """Make a connection that another process sent.
+    """Rebuild a connection that another process sent.
 
     Raises:
         MissingRequirementError: this process has another version of the library. The check comes

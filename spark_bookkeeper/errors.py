@@ -1,4 +1,4 @@
-"""Every error that callers can meet, as one tree.
+"""The errors of this library, as one tree.
 
 ::
 
@@ -11,7 +11,7 @@
         LedgerFencedError                 another client recovers or closed the ledger
           LogOwnershipLostError           another writer took over the log
         NoSuchEntryError                  beyond the end, or beyond the last add confirmed
-        DataLossError                     what was to be read next is gone
+        DataLossError                     the data to be read next is gone
         EntryUnreadableError              no replica could be read and verified
         RecoveryUndecidedError            too few answers to decide an entry
         UnauthorizedError                 the password or digest type is not the ledger's
@@ -20,10 +20,10 @@
         NoSuchLogError                    there is no log of that name
         LogExistsError                    the name is taken
       BookieError
-        BookieUnavailableError            no answer, or an answer that says nothing
+        BookieUnavailableError            no answer, or an unreliable answer
           BookieFullError                 no space left
           ProcessLimitError               this process may open no more files
-          SlotTakenError                  a slot that somebody else created
+          SlotTakenError                  a slot that another client created
         BookieReadOnlyError               refused before writing
         CorruptEntryError                 bytes that do not match their digest
         CookieMismatchError               this storage is not the registered one
@@ -277,7 +277,7 @@ class CookieMismatchError(BookieError):
 class UnsuitableStorageError(BookieError):
     """The file system cannot create a file exclusively with complete, synced content.
 
-    Fencing rests on that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
+    Fencing needs that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
     """
 
 

@@ -82,7 +82,7 @@ def stripes(
 
     Args:
         ledger: as ``bk.ledger(7)`` returns it; metadata and registrations are read now.
-        first, last: of the entries, both included; ``last=None`` is 64 of them.
+        first, last: the entries to draw, both included; ``last=None`` draws 64 of them.
         title: over the picture.
     """
     go = _plotly()
@@ -253,7 +253,7 @@ def _plotly(is_asked: bool = False) -> Any:
             image = svg(fig_dict)
             return {"image/svg+xml": image} if image else {}
 
-    # Once, unless requested: the user may have set another since. Other image renderers stay alone.
+    # Only once, unless requested: the user may have changed it since. Image renderers need none.
     shown = [io.renderers[name] for name in io.renderers.default.split("+") if name]
     fits = shown and all(isinstance(each, HtmlRenderer | PlotlyRenderer) for each in shown)
     if fits and (is_asked or IMAGES not in io.renderers):

@@ -1,6 +1,6 @@
 """The agent of one bookie: it keeps a storage partition registered while the storage is well.
 
-No data passes through it. Every few seconds it probes the storage. The result of the probe alone
+No data passes through it. Every few seconds it probes the storage. The latest observation alone
 decides what it registers in the cluster (``health.py``). It remembers nothing but the registration
 itself, so a restarted agent makes the same decisions.
 
@@ -300,7 +300,7 @@ class BookieAgent:
             self._carry_out(action)
         except BookKeeperError as error:
             seen = Observation(error.message)
-            if isinstance(error, MetadataUnavailableError):  # since _ask_cluster
+            if isinstance(error, MetadataUnavailableError):  # it failed after _ask_cluster
                 self._silence = error.message
         if seen.problem != self._problem and seen.problem is not None:
             log.warning("bookie %s is not registered: %s", self.bookie_id, seen.problem)
@@ -526,7 +526,7 @@ class BookieAgent:
         self._wake_up.set()
 
     def _remove_old_probes(self) -> None:
-        """Remove probe files of a killed agent; only after registering: then no other runs."""
+        """Remove probe files of a killed agent, after registering: then no other agent runs."""
         try:
             self._partition.remove_old_probes()
         except BookKeeperError as error:

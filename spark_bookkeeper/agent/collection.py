@@ -68,7 +68,7 @@ class Collection:
     dry_run: bool = False
     """Only report what would be removed."""
     with_copies: bool = True
-    """Also remove unnamed copies of closed ledgers; this reads every other replica."""
+    """Also remove closed ledgers' copies that no fragment names; this reads all other replicas."""
     leftovers_after_ms: int = LEFTOVERS_AFTER_MS
     """The least age of a leftover of an unfinished write that is removed."""
     bytes_per_second: int | None = None
@@ -222,7 +222,7 @@ class Collector:
         """Remove a ledger that is certainly deleted; its nonce is never used again (R16)."""
         if (reason := self._why_it_may_live(key)) is not None:
             return None if reason == "" else self._row(key, Outcome.LEFT, reason)
-        # The answer must come from the cluster that this partition belongs to, still the same one.
+        # Metadata of another cluster prove nothing: cluster and bookie must be unchanged.
         if self._read_owner() != self._owner:
             raise CookieMismatchError(
                 f"bookie {self._bookie} was formatted, or the cluster was, while its garbage was "

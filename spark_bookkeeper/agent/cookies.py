@@ -64,7 +64,7 @@ def generate_cookie(
     * A bookie that was removed (``bookie recover --delete-cookie``) is in no ensemble any more, so
       no client reads its old entries. They are still true, for a ledger's entries never change. The
       bookie may be chosen for new data and copies like any other.
-    * The marker does not show whether this is an older copy of the partition. The caller asks.
+    * The marker does not reveal an older copy of the partition. The caller asks the operator.
 
     Returns:
         the cookie, and whether the cluster has it: then it is returned as stored there.

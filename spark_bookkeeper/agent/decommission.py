@@ -26,7 +26,7 @@ OBEYED_WITHIN_S: Final = 20.0
 """Time for an agent to obey an order; it reads orders at every probe, by default every 5 s."""
 
 ROUNDS_MAX: Final = 5
-"""Repetitions for ledgers that a bookie got while it was drained."""
+"""The most repetitions for ledgers that a bookie gets while it is drained."""
 
 
 @dataclass(frozen=True, repr=False)

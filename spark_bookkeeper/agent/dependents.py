@@ -1,4 +1,4 @@
-"""Which ledgers count on a bookie."""
+"""The ledgers that count on a bookie."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def check_formattable(
     if is_replaced:
         _check_replaced(claims)
     else:
-        # Without a cookie its own copies cannot be read; the error names that remedy first.
+        # Recovery can read its copies only with a cookie: the error then first writes one.
         is_cut_off = known is None and found is not None
         _check_nobody_counts_on(store, bookie_id, partition.uri if is_cut_off else None)
     foreign = partition.foreign_names()

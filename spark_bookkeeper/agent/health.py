@@ -1,4 +1,4 @@
-"""What an agent sees of its bookie's storage, and what the cluster is to be told of it.
+"""The health of a bookie's storage, and the registration that follows from it.
 
 ======================================================  ==================
 seen                                                    registration
@@ -6,14 +6,14 @@ seen                                                    registration
 the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
 the same, but the bookie's cookie is gone               read-only
-the same, but somebody ordered it (``readonly.py``)     read-only
+the same, but an operator orders it (``readonly.py``)   read-only
 the right incarnation can be read and not written       read-only
 no answer, another marker, no marker, other bytes,      none
 the marker and no directory of ledgers
 ======================================================  ==================
 
-``observe`` looks, and ``decide`` is that table. A partition that was formatted again for its bookie
-is another incarnation; its agent serves that once the cluster knows it (``agent.py``).
+``observe`` probes the storage; ``decide`` applies this table. A partition that was formatted again
+is another incarnation. Its agent serves it once the bookie's cookie names it (``agent.py``).
 
 Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two marks).
 """
@@ -44,7 +44,7 @@ NOT_WRITTEN: Final = "not-written"
 """Causes for which a bookie is read-only, as registrations contain them."""
 
 _NEWS = 0.05
-"""The share of the bytes or inodes by which the free ones must change to be published again."""
+"""The share of all bytes, or inodes, by which the free ones must change to be published again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Published:
 
     @property
     def readonly_reason(self) -> str | None:
-        """Why it takes no new data, for people: every reason that holds. ``None`` if it does."""
+        """Why it takes no new data, for people: every reason that holds. ``None`` if none holds."""
         return "; ".join(self.readonly_causes.values()) or None
 
     @property

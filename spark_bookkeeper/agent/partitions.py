@@ -173,7 +173,7 @@ class Partitions:
     def _side_by_side(self, name: str, do: Callable[[ServedPartition], T]) -> list[T]:
         """Return the result for each partition.
 
-        The caller only waits, in another thread than the work: an interrupt in the middle of one
+        The work runs in other threads, and the caller only waits: an interrupt in the middle of one
         partition would have to wait for the others, and one of them may hang.
         """
         future: Future[list[T]] = Future()

@@ -45,7 +45,7 @@ LEDGERS_AT_ONCE: Final = 100
 """The number of ledgers whose metadata are read in one call; then the progress is stored."""
 
 REMEMBERED_AFTER_S: Final = 10
-"""The progress is stored at this interval, too: a hundred ledgers may take hours to read again."""
+"""The progress is also stored after so many seconds: a batch of ledgers may take hours."""
 
 MOST_NAMED: Final = 100
 """The most ledger ids in a mark."""
@@ -147,7 +147,7 @@ def scrub(
 
 
 def read_mark(registers: Registers, bookie: BookieId) -> ScrubMark:
-    """Return the progress of a bookie's scrubbing; an empty mark if none exists or is readable."""
+    """Return the progress of a bookie's scrubbing; an empty mark if no readable one exists."""
     return _decode(registers.read(_name(bookie)))
 
 
@@ -236,8 +236,8 @@ class _Scrub:
         if any(row.status is Outcome.PUBLISHED for row in rows):
             now = self._read_again(ledger_id)
             if now != metadata:
-                # These metadata may be hours old, for they were read with those of many. A share
-                # that was deleted or moved since may be collected here, and is not lacking.
+                # The metadata of the batch may be hours old. A share that was deleted or moved
+                # since may have been collected here, which is no loss.
                 self.looked_at = before
                 if now is not None:
                     self._look_at(ledger_id, now)

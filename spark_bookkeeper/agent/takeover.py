@@ -59,7 +59,7 @@ def claim_partition(
         if verdict is Judgement.WRITE_COOKIE:
             check_whole(store, claims)
         if verdict is Judgement.FORMAT:
-            forget_order(store, bookie_id)  # a removal of the bookie may have died before this
+            forget_order(store, bookie_id)  # an interrupted removal of the bookie may have left one
             marker = partition.format(bookie_id, claims.instance_id, token=token)
         assert marker is not None
         try:
@@ -79,8 +79,8 @@ def check_claim(
     """Check that a partition still has this marker, and is this bookie's. Changes nothing.
 
     Raises:
-        CookieMismatchError: it has not, or is not; for example, its cookie was deleted because the
-            bookie was removed.
+        CookieMismatchError: the check failed, for example because the bookie was removed and its
+            cookie deleted.
     """
     claims = claims_of(store, partition, bookie_id, store.read_cookie(bookie_id))
     if judge(claims) is not Judgement.ACCEPT or claims.marker != marker:

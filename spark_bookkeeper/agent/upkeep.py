@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Outcome, Report
 
 _SCRUB_LOOKS_MS: Final = 60_000
-"""The interval of checks whether a round of scrubbing is due; each also continues a round."""
+"""The interval of the checks whether scrubbing is due; each continues a round that has begun."""
 
 
 def upkeep_duties(

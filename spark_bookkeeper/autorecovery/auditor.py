@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 ReportT = TypeVar("ReportT", bound=AuditReport)
 
 _WAIT_MOST_SECONDS: Final = 60.0
-"""The longest wait between two looks, with or without a notice from a watch."""
+"""The longest wait before the auditor looks again, with or without a notice from a watch."""
 
 _SECOND_LOOK_SECONDS: Final = 60.0
 """All bookies are checked once more this long after a loss. A writer may have chosen the bookie
@@ -298,7 +298,7 @@ class Auditor:
             if due is None:
                 continue
             if last is not None and last.value > now_ms:
-                # A time in the future would make it due one interval later at every look.
+                # A stored time in the future would postpone the check at every look.
                 tree.set_checked_at_ms(check, now_ms, last)
             at_ms = due if due > now_ms else now_ms + interval_ms
             self._next_check_ms = min(at_ms, self._next_check_ms or at_ms)

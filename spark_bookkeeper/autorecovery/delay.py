@@ -1,4 +1,4 @@
-"""The delay: the time that a bookie may be away before it is lost, even if it is unreadable."""
+"""The delay that a bookie may be away before it is lost; an unreadable value counts as 0."""
 
 from __future__ import annotations
 

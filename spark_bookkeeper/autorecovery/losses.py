@@ -57,7 +57,7 @@ class Losses:
 
     @property
     def is_safe(self) -> bool:
-        """Whether certainly every entry of every ledger would keep Qa live copies."""
+        """Whether every entry of every ledger would certainly keep Qa live copies."""
         return not self.at_risk and not self.unreadable
 
     def __bool__(self) -> bool:
@@ -98,7 +98,7 @@ class Losses:
 
 
 def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
-    """Return the ledgers with less than Qa live copies without these bookies; changes nothing.
+    """Return the ledgers with fewer than Qa live copies without these bookies; changes nothing.
 
     A registered bookie counts as live; ``check_ledgers`` shows whether it holds its entries.
 

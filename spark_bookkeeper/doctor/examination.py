@@ -111,7 +111,7 @@ def cluster_diagnoses(
 
 
 def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
-    """Return whether it answers, and the cluster's INSTANCEID; ``None`` if it is unreadable."""
+    """Return whether the metadata store answers, and the INSTANCEID; ``None`` if unreadable."""
     try:
         instance_id = context.store.instance_id()
     except MetadataFormatError as junk:
@@ -130,7 +130,7 @@ def _clock(context: ClientContext) -> Iterator[Diagnosis]:
 
 
 def _clocks(alive: Mapping[BookieId, Registration]) -> Iterator[Diagnosis]:
-    """Compare the clocks of the bookies' machines with it, as their agents published."""
+    """Compare the clocks of the bookies' machines with ZooKeeper's, as their agents published."""
     for bookie, live in alive.items():
         if ahead := live.told(CLOCK_AHEAD):
             yield _off(f"bookie {bookie}", "the clock of its machine", ahead)
@@ -269,7 +269,7 @@ def places_of(context: ClientContext, roots: Mapping[BookieId, str]) -> dict[Boo
 
 
 def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
-    """Report bookies that one failure would lose."""
+    """Report groups of bookies that one failure would lose."""
     for found in shared(places_of(context, roots)):
         check = f"bookies on one {found.what}"
         if found.is_for_trying:

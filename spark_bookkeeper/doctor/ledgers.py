@@ -252,14 +252,14 @@ def _refill(bookies: Sequence[BookieId]) -> str:
 
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:
-    """Return the remedies for entries that the next loss may end, one for each kind of bookie."""
+    """Return the remedies for entries that the next loss may destroy, one per kind of bookie."""
     remedies = [f"bring {', '.join(lost)} back; else {make_again(lost, attended)}"] if lost else []
     remedies += [_refill(empty)] if empty else []
     return f"before anything else: {'; and '.join(remedies)}"
 
 
 def _is_without_copy(metadata: LedgerMetadata, away: Set[BookieId]) -> bool:
-    """Whether some entry has no copy on a member that is not away; tables count."""
+    """Whether some entry has a copy only on members that are away; tables are members, too."""
     live = metadata.members() - away
     quorum = metadata.quorum
     return any(
@@ -271,7 +271,7 @@ def _is_without_copy(metadata: LedgerMetadata, away: Set[BookieId]) -> bool:
 
 
 def _bring_back(away: Set[BookieId], lost: Set[BookieId]) -> str:
-    """Return the remedies for entries without a live copy: a bookie that is empty has none."""
+    """Return the remedies for entries without a live copy, given lost bookies and empty ones."""
     gone, empty = ", ".join(sorted(away & lost)), ", ".join(sorted(away - lost))
     remedies = [f"start {gone} again, with its storage as it was"] if gone else []
     remedies += [OLD_DISK.format(bookies=empty)] if empty else []

@@ -73,7 +73,7 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     running = status(place)
     if running.is_running:
         return running
-    java_home()  # raises before anything is made
+    java_home()  # without Java, it raises before anything is made
     make_directory(place)
     ready, told = os.pipe()
     package_parent = str(Path(spark_bookkeeper.__file__).parent.parent)
@@ -190,7 +190,7 @@ def run(directory: Path, bookies: int, ready: int) -> int:
     _tell(ready, {"metadata_uri": cluster.metadata_uri})
     with cluster:
         while not stopping.wait(1.0):
-            pass  # an endless wait could miss a signal that comes just before it
+            pass  # a signal just before an endless wait would be noticed only at its end
     background.unlink(missing_ok=True)
     return 0
 

@@ -78,7 +78,7 @@ _JVM_OPTIONS: tuple[str, ...] = (
     "-Dlog4j2.disableJmx=true",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dzookeeper.extendedTypesEnabled=true",
-    "-Dzookeeper.preAllocSize=4096",  # KiB allocated for each log file; by default 64 MiB
+    "-Dzookeeper.preAllocSize=4096",  # KiB allocated for each log file, instead of 64 MiB
 )
 
 _PORTS = range(21_000, 32_000)
@@ -287,7 +287,7 @@ def _is_serving(port: int, data: Path, timeout_seconds: float = 2.0) -> bool:
 
 
 def _shape(path: str) -> str:
-    """Return a path without the characters that an unknown character set may change."""
+    """Return a path with ``?`` in place of text that a wrong character set may change."""
     return re.sub(r"[^\x20-\x3e\x40-\x7e]+|\?+", "?", path)
 
 

@@ -112,7 +112,7 @@ class LocalCluster(PublicNames):
             BookKeeperError: no bookie could be started at all.
         """
         if self._running is None:
-            java_home()  # raises before anything is made
+            java_home()  # without Java, it raises before anything is made
             running = RunningCluster(self._given, self._wanted, self._config, self._runtime)
             # Runs also when this object is dropped, and at the interpreter's end.
             finalizer = weakref.finalize(self, running.close)

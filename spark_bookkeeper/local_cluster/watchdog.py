@@ -11,7 +11,7 @@ program's process id to standard output, then waits for the first of these event
   holds the pipe.
 
 In the last two cases it kills the program, which must have synced everything that it acknowledged.
-ZooKeeper does nothing at its end, so a request to stop has no use for it, and would cost a third of
+A request to stop would not help ZooKeeper, which does nothing at its end, and would take a third of
 a second: a Java machine waits that long for its threads. If the watchdog itself is killed, Linux
 kills the program (``PR_SET_PDEATHSIG``). That signal belongs to the *thread* that started the
 program. So it is requested here, where the only thread lives to the end, and not by the maker.

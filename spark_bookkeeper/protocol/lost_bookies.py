@@ -23,7 +23,7 @@ from spark_bookkeeper.protocol.ids import BookieId
 NOBODY: frozenset[BookieId] = frozenset()
 
 SEVERAL_SHARE: Final = 10
-"""The divisor of the delay while several bookies are away; a session's length is the least."""
+"""While several bookies are away, the delay is divided by this, down to a session's length."""
 
 
 @dataclass(frozen=True, slots=True)
