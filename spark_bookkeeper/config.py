@@ -48,7 +48,7 @@ class ClientConfig:
     or whose agent has been gone for 10 s."""
 
     max_pending_bytes: int = 64 * MIB
-    """The most bytes appended and not yet acknowledged; further appends wait. Bounds the memory."""
+    """The most bytes appended but not acknowledged; more appends wait. Bounds a writer's memory."""
 
     max_group_bytes: int = 8 * MIB
     """The most bytes of small appends that share one slot. Larger groups are fewer files and a

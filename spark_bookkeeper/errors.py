@@ -73,7 +73,7 @@ class BookKeeperError(Exception):
     condition = "BOOKKEEPER_ERROR"
 
     def __init_subclass__(cls) -> None:
-        """Name the condition after the class: ``NoSuchLedgerError``, ``BOOKKEEPER_NO_SUCH_LEDGER``.
+        """Set ``condition`` from the name: ``NoSuchLedgerError`` is ``BOOKKEEPER_NO_SUCH_LEDGER``.
 
         A class of another module keeps its base class's condition: for callers it is that error.
         """
@@ -104,7 +104,7 @@ class BookKeeperError(Exception):
         return same
 
     def for_worker(self) -> str:
-        """Return the text for another process: first the condition in brackets, as Spark does."""
+        """Return the text for another process: ``[condition] message``, as Spark does."""
         return f"[{self.condition}] {self.message}"
 
 

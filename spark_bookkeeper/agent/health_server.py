@@ -46,7 +46,7 @@ class Watched(Protocol):
 
 
 _LOOK_SECONDS = 0.1
-"""The interval of the checks for the end; requests are answered at once."""
+"""The interval at which the server checks whether to end; requests are answered at once."""
 
 
 class HealthServer:
