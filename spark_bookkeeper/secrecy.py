@@ -15,6 +15,6 @@ _IN_URI = re.compile(r"(://[^\s/:@]*:)[^\s/]*@")
 def without_passwords(text: str) -> str:
     """Return the text with every ``scheme://user:password@host`` as ``scheme://user:***@host``.
 
-    A text without passwords is returned unchanged, and hiding twice is hiding once.
+    A text without passwords is returned unchanged, and so is a text that was returned before.
     """
     return _IN_URI.sub(rf"\g<1>{HIDDEN}@", text) if "@" in text else text
