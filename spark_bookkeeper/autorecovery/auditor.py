@@ -153,7 +153,7 @@ class Auditor:
         return min(_WAIT_MOST_SECONDS, max(0.0, left))
 
     def check(self, changed: Callable[[], None]) -> float:
-        """Run the ledger checks that are due, if ``can_check``; otherwise as ``step``."""
+        """Run due checks of ledgers, if ``can_check``. Argument and result are as for ``step``."""
         if not self._context.store.underreplication.is_enabled(changed) or not self.can_check:
             return _WAIT_MOST_SECONDS
         try:
