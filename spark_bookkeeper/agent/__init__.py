@@ -1,1 +1,1 @@
-"""What serves a bookie and looks after it: its agent, its cookie, and the upkeep of its storage."""
+"""The service of a bookie: its agent, its cookie, and the upkeep of its storage."""

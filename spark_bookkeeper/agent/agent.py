@@ -1,8 +1,8 @@
 """The agent of one bookie: it keeps a storage partition registered while the storage is well.
 
-Data does not pass through it. Every few seconds it looks at the storage, and what it sees decides
-alone what the cluster is told (``health.py``). Nothing is remembered but the registration itself,
-so an agent that starts again comes to the same answer.
+No data passes through it. Every few seconds it probes the storage. The latest observation alone
+decides what it registers in the cluster (``health.py``). It remembers nothing but the registration
+itself, so a restarted agent makes the same decisions.
 
 Source: BookKeeper ``bookie/BookieStateManager`` (registering again after a lost session).
 """
@@ -48,15 +48,15 @@ from spark_bookkeeper.runtime.runtime import Runtime, Task
 log = logging.getLogger(__name__)
 
 _PATIENCE_INTERVALS = 3
-"""Intervals after which a probe that has not answered counts as failed."""
+"""The number of probe intervals after which an unanswered probe counts as failed."""
 
 _EARLIEST = 0.1
-"""Room is made for many files after this share of the time between two compactions."""
+"""The least time between two early compactions for many files, as a share of the usual interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What an agent last saw and did."""
+    """The last observations of an agent, and its state."""
 
     bookie_id: BookieId
     root_uri: str
@@ -64,17 +64,17 @@ class AgentStatus:
     published: Published | None
     """``None`` while the bookie is not registered."""
     problem: str | None
-    """Why it is not registered."""
+    """Why the bookie is not registered."""
     seconds_since_good_probe: float | None = None
-    """``None`` before the storage was seen to be well for the first time."""
+    """``None`` before the first successful probe of the storage."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     seconds_since_zookeeper_answered: float | None = None
-    """``None`` before it answered for the first time."""
+    """``None`` before the first answer."""
     zookeeper_problem: str | None = None
-    """Why the metadata store did not answer when it was asked last; ``None``: it did."""
+    """Why the last call to the metadata store failed; ``None`` if it succeeded."""
     clock_ahead_s: int = 0
-    """How far this machine's clock is ahead of ZooKeeper's; below 0: behind."""
+    """How far this machine's clock is ahead of ZooKeeper's; negative if it is behind."""
     free_inodes: int | None = None
     total_inodes: int | None = None
     duties: tuple[DutyStatus, ...] = ()
@@ -87,7 +87,7 @@ class AgentStatus:
         return "readonly" if self.published.is_readonly else "writable"
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
+        """Return the content of ``/health``: state, reason, storage, clock and duties."""
         return {
             "bookie_id": self.bookie_id,
             "state": self.state,
@@ -107,18 +107,18 @@ class AgentStatus:
 
 
 class BookieAgent:
-    """Looks after one partition. Call ``start``, later ``stop``; both are idempotent.
+    """Serves one partition. Call ``start``, later ``stop``; both are idempotent.
 
     Args:
         store: the cluster; stays open when the agent stops.
         partition: the partition; stays open when the agent stops.
-        bookie_id: who it is.
+        bookie_id: the id of the bookie.
         runtime: clock and threads.
-        config: how often to look, and when space is short.
-        rack: where it stands, for placement.
+        config: how often to probe, and when space is short.
+        rack: the rack of the bookie, for placement.
         moved_from: see ``claim_partition``.
-        duties: what it does in the background while the bookie is registered or tries to be.
-        metrics: where it counts; ``None`` makes new ones.
+        duties: background work while the bookie is registered or tries to be.
+        metrics: the counters to use; ``None`` makes new ones.
     """
 
     def __init__(
@@ -148,31 +148,31 @@ class BookieAgent:
         self._problem: str | None = None
         self._lacks_cookie = False
         self._owes_cookie = False
-        """It has registered, and its cookie is not known to be written again since."""
+        """Whether the cookie must still be written again after a registration."""
         self._sessions_lost = 0
         self._is_listening = False
         self._is_stopping = False
         self._changed = runtime.condition()
         self._wake_up = AutoResetEvent(runtime)
-        """Rung when the next look is not to wait."""
+        """Set to make the next probe start at once."""
         self._loop: Task | None = None
         self._look: Task | None = None
         self._looks = 0
-        """Number of the look whose answer counts."""
+        """The number of the current probe; results of earlier ones are ignored."""
         self._seen: Observation | None = None
         self._good: tuple[float, Observation] | None = None
-        """When the storage was seen to be well last, and what was seen."""
+        """The time and the result of the last successful probe."""
         self._is_well = False
         self._answered: float | None = None
         self._silence: str | None = None
         self._clock = ClusterClock(asked_seconds=3600)
         self._clock_ahead_s = 0
         self._files: int | None = None
-        """On the file system, when room was made for so many, or when they were fewest since."""
+        """The lowest number of used inodes since room was made for many files the last time."""
         self._many_after = 0.0
-        """Before that moment no room is made for files that have come."""
+        """The time before which no further room is made for many files."""
         self._order: str | None = None
-        """Why it was made read-only by hand, as the metadata store said last."""
+        """Why an operator made the bookie read-only, as last read from the metadata store."""
         self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
         self.metrics.show_bookie(lambda: self.status.as_dict())
 
@@ -184,8 +184,9 @@ class BookieAgent:
 
     @property
     def status(self) -> AgentStatus:
-        """What it last saw and did."""
-        # While nobody looks, the loop may be waiting for the metadata store: no disk is to blame.
+        """The last observations of the agent, and its state."""
+        # Between two probes the loop may wait for the metadata store. The storage is not to blame
+        # for that time, so the last probe counts as fresh.
         is_well = self._is_well and self._look is None
         at, seen = self._good or (None, Observation())
         free_inodes, total_inodes = seen.inodes or (None, None)
@@ -210,7 +211,7 @@ class BookieAgent:
         return None if moment is None else self._runtime.now() - moment
 
     def start(self) -> None:
-        """Format the partition if it is new, check it, register it, and keep looking after it.
+        """Format the partition if it is new, check it, register it, and go on serving it.
 
         Raises:
             CookieMismatchError: this is not the partition of that bookie, or another agent
@@ -224,7 +225,7 @@ class BookieAgent:
             return
         self._is_stopping = False
         self._look = None
-        self._looks += 1  # what a look from before says is old
+        self._looks += 1  # a probe of an earlier run may still end; its result is ignored
         self._marker = claim_partition(
             self._store,
             self._partition,
@@ -248,7 +249,7 @@ class BookieAgent:
             self._ask_cluster()
             self._carry_out(decide(None, self._with_orders(seen), self._config))
         except CookieMismatchError:
-            self._is_unsure = False  # another agent holds the registration: none of ours is there
+            self._is_unsure = False  # another agent holds the registration, so this one has none
             raise
         except BaseException:
             self._take_back("the agent could not start")
@@ -258,14 +259,14 @@ class BookieAgent:
         self._duties.start()
 
     def stop(self) -> None:
-        """Stop looking and unregister; the partition stays as it is."""
+        """Stop probing and unregister; the partition stays as it is."""
         self.pause()
         if self._published is not None or self._is_unsure:
             self._take_back("the agent stops")
 
     def pause(self) -> None:
-        """Stop looking and doing, and leave the registration as it is: what becomes of the storage
-        now is not noticed.
+        """Stop probing and stop the duties, but keep the registration: from now on no change of the
+        storage is noticed.
         """
         self._duties.stop()
         with self._changed:
@@ -277,7 +278,7 @@ class BookieAgent:
             loop.join()
 
     def step(self) -> None:
-        """Look once, decide, and carry it out. Never raises what the world may do."""
+        """Probe once, decide, and carry out the decision. Raises no ``BookKeeperError``."""
         seen = self._look_with_patience()
         if seen is None:
             return
@@ -287,8 +288,8 @@ class BookieAgent:
             if seen.other is not None and self._published is None and not self._is_unsure:
                 seen = self._formatted_again(seen, seen.other)
             elif seen.problem is None and self._published is None and not self._lacks_cookie:
-                # Time has passed since the claim was checked: the cluster may have been
-                # formatted, or the bookie given up and its cookie deleted.
+                # Time has passed since the claim was checked: the cluster may have been formatted,
+                # or the bookie removed and its cookie deleted.
                 assert self._marker is not None
                 check_claim(self._store, self._partition, self.bookie_id, self._marker)
             elif seen.problem is None:
@@ -299,7 +300,7 @@ class BookieAgent:
             self._carry_out(action)
         except BookKeeperError as error:
             seen = Observation(error.message)
-            if isinstance(error, MetadataUnavailableError):  # it fell silent since it was asked
+            if isinstance(error, MetadataUnavailableError):  # it failed after _ask_cluster
                 self._silence = error.message
         if seen.problem != self._problem and seen.problem is not None:
             log.warning("bookie %s is not registered: %s", self.bookie_id, seen.problem)
@@ -313,18 +314,19 @@ class BookieAgent:
             try:
                 self.step()
             except Exception:
-                # A mistake of ours must not end the agent in silence: the bookie would stay
-                # registered whatever becomes of its storage.
+                # An error of our own must not end the loop: the bookie would stay registered
+                # whatever happens to its storage.
                 log.exception("bookie %s: the agent made a mistake", self.bookie_id)
                 self._take_back("the agent made a mistake")
 
     def _look_with_patience(self) -> Observation | None:
-        """What ``observe`` says, or that it has not come back: storage that hangs is not well.
+        """Return the result of ``observe``, or a problem if it times out: storage that hangs is not
+        well.
 
-        A look that hangs is left alone, and no other is begun before it ended.
+        A probe that hangs is left running, and no other begins before it ends.
 
         Returns:
-            ``None`` when the agent stops meanwhile: nothing was seen, so nothing follows from it.
+            ``None`` when the agent stops during the probe: there is no result to act on.
         """
         patience = _PATIENCE_INTERVALS * self._config.probe_interval_ms / 1000
         if self._look is None:
@@ -359,9 +361,9 @@ class BookieAgent:
                 self._changed.notify_all()
 
     def _formatted_again(self, seen: Observation, found: Marker) -> Observation:
-        """What is seen of a partition that was given up and formatted for this very bookie while
-        the agent ran, as on a disk that was replaced. It is served then, as by an agent that starts
-        now; of any other it stays said what it is.
+        """Serve the new incarnation if the partition was formatted again for this bookie, as after
+        a replacement of the disk. Return what ``observe`` finds. If the claim fails, return
+        ``seen``.
         """
         assert self._marker is not None
         try:
@@ -378,7 +380,7 @@ class BookieAgent:
         return observe(self._partition, found, self._runtime.token)
 
     def _with_cookie(self, seen: Observation) -> Observation:
-        """What was seen, and whether the cookie was deleted while the bookie is served."""
+        """Return the observation, extended by whether the bookie's cookie was deleted."""
         assert self._marker is not None
         before = self._lacks_cookie
         try:
@@ -400,15 +402,15 @@ class BookieAgent:
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
     def _ask_cluster(self) -> None:
-        """Whether the bookie is to be read-only, and what time it is; without an answer the last
-        one holds. Asked at each look, so that it is known whether the metadata store answers.
+        """Read the read-only order and the cluster's time; without an answer the last values stay.
+        Every probe calls it, to know whether the metadata store answers.
         """
         try:
             order = read_order(self._store, self.bookie_id)
             self._order = None if order is None else order.reason
             told_ms = self._clock.now_ms(self._store, self._runtime)
             ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
-            if abs(ahead - self._clock_ahead_s) > SAME_CLOCK_SECONDS:  # it was set, or slept
+            if abs(ahead - self._clock_ahead_s) > SAME_CLOCK_SECONDS:  # the clock was set, or slept
                 told_ms = self._clock.asked_ms(self._store, self._runtime) or told_ms
                 ahead = round((self._runtime.wall_ms() - told_ms) / 1000)
             self._clock_ahead_s = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0
@@ -420,7 +422,7 @@ class BookieAgent:
         self._answered, self._silence = self._runtime.now(), None
 
     def _with_orders(self, seen: Observation) -> Observation:
-        """What was seen, and what the cluster said."""
+        """Return the observation, extended by the results of ``_ask_cluster``."""
         return replace(seen, order=self._order, clock_ahead_s=self._clock_ahead_s)
 
     def _count_probe(self, seen: Observation) -> None:
@@ -433,9 +435,8 @@ class BookieAgent:
             self.metrics.failed_probes.inc()
 
     def _count_files(self, seen: Observation) -> None:
-        """Make room at once where many files have come. That is one number of the file system, and
-        counts others' files there too, who may bring and remove as many every minute; nothing is
-        walked for it.
+        """Make room if many files were created, at most once in ``_EARLIEST`` of the interval. The
+        file system's inode count needs no walk, but other programs change it every minute, too.
         """
         if seen.inodes is None:
             return
@@ -456,8 +457,8 @@ class BookieAgent:
             self._touch_cookie()
 
     def _touch_cookie(self) -> None:
-        """Refuse whoever has begun to forget the bookie before it registered. Without an answer
-        each later look tries again.
+        """Write the cookie again, so that a removal of the bookie that began before it registered
+        fails. Without an answer each later probe tries again.
         """
         try:
             is_there = touch_cookie(self._store, self.bookie_id)
@@ -466,14 +467,14 @@ class BookieAgent:
             return
         self._owes_cookie = False
         if not is_there:
-            self._wake_up.set()  # forgotten just before: it is to take nothing new from now on
+            self._wake_up.set()  # just removed: probe at once, so that it takes no new data
 
     def _publish(self, state: Published) -> None:
         assert self._marker is not None
         free_inodes, total_inodes = state.seen.inodes or (None, None)
         sessions_lost = self._sessions_lost
         before, self._published = self._published, None
-        self._is_unsure = True  # until there is an answer that says something
+        self._is_unsure = True  # until the store has answered for certain
         self._owes_cookie |= before is None
         self._store.register(
             Registration(
@@ -493,7 +494,7 @@ class BookieAgent:
             )
         )
         with self._changed:
-            if sessions_lost == self._sessions_lost:  # else it went with its session already
+            if sessions_lost == self._sessions_lost:  # else it ended with its session
                 self._published = state
         self._is_unsure = False
         if state.is_short and not (before is not None and before.is_short):
@@ -509,7 +510,7 @@ class BookieAgent:
         try:
             self._store.unregister(self.bookie_id)
         except BookKeeperError as error:
-            # It ends with the session at the latest, and the next step tries again.
+            # The registration ends with the session at the latest, and the next step tries again.
             level = logging.INFO if self._is_stopping else logging.WARNING
             log.log(level, "bookie %s could not be unregistered: %s", self.bookie_id, error)
             return
@@ -518,16 +519,14 @@ class BookieAgent:
         log.info("bookie %s is unregistered: %s", self.bookie_id, reason)
 
     def _session_lost(self) -> None:
-        """Called by the store, from any thread: the registration went with the session."""
+        """Note that the registration ended with its session; called from any thread."""
         with self._changed:
             self._sessions_lost += 1
             self._published = None
         self._wake_up.set()
 
     def _remove_old_probes(self) -> None:
-        """What an agent that was killed left behind. Only after registering: nobody else looks
-        after this partition now.
-        """
+        """Remove probe files of a killed agent, after registering: then no other agent runs."""
         try:
             self._partition.remove_old_probes()
         except BookKeeperError as error:

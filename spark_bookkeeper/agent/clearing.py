@@ -1,8 +1,8 @@
-"""Ending a cluster: all of its metadata, and none of the bookies' data.
+"""Removal of a cluster: all of its metadata, and none of the bookies' data.
 
 Source: BookKeeper ``client/BookKeeperAdmin.format`` and ``nukeExistingCluster`` (the shell's
-``metaformat`` and ``nukeexistingcluster``). There the first asks nobody whether bookies are alive,
-and the second refuses while they are, whatever it is told; here both refuse, unless forced.
+``metaformat`` and ``nukeexistingcluster``). There the first does not check whether bookies are
+alive, and the second always refuses while they are; here both refuse, unless forced.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from spark_bookkeeper.protocol.ids import BookieId
 
 @dataclass(frozen=True, slots=True)
 class ClusterContents:
-    """What would go."""
+    """The metadata that a removal would delete."""
 
     instance_id: str | None
-    """``None``: what stands there is no name of a cluster."""
+    """``None``: the INSTANCEID cannot be read."""
     ledgers: int
     length_bytes: int
-    """Of the entries of those that are closed."""
+    """The length of all entries of the closed ledgers."""
     tasks: int
-    """Ledgers that are published as under-replicated."""
+    """The number of ledgers that are published as under-replicated."""
     cookies: tuple[Cookie, ...]
-    """Of bookies whose partitions stay as they are; each says where that is."""
+    """The cookies of the bookies; each names its partition, which is not changed."""
     alive: tuple[BookieId, ...]
     writers: int
-    """Ledgers that are being written."""
+    """The number of ledgers that are being written."""
 
 
 def contents_of(store: MetadataStore) -> ClusterContents:
-    """Look, and change nothing. Raises ``NoClusterError``, ``MetadataUnavailableError``."""
+    """Count the contents; read only. Raises ``NoClusterError``, ``MetadataUnavailableError``."""
     try:
         instance_id: str | None = store.instance_id()
     except MetadataFormatError:
@@ -54,7 +54,7 @@ def contents_of(store: MetadataStore) -> ClusterContents:
 
 
 def check_clearable(found: ClusterContents, instance_id: str, *, is_forced: bool = False) -> None:
-    """Refuse to remove another cluster, or one at which somebody works; as ``clear_cluster``."""
+    """Raise as ``clear_cluster`` does for another cluster, or for one that is in use."""
     if found.instance_id is None and not is_forced:
         raise InvalidArgumentError(
             "the cluster has no name any more (INSTANCEID), so nothing says that it is the one "
@@ -86,16 +86,16 @@ def clear_cluster(
     """Remove the metadata of every ledger, bookie and task, for ever.
 
     Args:
-        instance_id: of the cluster that is meant, as ``contents_of`` tells it.
-        begins_again: a new, empty cluster takes its place; else nothing is left.
-        is_forced: also while bookies are alive or ledgers are written; or where the cluster has
-            lost its name.
+        instance_id: the id of the intended cluster, as ``contents_of`` returns it.
+        begins_again: whether to make a new, empty cluster in its place; else nothing is left.
+        is_forced: also while bookies are alive or ledgers are written, or where the cluster has
+            no readable INSTANCEID.
 
     Returns:
-        the INSTANCEID of the new cluster, if there is one.
+        the INSTANCEID of the new cluster, or ``None`` if none was made.
 
     Raises:
-        InvalidArgumentError: another cluster, or somebody is at work; nothing was changed.
+        InvalidArgumentError: it is another cluster, or in use; nothing was changed.
     """
     check_clearable(contents_of(store), instance_id, is_forced=is_forced)
     if begins_again:

@@ -1,11 +1,11 @@
-"""Garbage collection: what a bookie holds and nothing needs goes, and its space comes back.
+"""Garbage collection: remove what a bookie holds and nothing needs, to free its space.
 
-Three sorts: what is left of ledgers that were deleted; copies of closed ledgers that no fragment
-names, when every share of the ledger was read elsewhere and is whole; and leftovers of writes that
-were never finished. Whatever cannot be told for certain stays, and a row says why.
+There are three sorts of garbage: data of deleted ledgers; copies of closed ledgers that no fragment
+names, once every share of the ledger was read elsewhere and is whole; and leftovers of writes that
+were never finished. Uncertain data stays, and a row says why.
 
-A bookie says what it has before the metadata are asked, and of each ledger its own metadata are
-read: no listing of ledgers is believed (SLOT-LOG rules R12, R19, R21).
+The bookie lists its ledgers before the metadata are read, and the metadata of each ledger are read
+by its id: no listing of ledgers is trusted (SLOT-LOG rules R12, R19, R21).
 
 Source: BookKeeper 4.17 ``bookie/ScanAndCompareGarbageCollector`` (with ``verifyMetadataOnGC``;
 over-replicated ledgers are those of closed ledgers, under the lock of replication workers).
@@ -45,10 +45,10 @@ from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.answer import value_of
 
 LEDGERS_AT_ONCE: Final = 500
-"""Whose metadata are read together."""
+"""The number of ledgers whose metadata are read in one call."""
 
 LEFTOVERS_AFTER_MS: Final = 86_400_000
-"""A day."""
+"""One day."""
 
 _LACKS: Final = "the ledger is under-replicated: its copies stay"
 
@@ -56,25 +56,25 @@ T = TypeVar("T")
 
 
 class GarbageReport(Report):
-    """Of ``collect_garbage``: a row for each ledger on each bookie of which something went, or of
-    which it is not known whether it may.
+    """The report of ``collect_garbage``: one row for each ledger and bookie where data was removed,
+    or where it is uncertain whether data may be removed.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """How garbage is collected."""
+    """The options of a garbage collection."""
 
     dry_run: bool = False
-    """Only say what would go."""
+    """Only report what would be removed."""
     with_copies: bool = True
-    """Also copies of closed ledgers that nothing names: every other replica is read for that."""
+    """Also remove closed ledgers' copies that no fragment names; this reads all other replicas."""
     leftovers_after_ms: int = LEFTOVERS_AFTER_MS
-    """What is left of unfinished writes goes when it is older."""
+    """The least age of a leftover of an unfinished write that is removed."""
     bytes_per_second: int | None = None
-    """Limit on reading the other replicas of copies that nothing names."""
+    """Limit on reading the other replicas of copies that no fragment names."""
     is_stopping: Callable[[], bool] = lambda: False
-    """Whether to leave the rest for the next time."""
+    """Whether to stop now and leave the rest for the next collection."""
 
 
 def collect_garbage(
@@ -84,10 +84,10 @@ def collect_garbage(
     *,
     progress: Progress = no_progress,
 ) -> GarbageReport:
-    """Collect the garbage of bookies; of all that are registered, where none is named.
+    """Collect the garbage of the given bookies, or of all registered ones.
 
-    Repeated, or ended at any moment and begun again, it removes nothing that is needed. A bookie
-    or metadata store that does not answer, or not as it should, ends it for that bookie.
+    Repeated, or interrupted at any moment and begun again, it removes nothing that is needed. A
+    failure of a bookie or of the metadata store ends the collection of that bookie.
     """
     wish = wish or Collection()
     started = context.runtime.now()
@@ -105,17 +105,17 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
     """Remove the copies of a closed ledger from a bookie that no fragment names (rule R19).
 
     Args:
-        ledger: as it was when nothing was found to need these copies.
+        ledger: the ledger as it was when the copies were found to be garbage.
 
     Returns:
-        False if its fragments are others now, or it may not be done; then nothing was removed.
+        False if its fragments have changed, or it is not allowed; then nothing was removed.
 
     Raises:
-        BookieError: the bookie is another incarnation, or does not answer; what was asked of it
-            may still be done. Where it had begun, the bookie takes no more copies of the ledger.
+        BookieError: the bookie is another incarnation, or does not answer; the removal
+            may still happen. If it had begun, the bookie takes no more copies of the ledger.
     """
     face, ref = context.bookies.bookie(bookie), LedgerRef(ledger.key, incarnation, ledger.encoding)
-    face.check(ref)  # a token that nobody takes back is not put for one that does not answer
+    face.check(ref)  # fail before a token is published that nothing would remove
     token = context.runtime.token()
 
     def begin(old: LedgerMetadata) -> LedgerMetadata:
@@ -128,8 +128,8 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
         update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
     except _NotAllowedError:
         return False
-    # After trouble the token stays: what was asked for may still be done. A partition that is
-    # another one was left alone, and that call has returned.
+    # After other errors the token stays: the removal may still happen. On a mismatch the bookie
+    # removed nothing and the call has returned, so the token is removed.
     mismatch: CookieMismatchError | None = None
     try:
         face.clear(ref)
@@ -146,12 +146,12 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
 
 
 class _NotAllowedError(Exception):
-    """Copies may not be removed, as the ledger is now."""
+    """The ledger is in a state in which its copies may not be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose partition it is, as the metadata store says."""
+    """The cluster and incarnation of a partition, as the metadata store names them."""
 
     instance_id: str
     incarnation: str
@@ -175,7 +175,7 @@ class Collector:
         self._face: Bookie = context.bookies.bookie(bookie)
 
     def run(self) -> Iterator[Row]:
-        """Raises what keeps all of it from going on."""
+        """Collect, one row at a time. Raises errors that concern the whole bookie."""
         keys = sorted(self._face.ledgers(), key=lambda key: (key.ledger_id, key.nonce))
         phase, done = f"collecting garbage of {self._bookie}", 0
         self._progress(phase, done, len(keys), 0)
@@ -192,7 +192,7 @@ class Collector:
     def _guarded(
         self, key: LedgerKey, found: Versioned[LedgerMetadata] | MetadataFormatError | None
     ) -> list[Row]:
-        """The trouble of one ledger is its own; that of the metadata store is everybody's."""
+        """Return an error of one ledger as a row; raise one that concerns every ledger."""
         try:
             row = self._look_at(key, found)
         except (MetadataUnavailableError, CookieMismatchError):
@@ -219,10 +219,10 @@ class Collector:
     # Deleted ledgers
 
     def _delete(self, key: LedgerKey) -> Row | None:
-        """Remove a ledger that is gone for certain; its nonce is never used again (R16)."""
+        """Remove a ledger that is certainly deleted; its nonce is never used again (R16)."""
         if (reason := self._why_it_may_live(key)) is not None:
             return None if reason == "" else self._row(key, Outcome.LEFT, reason)
-        # Who says so is the cluster that this partition belongs to, now as before.
+        # Metadata of another cluster prove nothing: cluster and bookie must be unchanged.
         if self._read_owner() != self._owner:
             raise CookieMismatchError(
                 f"bookie {self._bookie} was formatted, or the cluster was, while its garbage was "
@@ -230,7 +230,7 @@ class Collector:
                 bookie_id=self._bookie,
             )
         ref = LedgerRef(key, self._owner.incarnation, LedgerEncoding())
-        with suppress(NoSuchLedgerError):  # a tombstone of somebody who did not come to the end
+        with suppress(NoSuchLedgerError):  # a tombstone of a deletion that did not finish
             self._face.check(ref)
         size = sum(self._face.sizes_of(key))
         reason = "the ledger was deleted"
@@ -241,12 +241,12 @@ class Collector:
         return self._row(key, Outcome.DELETED, reason, size)
 
     def _why_it_may_live(self, key: LedgerKey) -> str | None:
-        """``None``: it certainly does not; an empty text: it does."""
+        """Return why the ledger may exist: ``None`` if it certainly does not, ``""`` if it does."""
         found = self._why_it_may_live_now(key)
         if found is not None:
             return found
-        # Behind the read above, which was settled, and before another: whoever restores a ledger
-        # takes back what he said when its metadata are there [gc_restored].
+        # A settled read, the register, a second read: a restore removes its register only when the
+        # metadata exist, so the second read finds a restore that ended meanwhile [gc_restored].
         ledger_id, store = LedgerId(key.ledger_id), self._context.store
         if restores.is_under_way(store.registers, ledger_id, key.nonce.encode()):
             return f"ledger {key.ledger_id} is being restored; repeat the restore if it was ended"
@@ -273,7 +273,7 @@ class Collector:
         key, ledger_id = ref.key, ledger.ledger_id
         held = value_of(self._face.holdings([RangeRef(ref, 0)])[0])
         if not len(held):
-            return None  # at most its fence, or what cannot be decoded
+            return None  # at most its fence, or undecodable records
         tree = self._context.store.underreplication
         if tree.read(ledger_id) is not None:
             return self._row(key, Outcome.LEFT, _LACKS)
@@ -282,7 +282,7 @@ class Collector:
             if not tree.lock(ledger_id, holder):
                 return self._row(key, Outcome.LEFT, "a replication worker is at the ledger")
             return self._withdraw_locked(ref, ledger)
-        finally:  # also where nobody said whether it was taken
+        finally:  # also when the answer of lock was lost
             tree.unlock(holder)
 
     def _withdraw_locked(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
@@ -296,7 +296,7 @@ class Collector:
         tree, is_wanted = self._context.store.underreplication, False
 
         def must_stop() -> bool:
-            """Whether to stop, also since a worker waits for the lock: a large one takes hours."""
+            """Whether to stop, or a worker needs the lock: a large ledger takes hours to check."""
             nonlocal is_wanted
             is_wanted = is_wanted or tree.read(ledger.ledger_id) is not None
             return is_wanted or self._wish.is_stopping()
@@ -305,7 +305,7 @@ class Collector:
         if is_wanted:
             return self._row(key, Outcome.LEFT, _LACKS)
         if self._wish.is_stopping():
-            return None  # not everything was looked at: the next time
+            return None  # the check is incomplete; the next collection repeats it
         for finding in findings:
             if finding.status is not Outcome.HEALTHY:
                 reason = f"not every replica is whole: {finding.source}: {finding.reason}"

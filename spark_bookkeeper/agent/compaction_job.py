@@ -1,6 +1,6 @@
-"""Compaction of closed ledgers, bookie by bookie: which, how fast, and what came of it.
+"""Compaction of closed ledgers, bookie by bookie: the choice of ledgers, the limits, the report.
 
-How a bookie does it, and why nothing is lost, is in ``bookie/compaction.py``. Only ledgers whose
+How a bookie compacts, and why nothing is lost, is in ``bookie/compaction.py``. Only ledgers whose
 metadata say that they are closed, and which name the bookie, are compacted.
 
 Source: BookKeeper 4.17 ``bookie/GarbageCollectorThread`` (compaction with a threshold and a limit
@@ -26,28 +26,28 @@ from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LEDGERS_AT_ONCE: Final = 500
-"""Whose metadata are read together."""
+"""The number of ledgers whose metadata are read in one call."""
 
 _STEP_BYTES: Final = 64 << 20
-"""Moved by one request to a bookie; the limit on bytes is kept between two."""
+"""Bytes that one call to a bookie moves; the throttle waits between two calls."""
 
 
 class CompactReport(Report):
-    """Of ``compact_ledgers``: a row for each ledger on each bookie that it moved, or left."""
+    """The report of ``compact_ledgers``: one row for each ledger and bookie, compacted or left."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """How ledgers are compacted."""
+    """The options of a compaction."""
 
     dry_run: bool = False
     files_least: int = COMPACTED_FROM_FILES
     bytes_per_second: int | None = None
-    """Limit on what is written; as much is read twice."""
+    """Limit on the bytes written; twice as many are read."""
     is_stopping: Callable[[], bool] = lambda: False
-    """Whether to leave the rest for the next time."""
+    """Whether to stop now and leave the rest for the next compaction."""
     see_open: Callable[[Ledger], None] = lambda _: None
-    """Told of each ledger that is not closed, and so is left."""
+    """Called with each ledger that is not closed, and so is not compacted."""
 
 
 def compact_ledgers(
@@ -58,9 +58,9 @@ def compact_ledgers(
     *,
     progress: Progress = no_progress,
 ) -> CompactReport:
-    """Compact closed ledgers; all of them, on all bookies that are registered, where none is named.
+    """Compact closed ledgers: the given ones, or all; on the given bookies, or all registered ones.
 
-    Ended at any moment and begun again, it goes on.
+    It can be interrupted at any moment; the next call continues.
     """
     wish = wish or CompactionRequest()
     started = context.runtime.now()
@@ -93,7 +93,7 @@ class _OneBookie:
         self._moved_bytes = 0
 
     def run(self, ledger_ids: Sequence[LedgerId] | None) -> Iterator[Row]:
-        """Raises what keeps all of it from going on."""
+        """Compact, one row at a time. Raises errors that concern the whole bookie."""
         wanted = None if ledger_ids is None else set(ledger_ids)
         held = sorted({LedgerId(key.ledger_id) for key in self._face.ledgers()})
         ids = [ledger_id for ledger_id in held if wanted is None or ledger_id in wanted]
@@ -109,7 +109,7 @@ class _OneBookie:
                             Ledger.of(ledger_id, found.value), at + number, len(ids)
                         )
                     except (MetadataError, NoSuchLedgerError):
-                        continue  # it was deleted here, or is no ledger of ours
+                        continue  # it was deleted, or is not one of this library's
                     except BookKeeperError as error:
                         row = self._row(ledger_id, Outcome.LEFT, error.message)
                     if row is not None:
@@ -140,7 +140,7 @@ class _OneBookie:
                 bytes_most=_STEP_BYTES,
                 dry_run=self._wish.dry_run,
             )
-            # As one call: its many steps are watched, and none takes a thread of its own.
+            # One call of the bookie client, which watches its steps: none needs its own thread.
             compact = partial(self._face.compact, wanted)
             done = self._bookie_client.ask(f"compacting {ledger.ledger_id}", compact)
             if done.reason is not None:
@@ -152,8 +152,8 @@ class _OneBookie:
                 at_least = "at least " if done.is_partial else ""
                 break
             self._throttle(done.size_bytes)
-            # After a whole step, small files that are there are copies that others made who compact
-            # the same ledger. Who took them would make a copy that these take, and so on.
+            # After a whole step, small files are copies of other clients that compact the same
+            # ledger. Compacting those would make a copy that they compact, and so on for ever.
             if not done.is_partial or not done.removed:
                 break
         if not removed:

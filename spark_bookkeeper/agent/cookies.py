@@ -1,7 +1,7 @@
-"""Cookies: what the cluster knows a bookie by, also while it is down.
+"""Cookies: the cluster's records of bookies, which exist also while a bookie is down.
 
-A cookie names a bookie's partition, where it is, and which formatting of it is meant. Here is
-what is done on the day on which one was lost, or a bookie is to be forgotten.
+A cookie names a bookie's partition, its URI and its incarnation. This module makes a lost cookie
+again, and deletes the cookie of a bookie that leaves the cluster.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from spark_bookkeeper.replication.report import some_of
 
 
 def restore_cookie(store: MetadataStore, partition: Partition, bookie_id: BookieId) -> Cookie:
-    """Write the cookie of a partition that is whole, and whose cookie is gone.
+    """Write the missing cookie of a partition that is whole.
 
     Returns:
-        the cookie, which may have been there already.
+        the cookie, which may have existed already.
 
     Raises:
         CookieMismatchError: see ``generate_cookie``.
-        VersionConflictError: somebody else wrote the cookie meanwhile.
+        VersionConflictError: another client wrote the cookie meanwhile.
     """
     cookie, is_there = generate_cookie(store, partition, bookie_id)
     if not is_there:
@@ -54,25 +54,24 @@ def restore_cookie(store: MetadataStore, partition: Partition, bookie_id: Bookie
 def generate_cookie(
     store: MetadataStore, partition: Partition, bookie_id: BookieId
 ) -> tuple[Cookie, bool]:
-    """The cookie of a partition that is whole, made again from it. Changes nothing.
+    """Return the cookie of a partition that is whole, made from its marker. Changes nothing.
 
-    To write it is safe for the very partition that the ledgers mean, or when none means any of
-    that id:
+    Writing it is safe if the ledgers mean exactly this partition, or if no ledger names the bookie:
 
-    * Metadata name the incarnation of every bookie in their ensembles, so a partition of another
-      incarnation would never be asked for their entries (SLOT-LOG rule R11). It is refused here
-      all the same: the right one may turn up.
-    * A bookie that was given up (``bookie recover --delete-cookie``) is in no ensemble any more, so
-      nobody asks for what it holds. What it holds is still true, for a ledger's entries never
-      change. It may be chosen for new data and copies like any other.
-    * What cannot be told from the marker is an older copy of the partition. The caller asks.
+    * Metadata name the incarnation of every bookie in their ensembles, so no client would read
+      their entries from a partition of another incarnation (SLOT-LOG rule R11). It is refused here
+      all the same: the right partition may be found later.
+    * A bookie that was removed (``bookie recover --delete-cookie``) is in no ensemble any more, so
+      no client reads its old entries. They are still true, for a ledger's entries never change. The
+      bookie may be chosen for new data and copies like any other.
+    * The marker does not reveal an older copy of the partition. The caller asks the operator.
 
     Returns:
-        the cookie, and whether the cluster has it: then it is as it stands there.
+        the cookie, and whether the cluster has it: then it is returned as stored there.
 
     Raises:
-        CookieMismatchError: it is not that partition, or holds nothing while ledgers count on
-            it; the text names the way out.
+        CookieMismatchError: it is another partition, or is empty while ledgers count on
+            it; the text names the remedy.
     """
     known = store.read_cookie(bookie_id)
     claims = claims_of(store, partition, bookie_id, known)
@@ -111,15 +110,16 @@ def generate_cookie(
 def forget_bookie(
     store: MetadataStore, bookie_id: BookieId, *, even_if_unreadable: bool = False
 ) -> None:
-    """Delete the cookie of a bookie that is down and that no ledger counts on, whatever it says.
+    """Delete the cookie of a bookie that is down and that no ledger counts on. The cookie's content
+    is not checked.
 
     Args:
-        even_if_unreadable: as of ``check_forgotten_by_all``.
+        even_if_unreadable: see ``check_forgotten_by_all``.
 
     Raises:
         InvalidArgumentError: see ``check_forgotten_by_all``.
-        VersionConflictError: its cookie was written again meanwhile, as by an agent that started
-            (``touch_cookie``), and stays.
+        VersionConflictError: another client wrote the cookie meanwhile, for example an agent that
+            started (``touch_cookie``); the cookie stays.
     """
     version = check_forgotten_by_all(store, bookie_id, even_if_unreadable=even_if_unreadable)
     check_forgettable(store, [bookie_id])  # reading all ledgers may have taken minutes
@@ -130,8 +130,8 @@ def forget_bookie(
 def check_forgotten_by_all(
     store: MetadataStore, bookie_id: BookieId, *, even_if_unreadable: bool = False
 ) -> int:
-    """The version of the cookie of a bookie that may be forgotten. Reads the metadata of all
-    ledgers.
+    """Check that a bookie's cookie may be deleted, and return the cookie's version. Reads the
+    metadata of all ledgers.
 
     Args:
         even_if_unreadable: also while there are ledgers whose metadata cannot be decoded, any of
@@ -139,7 +139,7 @@ def check_forgotten_by_all(
 
     Raises:
         InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it or may; nothing
-            was changed, and the text names the way.
+            was changed, and the text names the remedy.
     """
     version = store.cookie_version(bookie_id)
     if version is None:
@@ -169,8 +169,8 @@ def check_forgotten_by_all(
 def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:
     """Refuse to delete the cookie of a bookie that is alive.
 
-    It would go on, and once stopped it could not be started. (An agent that starts at this very
-    moment finds its cookie gone, and takes no new data: ``has_cookie``.)
+    The bookie would go on, and once stopped it could not start again. (An agent that starts at this
+    very moment finds its cookie gone, and takes no new data: ``has_cookie``.)
 
     Raises:
         InvalidArgumentError: one is registered; nothing was changed.
@@ -186,13 +186,13 @@ def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> N
 
 
 def touch_cookie(store: MetadataStore, bookie_id: BookieId) -> bool:
-    """Write a bookie's cookie again as it is, when the bookie has registered.
+    """Write a bookie's cookie again, unchanged, after the bookie has registered.
 
-    Whoever has begun before to forget the bookie, and has found it down and no ledger that counts
-    on it, is refused then: meanwhile there may be ledgers that do.
+    Another client may have found the bookie down and without ledgers before the registration. New
+    ledgers may count on the bookie by now. The new version makes that client's deletion fail.
 
     Returns:
-        False: the cookie is gone, or somebody else wrote it; ``has_cookie`` tells.
+        False: the cookie is gone, or another client wrote it; ``has_cookie`` shows which.
 
     Raises:
         MetadataUnavailableError: no answer.
@@ -208,7 +208,7 @@ def touch_cookie(store: MetadataStore, bookie_id: BookieId) -> bool:
 
 
 def has_cookie(store: MetadataStore, marker: Marker) -> bool:
-    """Whether the cookie of a partition that is being served is still there. One read.
+    """Whether the cookie of a served partition still exists. One read.
 
     Raises:
         CookieMismatchError: it is that of another partition; nothing was changed.
@@ -230,10 +230,10 @@ def has_cookie(store: MetadataStore, marker: Marker) -> bool:
 
 
 def check_whole(store: MetadataStore, claims: Claims) -> None:
-    """Refuse a partition without a cookie that is not the one the ledgers mean, or is empty.
+    """Raise if a ledger names another incarnation, or names this one and the partition is empty.
 
-    It reads the metadata of every ledger, which is slow, and done only when a cookie is missing. A
-    ledger that cannot be decoded is passed over: whoever reads its data checks the incarnation
+    It reads the metadata of every ledger, which is slow, so it runs only when a cookie is missing.
+    It skips a ledger that cannot be decoded: a read of that ledger's data checks the incarnation
     again (R11).
     """
     assert claims.marker is not None
@@ -245,7 +245,7 @@ def check_whole(store: MetadataStore, claims: Claims) -> None:
         try:
             ledger = Ledger.of(ledger_id, found.value)
         except MetadataFormatError:
-            continue  # another client's, which has no data on partitions like this one
+            continue  # another client's ledger, with no data on partitions like this one
         meant = ledger.incarnations.get(claims.bookie_id)
         (needed if meant == claims.marker.incarnation else wrong).append(ledger_id)
     root = shlex.quote(claims.root_uri)
@@ -269,7 +269,7 @@ def check_whole(store: MetadataStore, claims: Claims) -> None:
 
 
 def cookie_of(marker: Marker, partition: Partition) -> Cookie:
-    """The cookie of a partition that says who it is by its marker."""
+    """Return the cookie that belongs to a partition with this marker."""
     return Cookie(
         bookie_id=BookieId(marker.bookie_id),
         root_uri=partition.uri,

@@ -1,10 +1,9 @@
-"""Emptying a bookie, and taking it away for good: its data made again elsewhere, then its cookie
-removed.
+"""Draining and decommissioning a bookie: its data is copied to others, then its cookie is removed.
 
-It ends, and says what remains and what is in the way. Begun again it does the rest.
+A call ends when it cannot go on, and reports what remains and why. Another call does the rest.
 
-Source: BookKeeper ``client/BookKeeperAdmin.decommissionBookie``, which waits for autorecovery to do
-the work, for as long as that takes; here the work is done, as in manual bookie recovery.
+Source: BookKeeper ``client/BookKeeperAdmin.decommissionBookie``, which waits, without limit, for
+autorecovery to do the work; here the call does the work, as manual bookie recovery does.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.runtime.spool import Spool
 
 OBEYED_WITHIN_S: Final = 20.0
-"""An agent looks for orders at every probe, every 5 s unless it is configured otherwise."""
+"""Time for an agent to obey an order; it reads orders at every probe, by default every 5 s."""
 
 ROUNDS_MAX: Final = 5
-"""A bookie that takes data while it is drained gets new ledgers meanwhile."""
+"""The most repetitions for ledgers that a bookie gets while it is drained."""
 
 
 @dataclass(frozen=True, repr=False)
 class DecommissionReport(RecoveryReport):
-    """Of ``decommission_bookie`` and ``drain_bookie``: what was copied, and what is in the way."""
+    """The report of ``decommission_bookie`` and ``drain_bookie``: the copies, and what remains."""
 
     remaining: tuple[int, ...] = ()
-    """Ledgers that count on the bookie still."""
+    """Ledgers that still count on the bookie."""
     blocked_by: str | None = None
-    """Why it is not forgotten, or not drained; ``None`` when it is, and in a dry run."""
+    """Why its cookie stays, or why it is not drained; ``None`` on success and in a dry run."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing counts on it; and where it was to be forgotten, its cookie is removed."""
+        """Whether no ledger counts on it, and its cookie is removed if that was requested."""
         return super().is_complete and not self.remaining and self.blocked_by is None
 
     def totals(self) -> dict[str, Any]:
-        """As every job's, and what remains and what is in the way."""
+        """Return the totals of every job, and ``remaining`` and ``blocked_by``."""
         return {
             **super().totals(),
             "remaining": list(self.remaining),
@@ -62,10 +61,10 @@ def drain_bookie(
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> DecommissionReport:
-    """Make a bookie read-only, and make all that it holds again on others; it stays in the cluster.
+    """Make a bookie read-only, and copy all its data to others; it stays in the cluster.
 
-    It is complete when no ledger counts on the bookie any more. The order to be read-only stays
-    until ``set_writable``. Ledgers that are open on it are fenced, recovered and closed.
+    The drain is complete when no ledger counts on the bookie any more. The order to be read-only
+    stays until ``set_writable``. Ledgers that are open on it are fenced, recovered and closed.
 
     Raises:
         InvalidArgumentError: it is unknown. Nothing was changed.
@@ -91,9 +90,9 @@ def drain_bookie(
 
 
 def _obeys(context: ClientContext, bookie: BookieId) -> bool:
-    """Tell a bookie to be read-only; whether it is, or is not there at all.
+    """Order a bookie to be read-only. Return whether it is read-only or not registered.
 
-    One that is down is told as well, for the day on which its agent starts.
+    A bookie that is down gets the order too: it holds when its agent starts.
     """
     store = context.store
     if bookie in context.bookies.registrations() or store.cookie_version(bookie) is not None:
@@ -118,11 +117,11 @@ def decommission_bookie(
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> DecommissionReport:
-    """Make all that a bookie holds again on others, and remove its cookie.
+    """Copy all data of a bookie to others, and remove its cookie.
 
     Args:
-        drain: also while it is alive: it is made read-only first. Then its cookie stays until it
-            is stopped, and this is asked for again.
+        drain: also while the bookie is alive: it is made read-only first. Then its cookie stays
+            until it is stopped, and this is called again.
 
     Raises:
         InvalidArgumentError: it is alive and not to be drained, or unknown. Nothing was changed.
@@ -147,7 +146,7 @@ def decommission_bookie(
         report = _emptied(context, runner, wish, dry_run=dry_run, progress=progress)
     blocked_by = None
     if not dry_run:
-        # A ledger of which nothing is known may count on it as well.
+        # A ledger whose metadata cannot be read may count on it as well.
         left = next((row for row in report.unfinished if row.status is Outcome.LEFT), None)
         blocked_by = left.reason if left is not None else _forget(context, bookie)
     return replace(report, job="decommission_bookie", blocked_by=blocked_by)
@@ -161,7 +160,7 @@ def _emptied(
     dry_run: bool,
     progress: Progress,
 ) -> DecommissionReport:
-    """Everything made again on others, and what remains; again where new data came meanwhile."""
+    """Copy all its data to others, repeatedly while new data comes, and report what remains."""
     (bookie,) = wish.bookies
     report = recover_bookie(context, runner, wish, dry_run=dry_run, progress=progress)
     rows = Spool(report.rows)
@@ -172,7 +171,7 @@ def _emptied(
             break
         try:
             report = recover_bookie(context, runner, wish, progress=progress)
-        except InvalidArgumentError:  # it came back, and is in the way of what remains
+        except InvalidArgumentError:  # the bookie is alive again, so the recovery is refused
             break
         rows.extend(report.rows)
         took_ms += report.duration_ms
@@ -189,7 +188,7 @@ def _emptied(
 
 def _forget(context: ClientContext, bookie: BookieId) -> str | None:
     if context.store.cookie_version(bookie) is None:
-        return None  # it was forgotten before
+        return None  # its cookie was deleted before
     if bookie in context.bookies.registrations():
         return "it is alive (registered): stop its agent, and repeat, which removes its cookie"
     try:

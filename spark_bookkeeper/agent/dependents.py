@@ -1,4 +1,4 @@
-"""Which ledgers count on a bookie."""
+"""The ledgers that count on a bookie."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spark_bookkeeper.replication.report import some_of
 
 @dataclass(frozen=True, slots=True)
 class Dependents:
-    """What is known of who counts on a bookie; ids ascend."""
+    """The ledgers that count on a bookie, or may; ids ascend."""
 
     ledger_ids: Sequence[LedgerId]
-    """Ledgers with a fragment on it."""
+    """Ledgers with a fragment on the bookie."""
     undecodable: Sequence[LedgerId]
-    """Ledgers of which that cannot be told."""
+    """Ledgers whose metadata cannot be decoded; they may count on the bookie."""
     first_error: MetadataFormatError | None
-    """Of the first of those, why."""
+    """The error of the first undecodable ledger."""
 
     @property
     def doubt(self) -> str | None:
-        """Of which ledgers it cannot be told, and why; ``None`` when it is known of all."""
+        """Which ledgers cannot be decoded, and why; ``None`` if all can."""
         if self.first_error is None:
             return None
         one = len(self.undecodable) == 1
@@ -35,7 +35,7 @@ class Dependents:
 
 
 def dependents_of(store: MetadataStore, bookie_id: BookieId) -> Dependents:
-    """Who counts on a bookie, or may, ascending; reads all ledgers' metadata."""
+    """Return the ledgers that count on a bookie, or may; reads all ledgers' metadata."""
     naming: list[LedgerId] = []
     undecodable: list[LedgerId] = []
     first_error: MetadataFormatError | None = None

@@ -1,8 +1,8 @@
-"""Duties: what an agent does for its bookie in the background, besides looking at the storage.
+"""Duties: the work that an agent does for its bookie in the background, apart from probing.
 
 A duty is a value: a name, an interval, and one step. Scrubbing, collection, compaction and
-autorecovery are such values; the agent is handed them and knows none by name. Each has a task of
-its own, so that one that hangs holds up neither the others nor the agent's look at its storage.
+autorecovery are duties. The agent gets them as an argument and knows none by name. Each has a task
+of its own, so a duty that hangs delays neither the others nor the probes of the storage.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ log = logging.getLogger(__name__)
 
 
 class Turn:
-    """What a step may ask of the loop that runs it. May be kept, and used from any thread."""
+    """Controls of the loop that runs a step. It may be kept, and used from any thread."""
 
     def __init__(self, is_stopping: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._is_stopping = is_stopping
         self._wake = wake
 
     def is_stopping(self) -> bool:
-        """Whether the agent stops, and waits for this step: leave the rest for the next start."""
+        """Whether the agent stops and waits for this step: leave the rest for the next start."""
         return self._is_stopping()
 
     def wake(self) -> None:
-        """Take the next turn at once, instead of after the interval: something has happened."""
+        """Take the next turn at once instead of after the interval."""
         self._wake()
 
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """One thing that an agent does again and again while it runs.
+    """One step that an agent repeats while it runs.
 
-    The first step is taken when the bookie is registered. A step does a bounded piece of work and
-    looks at ``Turn.is_stopping`` between its parts. What it raises is logged, counted and shown
+    The first step starts when the bookie is registered. A step does a bounded piece of work and
+    checks ``Turn.is_stopping`` between its parts. An error of a step is logged, counted and shown
     by the agent's ``/health``, and the next turn comes all the same.
     """
 
     name: str
-    """One word for people and metrics: ``scrub``, ``compact``."""
+    """One word for operators and metrics: ``scrub``, ``compact``."""
     interval_ms: int
-    """From the end of a step to the beginning of the next."""
+    """The pause from the end of a step to the beginning of the next."""
     step: Callable[[Turn], None]
     makes_room: bool = False
-    """Its next turn is taken at once where space becomes short, or many files have come."""
+    """Whether its next turn comes at once when space becomes short, or many files were created."""
 
     def __post_init__(self) -> None:
         if self.interval_ms < 1:
@@ -67,14 +67,14 @@ class DutyStatus:
     name: str
     interval_ms: int
     is_running: bool = False
-    """A step is under way."""
+    """Whether a step is running."""
     runs: int = 0
-    """Steps that ended, well or not."""
+    """The number of steps that ended, with or without an error."""
     failures: int = 0
     last_run_ms: int | None = None
-    """When the last step ended, in milliseconds since 1970; for people."""
+    """When the last step ended, in milliseconds since 1970; for display."""
     last_error: str | None = None
-    """Why the last step failed; ``None`` when it did not."""
+    """Why the last step failed; ``None`` if it succeeded."""
 
 
 class Duties:
@@ -94,25 +94,25 @@ class Duties:
         self._loops = [_Loop(runtime, owner, duty, metrics) for duty in duties]
 
     def start(self) -> None:
-        """Take the first turn of each, and go on."""
+        """Start the loop of each duty; its first turn comes at once."""
         for loop in self._loops:
             loop.start()
 
     def stop(self) -> None:
-        """Take no further turn, and wait for the steps under way."""
+        """Start no further step, and wait for the running ones."""
         for loop in self._loops:
             loop.tell_to_stop()
         for loop in self._loops:
             loop.join()
 
     def make_room(self) -> None:
-        """Take the next turn at once, of those that make room."""
+        """Take the next turn at once for the duties with ``makes_room``."""
         for loop in self._loops:
             if loop.duty.makes_room:
                 loop.wake()
 
     def status(self) -> tuple[DutyStatus, ...]:
-        """What became of each so far, in the order in which they were given."""
+        """Return the status of each duty, in the order in which they were given."""
         return tuple(loop.status for loop in self._loops)
 
 
@@ -153,7 +153,7 @@ class _Loop:
             self._wake_up.wait(self.duty.interval_ms / 1000)
 
     def _step(self) -> None:
-        """One step, and what is remembered of it. Never raises."""
+        """Run one step, and update the status. Never raises an ``Exception``."""
         began = self._runtime.now()
         before = self.status
         self.status = replace(before, is_running=True)

@@ -1,4 +1,4 @@
-"""Making a partition that may have been a bookie before into a new, empty one."""
+"""Formatting: make a partition, even one that was a bookie before, into a new, empty one."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def format_bookie(
     is_replaced: bool = False,
     on_check: OnCheck = ignore_progress,
 ) -> Marker:
-    """Make a partition that may have been a bookie before into a new, empty one.
+    """Make a partition, even one that was a bookie before, into a new, empty one.
 
     Everything in it is removed. It is refused while that could remove the last good copy of
-    anything. ``on_check`` is told what the probe of the file system finds to hold.
+    anything. ``on_check`` is called with each guarantee that the probe of the file system confirms.
 
     Args:
         is_replaced: the bookie's disk is lost for good, and an empty one is in its place. Then
-            ledgers may count on the bookie: for each of them it is in limbo until it is refilled
-            (``replication/refill_bookie.py``). Of a partition that holds anything that is never
-            true [replaced_empty_only].
+            ledgers may count on the bookie: for each of them it needs refill
+            (``replication/refill_bookie.py``). It is refused for a partition that holds
+            anything [replaced_empty_only].
 
     Raises:
         InvalidArgumentError: see ``check_formattable``; nothing was changed.
-        CookieMismatchError, VersionConflictError: an agent serves it, or has, since that was
-            checked; nothing was changed.
+        CookieMismatchError, VersionConflictError: an agent serves it, or has served it since
+            that check; nothing was changed.
         UnsuitableStorageError: the file system cannot fence.
     """
     known, instance_id = check_formattable(store, partition, bookie_id, is_replaced=is_replaced)
@@ -67,14 +67,14 @@ def check_formattable(
     """Refuse to format what may hold the last good copy of anything. Changes nothing.
 
     Args:
-        is_replaced: as of ``format_bookie``.
+        is_replaced: see ``format_bookie``.
 
     Returns:
         the bookie's cookie, if it has one, and the INSTANCEID of the cluster.
 
     Raises:
         InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
-            belongs to somebody else.
+            belongs to another bookie or cluster, or holds other files.
     """
     known = store.read_cookie(bookie_id)
     claims = claims_of(store, partition, bookie_id, known)
@@ -95,7 +95,7 @@ def check_formattable(
     if is_replaced:
         _check_replaced(claims)
     else:
-        # Its own copies can be reached only with a cookie.
+        # Recovery can read its copies only with a cookie: the error then first writes one.
         is_cut_off = known is None and found is not None
         _check_nobody_counts_on(store, bookie_id, partition.uri if is_cut_off else None)
     foreign = partition.foreign_names()
@@ -108,10 +108,10 @@ def check_formattable(
 
 
 def _check_nobody_counts_on(store: MetadataStore, bookie_id: BookieId, lacking: str | None) -> None:
-    """Raises ``InvalidArgumentError`` where a ledger names the bookie, or may.
+    """Raise ``InvalidArgumentError`` if a ledger names the bookie, or may.
 
     Args:
-        lacking: its root, where it lacks nothing but its cookie.
+        lacking: the root of a partition that lacks only its cookie.
     """
     found = dependents_of(store, bookie_id)
     if needed := found.ledger_ids:
@@ -137,7 +137,7 @@ def _check_nobody_counts_on(store: MetadataStore, bookie_id: BookieId, lacking: 
 
 
 def _check_replaced(claims: Claims) -> None:
-    """Raises ``InvalidArgumentError`` where something is left that ledgers may count on."""
+    """Raise ``InvalidArgumentError`` unless the bookie is known and its partition is empty."""
     bookie_id = claims.bookie_id
     if claims.cookie is None:
         raise InvalidArgumentError(

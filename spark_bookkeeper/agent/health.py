@@ -1,4 +1,4 @@
-"""What an agent sees of its bookie's storage, and what the cluster is to be told of it.
+"""The health of a bookie's storage, and the registration that follows from it.
 
 ======================================================  ==================
 seen                                                    registration
@@ -6,14 +6,14 @@ seen                                                    registration
 the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
 the same, but the bookie's cookie is gone               read-only
-the same, but somebody ordered it (``readonly.py``)     read-only
+the same, but an operator orders it (``readonly.py``)   read-only
 the right incarnation can be read and not written       read-only
 no answer, another marker, no marker, other bytes,      none
 the marker and no directory of ledgers
 ======================================================  ==================
 
-``observe`` looks, and ``decide`` is that table. A partition that was formatted again for its bookie
-is another incarnation; its agent serves that once the cluster knows it (``agent.py``).
+``observe`` probes the storage; ``decide`` applies this table. A partition that was formatted again
+is another incarnation. Its agent serves it once the bookie's cookie names it (``agent.py``).
 
 Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two marks).
 """
@@ -41,66 +41,66 @@ NO_COOKIE: Final = "no-cookie"
 SHORT_OF_SPACE: Final = "short-of-space"
 FULL: Final = "full"
 NOT_WRITTEN: Final = "not-written"
-"""Causes for which a bookie is read-only, as registrations have them."""
+"""Causes for which a bookie is read-only, as registrations contain them."""
 
 _NEWS = 0.05
-"""Share of all bytes, or inodes, by which the free ones change before that is published."""
+"""The share of all bytes, or inodes, by which the free ones must change to be published again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one look at the storage showed."""
+    """The result of one probe of the storage."""
 
     problem: str | None = None
     """Why the storage cannot be relied on; ``None`` when it is the right one and answers."""
     is_full: bool = False
-    """A write was refused for lack of space."""
+    """Whether a write was refused for lack of space."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     inodes: tuple[int, int] | None = None
-    """Free, and all."""
+    """Free inodes, and all inodes."""
     lacks_cookie: bool = False
-    """The cluster has forgotten the bookie. What it has can be read; once stopped it could not be
-    started, so it takes nothing new."""
+    """Whether the bookie's cookie was deleted. Its data can still be read. It takes no new data,
+    because it could not start again once stopped."""
     order: str | None = None
-    """Why somebody made it read-only by hand; ``None`` when nobody did."""
+    """Why an operator made it read-only by hand; ``None`` without such an order."""
     write_error: str | None = None
-    """Why nothing can be written there, though it can be read: a file system that was made
-    read-only after an error, a bucket without the permission."""
+    """Why writing fails though reading works: the file system became read-only after an error, or a
+    bucket lacks the permission."""
     clock_ahead_s: int = 0
-    """How far this machine's clock is ahead of the cluster's; below 0: behind."""
+    """How far this machine's clock is ahead of the cluster's; negative if it is behind."""
     other: Marker | None = None
-    """What the storage says it is, where that is not what it was."""
+    """The marker that was found, if it is not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the cluster was told, and why.
+    """A published registration, and its reasons.
 
-    A bookie is read-only for want of space, of its cookie, by order, as it cannot be written, or
-    for several of these. Each reason is kept, since each may end while another goes on.
+    A bookie is read-only because space is short, its cookie is gone, an operator ordered it, or it
+    cannot be written. Several reasons may hold, and each is kept, since each may end by itself.
     """
 
     is_short: bool
-    """Space is short."""
+    """Whether space is short."""
     seen: Observation
 
     lacks_inodes: bool = False
-    """It is not the bytes that are short."""
+    """Whether inodes, and not bytes, are short."""
 
     @property
     def is_readonly(self) -> bool:
-        """Whether the bookie takes nothing new."""
+        """Whether the bookie takes no new data."""
         return self.readonly_reason is not None
 
     @property
     def readonly_reason(self) -> str | None:
-        """Why it takes nothing new, for people; every reason that holds. ``None``: it does."""
+        """Why it takes no new data, for people: every reason that holds. ``None`` if none holds."""
         return "; ".join(self.readonly_causes.values()) or None
 
     @property
     def readonly_causes(self) -> Mapping[str, str]:
-        """The same by cause."""
+        """The reasons, by cause."""
         causes: dict[str, str] = {}
         if self.seen.order is not None:
             causes[BY_HAND] = f"set by hand: {self.seen.order}"
@@ -117,7 +117,7 @@ class Published:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What a registration says of it."""
+        """The properties that a registration contains."""
         told = {CLOCK_AHEAD: str(self.seen.clock_ahead_s)} if self.seen.clock_ahead_s else {}
         if self.readonly_reason is not None:
             told[READONLY_REASON] = self.readonly_reason
@@ -127,19 +127,19 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """What is published (or that nothing is) is still right."""
+    """Keep the registration, or its absence, as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Publish this instead of what is published, or for the first time."""
+    """Publish this state for the first time, or in place of the published one."""
 
     state: Published
 
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Take back what is published."""
+    """Remove the registration."""
 
     reason: str
 
@@ -147,7 +147,7 @@ class Unregister:
 def decide(
     published: Published | None, seen: Observation, config: BookieConfig
 ) -> Stay | Register | Unregister:
-    """What to tell the cluster, from what it was told and what is seen now."""
+    """Return what to do with the registration, from the published state and the latest probe."""
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
     is_short = _is_short(published, seen, config)
@@ -165,7 +165,7 @@ def decide(
 
 
 def _is_short(published: Published | None, seen: Observation, config: BookieConfig) -> bool:
-    """Between the two marks a bookie stays what it is, and a new one is writable."""
+    """Between the two marks a bookie keeps its state, and a new one is writable."""
     if seen.is_full:
         return True
     was_short = published is not None and published.is_short
@@ -193,10 +193,10 @@ def _moved(had: int | None, has: int | None, most: int | None) -> bool:
 
 
 def observe(partition: Partition, expected: Marker, token: Callable[[], str]) -> Observation:
-    """Look at a partition: its marker, whether there is anything that holds its ledgers, its space,
-    and a small file written, synced and read.
+    """Probe a partition: its marker, its directory of ledgers, its space, and a small file that is
+    written, synced and read.
 
-    Nothing is written to storage that does not show the expected marker.
+    Nothing is written to storage without the expected marker.
     """
     try:
         found = partition.marker()
@@ -219,7 +219,7 @@ def observe(partition: Partition, expected: Marker, token: Callable[[], str]) ->
             is_full = True
         except NotWrittenError as error:
             write_error = str(error)
-            if partition.marker() != expected:  # whether it still can be read
+            if partition.marker() != expected:  # whether it can still be read
                 return Observation(write_error)
         free_bytes, total_bytes = partition.space() or (None, None)
         inodes = partition.inodes()

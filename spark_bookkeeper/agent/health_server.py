@@ -1,10 +1,10 @@
-"""``/metrics`` and ``/health`` of agents over HTTP, for Prometheus, balancers and people.
+"""``/metrics`` and ``/health`` of agents over HTTP, for Prometheus, load balancers and operators.
 
-Where one process looks after several bookies, ``/health`` lists them, ``/health/BOOKIE`` is one of
-them, and what each counts has a label with its id.
+If one process serves several bookies, ``/health`` lists them, ``/health/BOOKIE`` shows one of them,
+and every metric has a label with the bookie's id.
 
-Its threads are daemons, so it keeps no process from ending. A port that is taken costs the pages,
-never the bookie: the agent goes on without.
+Its threads are daemons, so it does not keep the process alive. If the port is taken, the agent runs
+without the pages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 SERVED: Final = ("writable", "readonly")
 STATES: Final = (*SERVED, "unregistered")
-"""What a bookie can be."""
+"""All states of a bookie."""
 
 
 class Watched(Protocol):
-    """A bookie's agent, as far as it is looked at: ``BookieAgent``, ``Partition``."""
+    """The view of a bookie's agent that the pages need: ``BookieAgent``, ``ServedPartition``."""
 
     @property
     def bookie_id(self) -> BookieId: ...
@@ -46,16 +46,16 @@ class Watched(Protocol):
 
 
 _LOOK_SECONDS = 0.1
-"""Between two looks whether it is to end; questions are heard at once."""
+"""The interval at which the server checks whether to end; requests are answered at once."""
 
 
 class HealthServer:
     """Serves the pages of the agents of one process until it is closed; a context manager.
 
     Args:
-        agents: may be started and stopped meanwhile; at least one.
-        config: where, or nowhere. The port is that of the first one's id, unless one is named.
-        shared: what is counted for all of them together, if there are several.
+        agents: at least one; they may start and stop meanwhile.
+        config: the address, if any. Without ``http_port`` the port is that of the first id.
+        shared: the metrics that all agents share, if there are several agents.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HealthServer:
         agent = agents[0]
         self._beside: dict[BookieId, list[Metrics]] = {}
         self.address: tuple[str, int] | None = None
-        """Where it listens; ``None`` when it does not."""
+        """The address that it listens at; ``None`` when it does not listen."""
         self._server: PageServer | None = None
         if not config.http_host:
             return
@@ -92,11 +92,11 @@ class HealthServer:
         ).start()
 
     def show_also(self, bookie_id: BookieId, metrics: Metrics) -> None:
-        """``/metrics`` shows these too: what runs in this process beside that agent."""
+        """Show these on ``/metrics`` too: metrics of other work in this process for that agent."""
         self._beside.setdefault(bookie_id, []).append(metrics)
 
     def close(self) -> None:
-        """Listen no more; idempotent."""
+        """Stop listening; idempotent."""
         server, self._server, self.address = self._server, None, None
         if server is not None:
             server.shutdown()
@@ -110,12 +110,12 @@ class HealthServer:
 
 
 def _is_alive(told: Mapping[str, Any]) -> bool:
-    """Whether to leave the agent alone: a restart brings no ZooKeeper back."""
+    """Whether the agent needs no restart: a restart cannot repair ZooKeeper."""
     return told["state"] in SERVED or told["zookeeper_problem"] is not None
 
 
 def health_of_all(agents: Sequence[Watched]) -> dict[str, Any]:
-    """What ``/health`` says of several: how many are in which state, and each of them."""
+    """Return the content of ``/health`` for several agents: a count per state, and each agent."""
     told = [agent.status.as_dict() for agent in agents]
     states = Counter(each["state"] for each in told)
     return {**{state: states[state] for state in STATES}, "bookies": told}
@@ -126,11 +126,11 @@ def exposition(
     shared: Metrics | None = None,
     beside: Mapping[BookieId, Sequence[Metrics]] | None = None,
 ) -> bytes:
-    """What ``/metrics`` says: of several agents, what each counts has its id as a label.
+    """Return the content of ``/metrics``; with several agents each metric has the id as a label.
 
     Args:
-        shared: what is counted for all of them together.
-        beside: of what runs beside each agent.
+        shared: the metrics that all agents share.
+        beside: the metrics of other work in this process, by agent.
     """
     beside = beside or {}
     if len(agents) == 1 and shared is None:
@@ -161,7 +161,7 @@ class _Merged(CollectorRegistry):
             others = self._beside.get(agent.bookie_id, ())
             for metric in agent.metrics.together(*others).collect():
                 if metric.name in ours:
-                    continue  # there is one session for all of them
+                    continue  # the session is shared by all of them
                 labelled = [
                     sample._replace(labels={"bookie": str(agent.bookie_id), **sample.labels})
                     for sample in metric.samples
@@ -195,7 +195,7 @@ def _handler_of(
                 self.answer(404, "text/plain", f"there are {pages}\n".encode())
 
         def do_HEAD(self) -> None:
-            self.do_GET()  # whose answer leaves out the body
+            self.do_GET()  # its answer leaves out the body
 
         def _tell(self, told: dict[str, Any], is_alive: bool) -> None:
             body = json.dumps(told, indent=2).encode()

@@ -1,12 +1,12 @@
-"""What is said about a storage partition, and whether it may be served.
+"""Identity: whether a storage partition may be served.
 
-Three say who a partition is: the *cookie* in the metadata store, the ``BOOKIE`` *marker* on the
-storage, and the cluster itself by its INSTANCEID. A bookie is served only when all three agree,
-and a partition is formatted only when none of them knows anything. Everything else is refused:
-a disk that is not mounted, a wiped one, an old copy, a partition of another cluster. Serving
-one of those would answer "no such entry" for entries that were acknowledged (SLOT-LOG rule R5).
+Three sources say which bookie a partition is: the *cookie* in the metadata store, the ``BOOKIE``
+*marker* on the storage, and the cluster itself by its INSTANCEID. A bookie is served only when all
+three agree, and a partition is formatted only when none of them names a bookie. All else is
+refused: a disk that is not mounted, a wiped one, an old copy, a partition of another cluster. Such
+a partition would answer "no such entry" for acknowledged entries (SLOT-LOG rule R5).
 
-What BookKeeper does in each situation, and what is done here, before anything is registered
+The reactions of BookKeeper and of this library, before anything is registered
 (``tests/agent/test_cookie_situations.py`` is this table):
 
 =====================================  =============================  ============================
@@ -23,12 +23,11 @@ a further, empty directory             allowStorageExpansion          refused: a
 an empty disk in place of a lost one   dataIntegrityStampMissing...   ``format --replaced``, refill
 =====================================  =============================  ============================
 
-A bookie has one root. More disk is a larger file system under it, of which no cookie speaks, or a
-further partition, which is a bookie of its own.
+A bookie has one root. To add disk space, enlarge the file system under it, which no cookie
+mentions, or add a further partition, which is a bookie of its own.
 
-Source: BookKeeper ``bookie/LegacyCookieValidation`` and ``bookie/datainteg``
-(which combinations are served), with the incarnation as one more thing that must agree
-(SLOT-LOG rule R11).
+Source: BookKeeper ``bookie/LegacyCookieValidation`` and ``bookie/datainteg`` (which combinations
+are served), with the incarnation as one more thing that must agree (SLOT-LOG rule R11).
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ class Judgement(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What is said about one partition, and by whom."""
+    """The identity of one partition, according to each source."""
 
     bookie_id: BookieId
-    """Who it is expected to be."""
+    """The id that the partition is expected to have."""
     root_uri: str
-    """Where it is."""
+    """The URI of the partition."""
     instance_id: str
     """The cluster that it is expected to belong to."""
     cookie: Cookie | None
-    """What the metadata store knows."""
+    """The cookie in the metadata store."""
     marker: Marker | None
-    """What the storage says of itself."""
+    """The marker on the storage."""
     has_content: bool
-    """Whether there is anything in the partition beside the marker."""
+    """Whether the partition holds anything besides the marker."""
 
 
 def judge(claims: Claims) -> Judgement:
@@ -146,7 +145,7 @@ def judge(claims: Claims) -> Judgement:
 
 
 def _judge_without_cookie(claims: Claims, start: str, new: str) -> Judgement:
-    """The same of a bookie that the cluster does not know.
+    """Judge a bookie that has no cookie.
 
     Args:
         start: the command that serves the partition.
@@ -185,7 +184,7 @@ def claims_of(
     bookie_id: BookieId,
     known: Versioned[Cookie] | None,
 ) -> Claims:
-    """Ask all three. Raises ``BookieUnavailableError``, ``MetadataUnavailableError``."""
+    """Read all sources. Raises ``BookieUnavailableError``, ``MetadataUnavailableError``."""
     return Claims(
         bookie_id=bookie_id,
         root_uri=partition.uri,
@@ -197,7 +196,7 @@ def claims_of(
 
 
 def moved(claims: Claims) -> CookieMismatchError:
-    """What is said of a partition that the cluster knows under another root."""
+    """Return the error for a partition whose cookie names another root."""
     return mismatch(
         claims,
         "the bookie is known under another root: it was moved, or this is a copy",
@@ -208,7 +207,7 @@ def moved(claims: Claims) -> CookieMismatchError:
 
 
 def mismatch(claims: Claims, meaning: str, remedy: str) -> CookieMismatchError:
-    """A refusal that shows what is stored, expected and found, what it means and what to do."""
+    """Return an error that shows what is stored, expected and found, its meaning and a remedy."""
 
     def said(by: Cookie | Marker | None) -> str:
         if by is None:

@@ -1,12 +1,11 @@
-"""Deleting ledgers that nobody owns, when a person has said so.
+"""Deletion of ledgers without an owner, on the order of an operator.
 
-Nobody can come to own one of them later but by changing its metadata (``orphans.py``), so each is
-deleted only as it was judged: the same life of the ledger, and what was just read of it, in one
-step.
+A ledger gets an owner later only by a change of its metadata (``orphans.py``). So the deletion is a
+compare-and-swap: it fails unless the ledger has the same nonce and the version that was just read.
 
-One that is not closed stays, though its writer seems to be gone: it may only be cut off from the
-metadata store, and what bookies still acknowledge to it would be deleted (SLOT-LOG rule R17).
-Recovery closes it and fences that writer, who then knows.
+A ledger that is not closed stays, even if its writer seems to be gone. The writer may only be cut
+off from the metadata store, and bookies may still acknowledge its entries; those would be deleted
+(SLOT-LOG rule R17). Recovery closes the ledger and fences that writer, which then fails.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _RESTORED: Final = "its restore was begun and has not ended"
 
 
 class OrphansReport(Report):
-    """Of ``delete_orphans``: a row for each ledger that nobody owned and that is old enough."""
+    """The report of ``delete_orphans``: one row for each old enough ledger without an owner."""
 
 
 def delete_orphans(
@@ -47,14 +46,14 @@ def delete_orphans(
 ) -> OrphansReport:
     """Delete the ledgers of ``orphans()`` that were created before a time.
 
-    One of which it is not known when it was created stays, and so does one that is not closed.
+    A ledger without a known creation time stays, and so does one that is not closed.
 
     Args:
-        created_before_ms: milliseconds since 1970, by the clocks of those who created them.
-        ledger_ids: only these of them; ``None`` is all.
+        created_before_ms: milliseconds since 1970, by the clocks of the clients that created them.
+        ledger_ids: delete only these of them; ``None``: all.
 
     Raises:
-        InvalidArgumentError: a restore runs, or was begun and has not ended: its ledgers are there
+        InvalidArgumentError: a restore runs, or was begun and has not ended: its ledgers exist
             before the logs that own them. Nothing was deleted.
     """
     started = context.runtime.now()
@@ -64,7 +63,8 @@ def delete_orphans(
         for ledger_id, known in ledgers_with_owners(context).items()
         if _is_doomed(known, created_before_ms) and (ledger_ids is None or ledger_id in ledger_ids)
     ]
-    # It says that it runs before its first ledger is there, which may have been listed since.
+    # A restore publishes its run before its first ledger exists, so a ledger of a restore that
+    # began during the listing is found here.
     _check_no_restore(context)
     rows: Spool[Row] = Spool()
     for ledger_id, known in doomed:
@@ -97,7 +97,7 @@ def _deleted(context: ClientContext, ledger_id: LedgerId, known: OwnedLedger) ->
         if not (found.value.is_closed and is_free(found.value)):
             return _row(ledger_id, known, Outcome.NO_LONGER_NEEDED, _CLAIMED)
         if restores.nonce_of(store.registers, ledger_id) is not None:
-            return _row(ledger_id, known, Outcome.LEFT, _RESTORED)  # its id could not be used again
+            return _row(ledger_id, known, Outcome.LEFT, _RESTORED)  # else the id could not be used
         store.delete_ledger(ledger_id, found)
     except NoSuchLedgerError:
         return _row(ledger_id, known, Outcome.GONE)

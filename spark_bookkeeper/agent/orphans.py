@@ -1,13 +1,13 @@
-"""Ledgers that nobody owns: they take space, and nobody would miss them. Only a person knows.
+"""Ledgers without an owner: they take space, and only an operator knows whether they are needed.
 
-A ledger is somebody's while its writer lives or may live, while a log names it, when a table stands
-for copies of it, or when it has a label of a user: a name, an owner, or any other. One that another
-client made is somebody's, too: what its labels mean is not known here.
+A ledger has an owner while its writer lives or may live, while a log names it, when a table
+replaces copies of it, or when it has a label of a user: a name, an owner, or any other. A
+ledger of another client has an owner, too: the meaning of its labels is unknown here.
 
-Those that were made for a log have a note of ours; the label ``log`` without it is a user's. They
-are nobody's when the log was deleted, or when it has a later ledger and does not name them: ids
-ascend along a log, so nobody can enter them any more. A log that was never there may be about to be
-restored, behind its ledgers.
+A ledger that was made for a log has a mark of this library; the label ``log`` without it is a
+user's. Such a ledger has no owner when the log was deleted, or when the log does not name it and
+has a later ledger: ids ascend along a log, so it can never enter the log. A log that never existed
+may yet be restored, after its ledgers.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ ORPHANS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class OwnedLedger:
-    """A ledger as its metadata tells it, and who owns it."""
+    """A ledger's metadata, its log, and whether it has an owner."""
 
     metadata: LedgerMetadata | None
     """``None``: it cannot be decoded."""
     log: str | None
-    """The log that names it, or else that it was made for."""
+    """The log that names it, or else the log that it was made for."""
     unowned: str | None
-    """Why nobody owns it; ``None``: somebody does, or it cannot be told."""
+    """Why it has no owner; ``None``: it has one, or this is unknown."""
 
 
 def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger]:
-    """Every ledger there is, and whether somebody owns it.
+    """Return every ledger, and whether it has an owner.
 
-    Logs are read after the ledgers: of a ledger that was entered into its log meanwhile the log
-    tells, and of one that is about to be, its writer.
+    Logs are read after the ledgers. So a ledger that enters its log meanwhile is found in the log,
+    and a ledger that has yet to enter has a living writer.
     """
     found = list(ledgers_with_writers(context))
     in_logs: dict[LedgerId, str] = {}
@@ -93,7 +93,7 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger
 
 
 def is_free(metadata: LedgerMetadata) -> bool:
-    """Whether nothing in a ledger's own metadata says whose it is, but perhaps a log's."""
+    """Whether a ledger's own metadata name no owner, except perhaps a log."""
     custom = metadata.custom_metadata
     if metadata.nonce is None or ARCHIVE in custom:
         return False
@@ -103,7 +103,7 @@ def is_free(metadata: LedgerMetadata) -> bool:
 
 
 class _DeletedLogs:
-    """Which names were those of logs that were deleted; each is asked for once."""
+    """Whether a name is that of a deleted log; each name is read once."""
 
     def __init__(self, context: ClientContext) -> None:
         self._registers = context.store.registers
@@ -114,13 +114,13 @@ class _DeletedLogs:
             try:
                 head = find_life(self._registers, log)
             except (InvalidArgumentError, MetadataFormatError):
-                head = None  # no name of a log, or it cannot be told
+                head = None  # it is not a valid name of a log, or its state is unreadable
             self._known[log] = head is not None and head.is_deleted
         return self._known[log]
 
 
 def orphans_table(context: ClientContext) -> pa.Table:
-    """One row for each ledger that nobody owns (``ORPHANS``), ascending."""
+    """Return one row for each ledger without an owner (``ORPHANS``), ascending."""
     return pa.Table.from_pylist(list(_rows(context)), schema=ORPHANS)
 
 

@@ -1,4 +1,4 @@
-"""Pages over HTTP: few askers at a time, each for a while, so that none costs the others much."""
+"""An HTTP server for pages: it limits connections in number and time, to bound their cost."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing_extensions import override
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32
-"""Connections that are served at one time; the others are ended, and may come again."""
+"""Connections that are served at one time; further ones are closed, and may retry."""
 
 SECONDS: Final = 30.0
-"""A connection is ended after so long: far more than an agent needs to answer."""
+"""Limit on the time of a connection: far more than an agent needs to answer."""
 
 
 class PageServer(ThreadingHTTPServer):
-    """A thread for each of a few connections, which end in time whatever is asked on them."""
+    """Serves each connection in a thread; limits their number, and ends each after ``SECONDS``."""
 
     daemon_threads = True
-    block_on_close = False  # somebody who does not read an answer keeps nobody waiting
+    block_on_close = False  # a client that does not read its answer must not delay the end
 
     def __init__(self, address: tuple[str, int], handler: type[PageHandler]) -> None:
         self._begun: dict[Any, float] = {}
-        """When each connection was taken."""
+        """When each connection was accepted."""
         super().__init__(address, handler)
 
     @override
@@ -42,12 +42,12 @@ class PageServer(ThreadingHTTPServer):
 
     @override
     def shutdown_request(self, request: Any) -> None:
-        self._begun.pop(request, None)  # each ends here, whatever came of it
+        self._begun.pop(request, None)  # every connection ends here
         super().shutdown_request(request)
 
     @override
     def service_actions(self) -> None:
-        """Called all the time: end what takes too long, as a request of one byte at a time."""
+        """End connections that take too long; the loop of the base class calls this."""
         now = time.monotonic()
         for request, begun in list(self._begun.items()):
             if now - begun > SECONDS:
@@ -56,14 +56,14 @@ class PageServer(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # else somebody hung up
+        if not isinstance(sys.exc_info()[1], OSError):  # else the client closed the connection
             log.exception("a page could not be shown")
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Says nothing of what is installed, and logs requests for who debugs alone."""
+    """Hides the versions of installed software, and logs requests at level DEBUG only."""
 
-    timeout = 10  # seconds of silence; who connects and asks nothing is left
+    timeout = 10  # seconds of silence; ends connections without a request
 
     @override
     def version_string(self) -> str:
@@ -74,7 +74,7 @@ class PageHandler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
     def answer(self, code: int, kind: str, body: bytes) -> None:
-        """Send an answer, to HEAD without its body."""
+        """Send an answer; to HEAD without its body."""
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

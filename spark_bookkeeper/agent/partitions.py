@@ -1,8 +1,8 @@
-"""Several storage partitions looked after by one process, each a bookie of its own.
+"""Several storage partitions served by one process, each a bookie of its own.
 
-Each has its id, cookie, registration, health and duties, and an agent with threads of its own. What
-happens to one of them, a disk that fails or a root that is not mounted, is nothing to the others:
-the one that cannot be served is tried again from time to time, and ``/health`` says why.
+Each has its id, cookie, registration, health and duties, and an agent with threads of its own. A
+failure of one, such as a broken disk or a root that is not mounted, does not affect the others. A
+partition that cannot be served is retried from time to time, and ``/health`` says why.
 
 BookKeeper runs one bookie in a process, with several directories that fail together.
 """
@@ -26,17 +26,17 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MakeAgent = Callable[[BookieMetrics], tuple[BookieAgent, Callable[[], None]]]
-"""Opens a partition's storage: an agent that was not started, and how the storage is closed."""
+"""Opens a partition's storage; returns an agent to be started, and a function to close it."""
 
 
 class ServedPartition:
-    """One of them, served or not.
+    """One partition of the process, served or not.
 
     Args:
-        bookie_id: who it is.
-        root: where it is, for people.
-        make_agent: opens it for an agent; may fail, and is asked again then.
-        metrics: where it counts; ``None`` makes new ones.
+        bookie_id: the id of its bookie.
+        root: its root, for messages.
+        make_agent: opens it for an agent; it may fail, and is called again then.
+        metrics: the counters to use; ``None`` makes new ones.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ServedPartition:
         self._is_started = False
         self._problem: str | None = "it was not started yet"
         self._silence: str | None = None
-        """The same, where it is that the metadata store does not answer."""
+        """The same problem, if it is that the metadata store does not answer."""
 
     @property
     def status(self) -> AgentStatus:
-        """What its agent says; before there is one, why there is none."""
+        """The status of its agent; without a started agent, why it is not served."""
         opened = self._opened
         if opened is not None and self._is_started:
             return opened[0].status
@@ -69,7 +69,7 @@ class ServedPartition:
 
     @property
     def is_started(self) -> bool:
-        """Whether its agent is at work, which then keeps trying by itself."""
+        """Whether its agent runs; a running agent retries by itself."""
         return self._is_started
 
     def start(self) -> None:
@@ -101,12 +101,12 @@ class ServedPartition:
 
 
 class Partitions:
-    """All of them. ``start``, later ``stop``.
+    """All partitions of a process. Call ``start``, later ``stop``.
 
     Args:
         partitions: at least one.
-        retry_seconds: between two attempts to start those that failed.
-        tell: told in a sentence what becomes of a partition that could not be started.
+        retry_seconds: the pause between two attempts to start those that failed.
+        tell: called with a sentence when a partition fails to start, and when it succeeds later.
 
     Raises:
         InvalidArgumentError: two are the same bookie, or the same root. Nothing was started.
@@ -129,13 +129,13 @@ class Partitions:
         self._retrying: Task | None = None
 
     def start(self) -> None:
-        """Start them side by side; those that fail are tried again until ``stop``.
+        """Start them in parallel; those that fail are retried until ``stop``.
 
-        Ctrl-C ends the wait, whatever hangs: what was begun goes on or ends with the process.
+        Ctrl-C ends the wait, even if a start hangs; that start goes on, or ends with the process.
 
         Raises:
-            BookKeeperError: none could be started, and not for want of an answer of the metadata
-                store; what the first one of them met.
+            BookKeeperError: none could be started, and none failed because the metadata store did
+                not answer; the error of the first partition.
         """
 
         def attempt(partition: ServedPartition) -> BookKeeperError | None:
@@ -159,10 +159,10 @@ class Partitions:
         self._retrying = self._runtime.spawn("partitions", self._retry)
 
     def stop(self) -> None:
-        """Stop and unregister all of them, side by side; idempotent.
+        """Stop and unregister all of them in parallel; idempotent.
 
-        Ctrl-C ends the wait: a registration that is left goes with its session, and nothing that a
-        duty is at needs its end.
+        Ctrl-C ends the wait: a registration that is left ends with its session, and every duty may
+        be interrupted at any moment.
         """
         self._ended.set()
         retrying, self._retrying = self._retrying, None
@@ -171,10 +171,10 @@ class Partitions:
         self._side_by_side("stopping", _stop)
 
     def _side_by_side(self, name: str, do: Callable[[ServedPartition], T]) -> list[T]:
-        """What it comes to for each of them.
+        """Return the result for each partition.
 
-        The caller only waits: an interrupt that meets it in the middle of one partition would have
-        to wait for the others, and one of them may hang.
+        The work runs in other threads, and the caller only waits: an interrupt in the middle of one
+        partition would have to wait for the others, and one of them may hang.
         """
         future: Future[list[T]] = Future()
         some = list(self.partitions)

@@ -1,8 +1,8 @@
-"""A bookie that is made read-only by hand: a register that its agent reads at every probe.
+"""The order that makes a bookie read-only by hand: a register that its agent reads at every probe.
 
-The order is kept in the metadata store and not in the partition, so that it can be given where the
-storage cannot be reached, holds while the agent is down, and outlives its restart. It ends by
-``set_writable``, and with the bookie: when its cookie is deleted, or it is formatted.
+The order is in the metadata store and not in the partition. So it can be given while the storage
+cannot be reached, it holds while the agent is down, and it outlives a restart. It ends by
+``set_writable``, when the bookie's cookie is deleted, or when the bookie is formatted.
 
 Source: BookKeeper ``bookie/BookieStateManager`` (a mode that was set by hand stays, whatever the
 monitors of the disks see).
@@ -22,14 +22,14 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.stored_json import decoded, number
 
 REASON_CHARACTERS: Final = 500
-"""A reason is a sentence."""
+"""The longest reason; a sentence is enough."""
 
 NO_REASON: Final = "no reason given"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyOrder:
-    """A bookie is to take no new data until it is told otherwise."""
+    """The order that a bookie takes no new data until ``set_writable``."""
 
     reason: str
     since_ms: int
@@ -37,9 +37,9 @@ class ReadOnlyOrder:
 
 
 def read_order(store: MetadataStore, bookie_id: BookieId) -> ReadOnlyOrder | None:
-    """The order for a bookie, ``None`` when there is none. One question to the metadata store.
+    """Return the order for a bookie; ``None`` without one. One read of the metadata store.
 
-    An order that cannot be decoded holds all the same: somebody wanted the bookie read-only.
+    An order that cannot be decoded holds all the same: an operator wanted the bookie read-only.
     """
     return _decode(store.registers.read(_name(bookie_id)))
 
@@ -47,19 +47,19 @@ def read_order(store: MetadataStore, bookie_id: BookieId) -> ReadOnlyOrder | Non
 def set_readonly(
     store: MetadataStore, bookie_id: BookieId, reason: str | None, now_ms: int
 ) -> ReadOnlyOrder:
-    """From its agent's next probe on the bookie takes no new data; idempotent.
+    """Order that the bookie takes no new data from its agent's next probe on; idempotent.
 
-    What it holds can be read, fenced and recovered as before.
+    Its data can be read, fenced and recovered as before.
 
     Args:
-        reason: ``None`` keeps the one that was given before, if any was.
+        reason: ``None`` keeps the previous reason, if any.
 
     Returns:
         the order that holds now.
 
     Raises:
-        InvalidArgumentError: the bookie is unknown, or the reason is none or too long. Nothing was
-            changed.
+        InvalidArgumentError: the bookie is unknown, or the reason is empty or too long. Nothing
+            was changed.
         MetadataUnavailableError: the order may or may not have been given; repeat.
     """
     order = ReadOnlyOrder(NO_REASON if reason is None else reason, now_ms)
@@ -82,13 +82,13 @@ def set_readonly(
 
 
 def set_writable(store: MetadataStore, bookie_id: BookieId) -> bool:
-    """Take the order back; whether there was one. The agent obeys at its next probe.
+    """Remove the order, and return whether it existed. The agent obeys at its next probe.
 
     The bookie stays read-only while its agent has another reason, for example that space is short.
 
     Raises:
         InvalidArgumentError: the bookie is unknown. Nothing was changed.
-        MetadataUnavailableError: it may or may not have been taken back; repeat.
+        MetadataUnavailableError: the order may or may not have been removed; repeat.
     """
     _check_known(store, bookie_id)
     was_there = read_order(store, bookie_id) is not None
@@ -97,7 +97,7 @@ def set_writable(store: MetadataStore, bookie_id: BookieId) -> bool:
 
 
 def forget_order(store: MetadataStore, bookie_id: BookieId) -> None:
-    """The bookie ends, or begins anew, and an order for it with it; idempotent."""
+    """Remove the order for a bookie that is removed or formatted again; idempotent."""
     store.registers.delete(_name(bookie_id))
 
 

@@ -1,11 +1,11 @@
-"""Scrubbing: everything that a bookie should have is read and compared with its digests, for ever.
+"""Scrubbing: read everything that a bookie should have, compare it with its digests, and repeat.
 
-It goes through the ledgers that have a directory on a bookie in order of their ids, remembers in
-the metadata store where it is, and begins again. A replica that is damaged or missing is published
-to autorecovery, with this bookie as the one that lacks it, and a worker makes it again. What could
-not be read in time is not published: a bookie that is slow is not damaged. A ledger whose whole
-directory is gone is found by the auditor's check of all ledgers: to find it here, every bookie
-would read the metadata of all.
+It reads the ledgers that have a directory on a bookie in order of their ids, keeps its progress in
+the metadata store, and begins again after the last. A damaged or missing replica is published to
+autorecovery, with this bookie as the one that lacks it, and a worker copies it again. Entries that
+could not be read in time are not published: a slow bookie is not a damaged one. If the whole
+directory of a ledger is gone, the auditor's check of all ledgers finds it: to find it here, every
+bookie would read the metadata of all ledgers.
 
 Source: BookKeeper 4.17 ``server/service/ScrubberService`` (which compares no digests).
 """
@@ -42,35 +42,35 @@ from spark_bookkeeper.replication.shares import pieces_to_read, share_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LEDGERS_AT_ONCE: Final = 100
-"""Whose metadata are read together; then it is remembered how far one came."""
+"""The number of ledgers whose metadata are read in one call; then the progress is stored."""
 
 REMEMBERED_AFTER_S: Final = 10
-"""And between two of them, where a hundred ledgers take hours: who is killed reads little again."""
+"""The progress is also stored after so many seconds: a batch of ledgers may take hours."""
 
 MOST_NAMED: Final = 100
-"""Ledgers that a mark names."""
+"""The most ledger ids in a mark."""
 
 PIECE_BYTES: Final = 8 << 20
-"""Read at once; between two pieces the limit is kept, and whoever stops is heard."""
+"""The bytes of one read; between two the throttle waits, and a stop is noticed."""
 
 PIECE_ENTRIES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """What scrubbing has gone through, whether it was as it was written or not."""
+    """The amount of data that was scrubbed, good or bad."""
 
     ledgers: int = 0
     shares: int = 0
-    """Of fragments."""
+    """The number of shares of fragments."""
     entries: int = 0
     bytes: int = 0
-    """That were read and found good."""
+    """The bytes that were read and found good."""
 
 
 @dataclass(frozen=True, repr=False)
 class ScrubReport(Report):
-    """Of ``scrub``: a row for each share that is not as it was written, or could not be read."""
+    """The report of ``scrub``: one row for each share that is damaged, or could not be read."""
 
     looked_at: LookedAt = field(default_factory=LookedAt)
 
@@ -81,7 +81,7 @@ class ScrubReport(Report):
 
     @override
     def totals(self) -> dict[str, Any]:
-        """As every job's, of all that was looked at."""
+        """Return the totals of every job, here for everything that was scrubbed."""
         of_rows = super().totals()
         seen = self.looked_at
         bad = of_rows["ledgers"] - of_rows["ledgers_complete"]
@@ -97,32 +97,32 @@ class ScrubReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class ScrubMark:
-    """How far one bookie's scrubbing has come."""
+    """The progress of one bookie's scrubbing."""
 
     incarnation: str = ""
     next_ledger_id: int = 0
     began_at_ms: int = 0
-    """This round."""
+    """When this round began."""
     rounds: int = 0
-    """That came to the end."""
+    """The number of rounds that were completed."""
     ended_at_ms: int = 0
-    """The last of them."""
+    """When the last completed round ended."""
     corrupt: tuple[int, ...] = ()
-    """Ledgers with replicas that were found bad since the last round began."""
+    """Ledgers with bad replicas, found since the last round began."""
     corrupt_before: tuple[int, ...] = ()
-    """And in the round before that."""
+    """Ledgers with bad replicas, found in the round before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbing:
-    """How a bookie is scrubbed."""
+    """The options of a scrub."""
 
     bytes_per_second: int | None = None
     """Limit on reading."""
     from_start: bool = False
-    """Begin a round, instead of going on with the one that was begun."""
+    """Begin a new round instead of continuing the current one."""
     is_stopping: Callable[[], bool] = lambda: False
-    """Whether to leave the rest for the next time."""
+    """Whether to stop now and leave the rest for the next call."""
 
 
 def scrub(
@@ -135,8 +135,8 @@ def scrub(
     """Scrub one bookie to the end of its round.
 
     Raises:
-        CookieMismatchError: nothing says which partition is the bookie's, or it is not there now.
-        BookKeeperError: the bookie or the metadata store gives no answer; it goes on from there.
+        CookieMismatchError: it has no registration and no cookie, or its partition changed.
+        BookKeeperError: the bookie or the metadata store does not answer; the next call continues.
     """
     wish = wish or Scrubbing()
     started = context.runtime.now()
@@ -147,7 +147,7 @@ def scrub(
 
 
 def read_mark(registers: Registers, bookie: BookieId) -> ScrubMark:
-    """How far a bookie's scrubbing has come; an empty mark where there is none that can be read."""
+    """Return the progress of a bookie's scrubbing; an empty mark if no readable one exists."""
     return _decode(registers.read(_name(bookie)))
 
 
@@ -162,7 +162,7 @@ class _Scrub:
         self._throttle = Throttle(context.runtime, wish.bytes_per_second)
         self._incarnation = ""
         self._is_cut = False
-        """Whether a ledger was left in its middle; it is looked at from its beginning again."""
+        """Whether the scrub stopped within a ledger, which is then read from its start again."""
         self.looked_at = LookedAt()
         self._bytes_read = 0
         self._done = self._held = 0
@@ -200,7 +200,7 @@ class _Scrub:
         return self._change(begin)
 
     def _read_incarnation(self) -> str:
-        """Of the partition that is meant; a bookie that is not registered now has a cookie."""
+        """Return the partition's incarnation; an unregistered bookie has it in its cookie."""
         registration = self._context.bookies.registrations().get(self._bookie)
         if registration is not None:
             return registration.incarnation
@@ -215,7 +215,7 @@ class _Scrub:
         return cookie.value.incarnation
 
     def _scrub(self, ledger_ids: Sequence[LedgerId]) -> int:
-        """The id from which to go on."""
+        """Scrub these ledgers. Return the id from which to go on."""
         for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
             if self._wish.is_stopping():
                 return ledger_id
@@ -231,13 +231,13 @@ class _Scrub:
         return ledger_ids[-1] + 1
 
     def _look_at(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """All shares of one ledger; what is bad is published."""
+        """Scrub all shares of one ledger; publish bad ones."""
         before, rows = self.looked_at, self._shares(ledger_id, metadata)
         if any(row.status is Outcome.PUBLISHED for row in rows):
             now = self._read_again(ledger_id)
             if now != metadata:
-                # It was read with the metadata of many, perhaps hours ago. What was deleted or
-                # moved to others since may be collected here, and is none of this bookie's.
+                # The metadata of the batch may be hours old. A share that was deleted or moved
+                # since may have been collected here, which is no loss.
                 self.looked_at = before
                 if now is not None:
                     self._look_at(ledger_id, now)
@@ -247,20 +247,20 @@ class _Scrub:
         self._rows += rows
 
     def _read_again(self, ledger_id: LedgerId) -> LedgerMetadata | None:
-        """As they are now; ``None`` where it was deleted."""
+        """Return the current metadata; ``None`` if the ledger was deleted."""
         try:
             return self._context.store.read_ledger_settled(ledger_id).value
         except NoSuchLedgerError:
             return None
 
     def _shares(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Sequence[Row]:
-        """A row for each share of a ledger that is not whole."""
+        """Return a row for each share of a ledger that is not whole."""
         try:
             ledger = Ledger.of(ledger_id, metadata)
         except MetadataFormatError:
-            return ()  # it is not ours
+            return ()  # a ledger of another client
         if ledger.incarnations.get(self._bookie) != self._incarnation:
-            return ()  # what it held before it was formatted again
+            return ()  # the share of an earlier incarnation
         here = [
             self._share(ledger, fragment, position)
             for fragment in metadata.fragment_ranges()
@@ -272,8 +272,8 @@ class _Scrub:
         return [row for row in here if row is not None]
 
     def _share(self, ledger: Ledger, fragment: FragmentRange, position: int) -> Row | None:
-        """One share, in pieces; a row where it is not whole. Of a fragment that is written now only
-        what is there is looked at.
+        """Read one share in pieces; return a row if it is not whole. For a fragment that is still
+        being written, only the entries on the bookie are read.
         """
         first, last = fragment.first_entry_id, fragment.last_entry_id
         row = Row(ledger.ledger_id, "scrub", Outcome.LEFT, None, first, last, self._bookie)
@@ -303,7 +303,7 @@ class _Scrub:
                 self._throttle(read)
         except BookieError as error:
             with suppress(NoSuchLedgerError):  # it was deleted meanwhile
-                replica.check()  # else this bookie has nothing to say of any ledger
+                replica.check()  # raises if the bookie cannot answer for any ledger
             return replace(row, status=Outcome.UNAVAILABLE, reason=error.message)
         seen = self.looked_at
         self.looked_at = replace(
@@ -352,14 +352,14 @@ class _Scrub:
 
 
 def is_due(mark: ScrubMark, now_ms: int, interval_ms: int) -> bool:
-    """Whether a round is under way, or the next one is to begin."""
+    """Whether a round has begun and not ended, or the next one should begin."""
     return mark.next_ledger_id > 0 or not 0 <= now_ms - mark.began_at_ms < interval_ms
 
 
 def scrub_problems(
     context: ClientContext, bookies: Sequence[BookieId]
 ) -> Sequence[tuple[str, str]]:
-    """Bookies on which scrubbing has found bad replicas, each with what and where."""
+    """Return the bookies on which scrubbing found bad replicas, each with the ledgers."""
     found: list[tuple[str, str]] = []
     for bookie in bookies:
         try:
@@ -387,7 +387,7 @@ def _decode(found: Versioned[bytes] | None) -> ScrubMark:
     try:
         return decoded(found.value, _mark)
     except ValueError:
-        return ScrubMark()  # a round more than need be
+        return ScrubMark()  # costs one more round
 
 
 def _mark(values: Any) -> ScrubMark:

@@ -1,8 +1,8 @@
-"""What takes the space on the bookies: ledgers that somebody owns, that nobody owns, and garbage.
+"""The use of space on the bookies: ledgers with an owner, ledgers without one, and garbage.
 
-A bookie tells what it holds before the metadata are read, so what was made meanwhile is no garbage.
-For people all the same: what recovery or a writer puts on a bookie is there before the metadata
-name the bookie, and nothing is to be deleted because of this table.
+A bookie lists its ledgers before the metadata are read, so a ledger that was created meanwhile is
+not garbage. Delete nothing because of this table alone: recovery and writers store entries on a
+bookie before the metadata name the bookie.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def space_table(
     *,
     garbage_most: int | None = None,
 ) -> pa.Table:
-    """One row for each ledger on each bookie (``SPACE``): its files and their bytes.
+    """Return one row for each ledger on each bookie (``SPACE``): its files and their bytes.
 
     The bytes are in one of three columns, and the others are 0. ``reason`` says why they are not
-    simply live. A bookie that cannot be asked has one row, without ledger and bytes.
+    simply live. A bookie that cannot be read has one row, without ledger and bytes.
 
     Args:
-        wanted: only these are asked, and told of; ``None`` is all.
-        garbage_most: tell of garbage only, which takes less time, and look at ledgers of a bookie
-            until these have so many files; the numbers of the others are null.
+        wanted: read and return only these bookies; ``None``: all.
+        garbage_most: return garbage only, which takes less time, and list ledgers of a bookie
+            until they have so many files; the numbers of its other ledgers are null.
 
     Raises:
         MetadataUnavailableError: there is no answer.
@@ -112,7 +112,7 @@ def space_table(
 
 
 def _kind(bookie: BookieId, key: LedgerKey, found: OwnedLedger | None) -> tuple[str, str | None]:
-    """The column of the bytes, and why."""
+    """Return the column of the bytes, and the reason."""
     if found is None:
         return _GARBAGE, DELETED
     if found.metadata is None:

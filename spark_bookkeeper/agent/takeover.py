@@ -1,6 +1,6 @@
-"""Taking a storage partition into service, once it is proved to be the one that is meant.
+"""Takeover: begin to serve a storage partition after its identity is proved.
 
-What proves it is in ``identity.py``.
+The proof is in ``identity.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration,
 from spark_bookkeeper.protocol.ids import BookieId
 
 OpenRoot = Callable[[str], Partition]
-"""Opens the storage at a root, with a bound on how long it may be silent."""
+"""Opens the storage at a root, with a time-out for its answers."""
 
 
 def claim_partition(
@@ -34,17 +34,17 @@ def claim_partition(
     Args:
         store: the cluster.
         partition: the partition.
-        bookie_id: who it is.
-        token: gives names that were never used before.
+        bookie_id: the id of the bookie.
+        token: returns names that were never used before.
         moved_from: given when the partition may be known under another root, which this opens.
-            A *copy* of a partition looks the same as a moved one, and may lack what was
+            A *copy* of a partition looks the same as a moved one, and may lack entries that were
             acknowledged since.
 
     Raises:
         CookieMismatchError: it may not be served, or is said to be moved while an agent serves it
             elsewhere; nothing was changed.
         UnsuitableStorageError: a new partition on a file system that cannot fence.
-        BookieUnavailableError, MetadataUnavailableError: somebody gave no answer; repeat it.
+        BookieUnavailableError, MetadataUnavailableError: storage or store gave no answer; repeat.
     """
     while True:
         known = store.read_cookie(bookie_id)
@@ -59,7 +59,7 @@ def claim_partition(
         if verdict is Judgement.WRITE_COOKIE:
             check_whole(store, claims)
         if verdict is Judgement.FORMAT:
-            forget_order(store, bookie_id)  # left for the one before, by who died forgetting it
+            forget_order(store, bookie_id)  # an interrupted removal of the bookie may have left one
             marker = partition.format(bookie_id, claims.instance_id, token=token)
         assert marker is not None
         try:
@@ -70,17 +70,17 @@ def claim_partition(
             else:
                 store.write_cookie(cookie_of(marker, partition), known.version if known else None)
         except VersionConflictError:
-            continue  # somebody else was here: look again, and judge what is there now
+            continue  # another client changed the cookie: read and judge again
 
 
 def check_claim(
     store: MetadataStore, partition: Partition, bookie_id: BookieId, marker: Marker
 ) -> None:
-    """Check that a partition is what was seen of it, and this bookie's. Changes nothing.
+    """Check that a partition still has this marker, and is this bookie's. Changes nothing.
 
     Raises:
-        CookieMismatchError: it is not; for one, its cookie was deleted because the bookie was
-            given up.
+        CookieMismatchError: the check failed, for example because the bookie was removed and its
+            cookie deleted.
     """
     claims = claims_of(store, partition, bookie_id, store.read_cookie(bookie_id))
     if judge(claims) is not Judgement.ACCEPT or claims.marker != marker:
@@ -100,9 +100,9 @@ def _move(
 ) -> None:
     """Make the cookie name the root that a bookie has moved to.
 
-    While an agent serves the bookie from the old root, what is here can only be a copy, and lacks
-    what is stored there from now on. So that is refused, and the session of an agent that was
-    killed is waited for.
+    While an agent serves the bookie from the old root, this partition can only be a copy, and lacks
+    all later entries. So that is refused. The session of an agent that was killed must expire
+    first.
     """
     with kept_from_agents(store, BookieId(marker.bookie_id), partition.uri, marker.incarnation):
         _retire_old_root(known.value.root_uri, open_root, partition, marker)
@@ -116,23 +116,23 @@ def kept_from_agents(
     """Hold the registration of a bookie, read-only, so that no agent serves it meanwhile.
 
     Raises:
-        CookieMismatchError: one does.
+        CookieMismatchError: an agent serves it.
     """
     try:
         store.register(Registration(bookie_id, root_uri, incarnation, is_readonly=True))
         yield
-    finally:  # also where nobody said whether it is held
+    finally:  # also when the answer of register was lost
         store.unregister(bookie_id)
 
 
 def _retire_old_root(
     old_uri: str, open_root: OpenRoot, partition: Partition, marker: Marker
 ) -> None:
-    """Take the marker away from what may be left at the root that a bookie has moved from.
+    """Remove the marker at the root that a bookie has moved from, if one is left.
 
-    A client that found the bookie there before would go on asking it, and a copy lacks what is
-    acknowledged from now on: without a marker its answers say nothing (SLOT-LOG rules R5, R11).
-    Where the old root cannot be reached from here, the operator's word stands.
+    A client may still know the bookie at the old root and read from it, and a copy lacks all later
+    entries. Without a marker its answers do not count (SLOT-LOG rules R5, R11). If the old root
+    cannot be reached from here, the operator's word is trusted.
     """
     with suppress(BookKeeperError):
         old = open_root(old_uri)

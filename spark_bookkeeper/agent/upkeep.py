@@ -1,4 +1,4 @@
-"""The duties by which an agent looks after what its bookie holds: collect, compact, scrub."""
+"""The duties that maintain the data of an agent's bookie: collect, compact, scrub."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report
 
 _SCRUB_LOOKS_MS: Final = 60_000
-"""Between two looks whether a round of scrubbing is due; one that was begun goes on at each."""
+"""The interval of the checks whether scrubbing is due; each continues a round that has begun."""
 
 
 def upkeep_duties(
     context: ClientContext, bookie: BookieId, config: BookieConfig, metrics: BookieMetrics
 ) -> Sequence[Duty]:
-    """Those that the settings ask for.
+    """Return the duties that the configuration enables.
 
     Args:
         context: a client of its own, which outlives the duties.
@@ -52,7 +52,7 @@ class _Upkeep:
         self._config = config
         self._metrics = metrics
         self._copies_turn: Turn | None = None
-        """Of ``collect_copies``, once it has begun."""
+        """The turn of ``collect_copies``, once it has begun."""
 
     def collect(self, turn: Turn) -> None:
         try:
@@ -60,7 +60,7 @@ class _Upkeep:
         finally:
             live = self._context.bookies.registrations().get(self._bookie)
             if live is not None and SHORT_OF_SPACE in live.readonly_causes and self._copies_turn:
-                self._copies_turn.wake()  # a day is too long for a bookie that takes nothing
+                self._copies_turn.wake()  # a day is too long for a read-only bookie
 
     def collect_copies(self, turn: Turn) -> None:
         self._copies_turn = turn
@@ -89,8 +89,8 @@ class _Upkeep:
             see_open=lambda ledger: files.append((face.files_of(ledger.key), ledger.ledger_id)),
         )
         report = compact_ledgers(self._context, None, [self._bookie], wish)
-        if all(row.ledger_id >= 0 for row in report.rows):  # else not all were seen
-            self._metrics.open_ledger_files.clear()  # one label, and not one for each that ever was
+        if all(row.ledger_id >= 0 for row in report.rows):  # else not all ledgers were seen
+            self._metrics.open_ledger_files.clear()  # keeps one label, the current one
             if files:
                 most, ledger_id = max(files)
                 self._metrics.open_ledger_files.labels(ledger_id).set(most)
@@ -129,7 +129,7 @@ class _Upkeep:
 
 
 def _raise_trouble(report: Report) -> None:
-    """So that ``/health`` shows what is left undone."""
+    """Raise if anything is left undone, so that ``/health`` shows it."""
     if report.unfinished:
         first = report.unfinished[0]
         raise BookKeeperError(

@@ -1,1 +1,1 @@
-"""What is wrong with a cluster, and what to do about it. Looks, and changes nothing."""
+"""Diagnosis of a cluster: problems, and their remedies. It changes nothing."""

@@ -1,4 +1,4 @@
-"""Whether autorecovery makes the copies that lost bookies had, so that no person needs to."""
+"""Whether autorecovery copies the data of lost bookies, so that no operator needs to."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _WHERE: Final = "`spark-bookkeeper autorecovery underreplicated` shows what is l
 
 @dataclass(frozen=True)
 class AutorecoverySeen:
-    """What is known of autorecovery, at one time."""
+    """The state of autorecovery at one time."""
 
     status: AutorecoveryStatus
     unfit: str | None
-    """Why nobody does the work, or somebody unfit, and what to do."""
+    """Why no suitable process does the work, and what to do."""
     published: Set[LedgerId]
     """Ledgers with a task."""
     looked_at: int = 0
-    """Of how many of them it was asked whether a worker that runs can repair them: of
-    ``LEDGERS_AT_ONCE`` at the most, evenly from all of them."""
+    """The number of ledgers for which it was checked whether a running worker can repair them: at
+    most ``LEDGERS_AT_ONCE``, spread evenly over all ledgers with a task."""
     without_worker: tuple[tuple[LedgerId, str], ...] = ()
-    """Those of which none can, and why."""
+    """The checked ledgers that no running worker can repair, and why."""
     waiting: tuple[tuple[LedgerId, str], ...] = ()
-    """The others that are not repaired now, and why."""
+    """The other checked ledgers that are not repaired now, and why."""
 
     @staticmethod
     def of(context: ClientContext, ledger_id: LedgerId | None = None) -> AutorecoverySeen:
-        """What it does about all ledgers, or about one. Raises ``MetadataUnavailableError``."""
+        """Read the state for all ledgers, or for one. Raises ``MetadataUnavailableError``."""
         control = AutorecoveryControl(context, lambda _: LocalRunner(context))
         status, unfit = control.status(), control.warning()
         tree = context.store.underreplication
@@ -51,10 +51,10 @@ class AutorecoverySeen:
         return AutorecoverySeen(status, unfit, published, len(some), without, waiting)
 
     def instead_of_recover(self, lacking: Collection[LedgerId]) -> str | None:
-        """What to do about ledgers that lost bookies, instead of making their copies by hand.
+        """Return how autorecovery makes the copies that ledgers lack, in place of an operator.
 
         Returns:
-            ``None`` where nobody else makes them.
+            ``None`` if autorecovery does not copy all of them.
         """
         status = self.status
         if status.auditor is None or self.unfit is not None or self.without_worker:

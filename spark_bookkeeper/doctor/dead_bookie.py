@@ -1,4 +1,4 @@
-"""What is to be said of a bookie that is not registered; its storage often tells why."""
+"""The diagnosis of a bookie that is not registered; its storage often shows the reason."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def absent_bookie(
     metadata_only: bool,
     attended: str | None = None,
 ) -> Diagnosis:
-    """Lost, or only away: where its storage can be reached, that is looked at, and not changed.
+    """Diagnose a bookie as lost or only away. Its storage is read if possible, and not changed.
 
     Args:
-        cookie: what the cluster knows of it.
+        cookie: the bookie's cookie, if any.
         is_named: whether some ledger counts on it.
-        is_certain: whether that is known of all ledgers.
+        is_certain: whether the metadata of all ledgers could be read for that.
         metadata_only: do not look at its storage.
-        attended: who makes its copies again already; ``None``: nobody.
+        attended: what already makes its copies again; ``None``: nothing does.
     """
     check = f"bookie {bookie}"
     where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
@@ -82,24 +82,24 @@ def absent_bookie(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is at the root of a bookie."""
+    """What was found at the root of a bookie."""
 
     found: str
     remedy: str
-    """Where ledgers count on it."""
+    """The remedy if ledgers count on the bookie."""
     can_start: bool = False
     """Whether its agent would serve it."""
 
 
 def _copies(bookie: BookieId, attended: str | None) -> str:
-    """What brings back what it held."""
+    """Return how its copies are made again."""
     return attended or f"make its copies again: {RECOVER.format(bookie)} --delete-cookie"
 
 
 def _seen_at(
     context: ClientContext, bookie: BookieId, cookie: Cookie, attended: str | None
 ) -> _Seen | None:
-    """What is at its root, and what to do about that; ``None`` where nobody can tell.
+    """Read its root, and return what to do; ``None`` if that shows nothing.
 
     The agent judges by the same rules before it serves the partition.
     """

@@ -1,4 +1,4 @@
-"""One thing that was looked at, how it is, and what to do; and all of them, as a report."""
+"""A diagnosis: one check, its verdict, and what to do; and a report of all diagnoses."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FINDINGS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at, how it is, and what to do about it."""
+    """One check, its verdict, and what to do about it."""
 
     check: str
     verdict: Verdict
     detail: str
     remedy: str | None = None
-    """What to do; ``None`` when it is well."""
+    """What to do; ``None`` if nothing."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", without_passwords(self.detail))
@@ -41,14 +41,14 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Diagnoses:
-    """What a look at everything found. True when nothing is a problem."""
+    """The findings of a whole examination. True when nothing is a problem."""
 
     findings: tuple[Diagnosis, ...]
     frame: Callable[[pa.Table], Any] | None = field(default=None, repr=False, compare=False)
-    """Turns a table into a DataFrame; given by the session."""
+    """Turns a table into a DataFrame; set by the session."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the session, which does not travel."""
+        """Leave out the session, which cannot be pickled."""
         return {**self.__dict__, "frame": None}
 
     @property
@@ -58,7 +58,7 @@ class Diagnoses:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of all findings."""
+        """The worst verdict of all findings."""
         return max((f.verdict for f in self.findings), key=get_args(Verdict).index, default="ok")
 
     def __bool__(self) -> bool:
@@ -66,20 +66,20 @@ class Diagnoses:
 
     @property
     def remedies(self) -> Sequence[str]:
-        """What to do, one for each finding that needs something done."""
+        """What to do: one text for each finding with a remedy."""
         return [f"{f.check}: {f.remedy}" for f in self.findings if f.remedy]
 
     def to_arrow(self) -> pa.Table:
-        """The findings as an Arrow table: no Spark."""
+        """Return the findings as an Arrow table, without Spark."""
         return pa.Table.from_pylist([asdict(each) for each in self.findings], schema=FINDINGS)
 
     def to_df(self) -> Any:
-        """The findings as a Spark DataFrame."""
+        """Return the findings as a Spark DataFrame."""
         assert self.frame is not None, "made without a session"
         return self.frame(self.to_arrow())
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the findings as a dict, for programs."""
         return {
             "healthy": self.is_healthy,
             "verdict": self.verdict,
@@ -87,7 +87,7 @@ class Diagnoses:
         }
 
     def __str__(self) -> str:
-        """For people: the findings that are not well, or that all is."""
+        """Return a text for people: the findings that need care, or that everything is well."""
         todo = [f for f in self.findings if f.verdict != "ok" or f.remedy]
         if not todo:
             return f"{len(self.findings)} things were looked at; everything is well"

@@ -1,4 +1,4 @@
-"""Is the cluster set up right, and what to do if not. Looks, and changes nothing."""
+"""Examination of a cluster: whether it is set up right, and remedies. It changes nothing."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _SERIOUS: Final[Mapping[str, tuple[Verdict, str]]] = {
     BELOW_WRITE_QUORUM: ("warning", "had an entry with fewer than Qw replicas"),
     Outcome.UNREADABLE.value: ("warning", "had replicas that could not be read"),
 }
-"""What checks find and autorecovery does not mend by itself."""
+"""Findings of the auditor's checks that autorecovery does not repair by itself."""
 
 
 def cluster_diagnoses(
     context: ClientContext, *, metadata_only: bool = False
 ) -> Iterator[Diagnosis]:
-    """The metadata, every bookie with its storage, ledgers, writers, autorecovery.
+    """Examine the metadata, every bookie with its storage, ledgers, writers, autorecovery.
 
     A small file is written to every bookie and removed again.
 
     Args:
-        metadata_only: ask no bookie, and look at nothing that takes long.
+        metadata_only: call no bookie, and skip everything that takes long.
     """
     store_diagnosis, instance_id = _metadata_store(context)
     yield store_diagnosis
@@ -111,7 +111,7 @@ def cluster_diagnoses(
 
 
 def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
-    """Whether it answers, and the INSTANCEID of the cluster; ``None`` when nobody can tell."""
+    """Return whether the metadata store answers, and the INSTANCEID; ``None`` if unreadable."""
     try:
         instance_id = context.store.instance_id()
     except MetadataFormatError as junk:
@@ -122,7 +122,7 @@ def _metadata_store(context: ClientContext) -> tuple[Diagnosis, str | None]:
 
 
 def _clock(context: ClientContext) -> Iterator[Diagnosis]:
-    """Whether this machine's clock is that of ZooKeeper, which all the others can be held to."""
+    """Compare this machine's clock with ZooKeeper's, the reference for all clocks."""
     theirs = context.cluster_ms()
     ahead = (context.runtime.wall_ms() - theirs) / 1000
     if abs(ahead) > SAME_CLOCK_SECONDS:
@@ -130,7 +130,7 @@ def _clock(context: ClientContext) -> Iterator[Diagnosis]:
 
 
 def _clocks(alive: Mapping[BookieId, Registration]) -> Iterator[Diagnosis]:
-    """The same of the bookies' machines, as their agents say."""
+    """Compare the clocks of the bookies' machines with ZooKeeper's, as their agents published."""
     for bookie, live in alive.items():
         if ahead := live.told(CLOCK_AHEAD):
             yield _off(f"bookie {bookie}", "the clock of its machine", ahead)
@@ -153,7 +153,7 @@ def _autorecovery(
     lost: Set[BookieId],
     alive: Iterable[BookieId],
 ) -> Diagnosis:
-    """Whether anybody notices a lost bookie; a cluster to play with may do without."""
+    """Diagnose whether any process repairs lost bookies; a cluster for trials may have none."""
     lacking = sum(1 for metadata in ledgers.readable.values() if lost & metadata.bookies())
     found = autorecovery.status
     counts = f"{found.underreplicated:,} ledgers published as under-replicated"
@@ -195,7 +195,7 @@ def _autorecovery(
 
 
 def _waiting(autorecovery: AutorecoverySeen) -> Iterator[Diagnosis]:
-    """Ledgers that autorecovery knows of, and cannot repair now."""
+    """Report ledgers with a task that cannot be repaired now."""
     waiting = autorecovery.waiting
     if waiting:
         ledger_id, why = waiting[0]
@@ -213,8 +213,8 @@ def _delay(
     autorecovery: AutorecoverySeen,
     alive: Mapping[BookieId, Registration],
 ) -> Iterator[Diagnosis]:
-    """That no bookie has time to come back: nobody can read it, or nobody has set it where racks or
-    addresses say that the cluster is not there to play with.
+    """Warn if lost bookies get no time to come back: the delay is unreadable, or it is not set
+    although racks or addresses show that the cluster is not for trials.
     """
     found = read_delay(context.store.underreplication).warning
     if found is not None:
@@ -234,7 +234,7 @@ def _delay(
 
 
 def _checked(context: ClientContext) -> Iterator[Diagnosis]:
-    """What the auditor's checks found when they were done last."""
+    """Report what the auditor's checks found in their last run."""
     now_ms = context.cluster_ms()
     for result in read_results(context.store.registers):
         for what, count in sorted(result.found.items()):
@@ -257,19 +257,19 @@ def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
 
 
 def places_of(context: ClientContext, roots: Mapping[BookieId, str]) -> dict[BookieId, Place]:
-    """Where bookies are, as far as it is seen from here; their markers are read."""
+    """Return where bookies are, as far as this machine can see; reads their markers."""
 
     def look(bookie: BookieId) -> tuple[BookieId, Place]:
         try:
             return bookie, place_of(partition_of(context, bookie), bookie)
-        except BookKeeperError:  # said of the bookie itself
+        except BookKeeperError:  # the diagnosis of the bookie reports it
             return bookie, Place(roots[bookie])
 
     return dict(context.runtime.map(look, sorted(roots)))
 
 
 def _shared(context: ClientContext, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
-    """What would be lost together."""
+    """Report groups of bookies that one failure would lose."""
     for found in shared(places_of(context, roots)):
         check = f"bookies on one {found.what}"
         if found.is_for_trying:

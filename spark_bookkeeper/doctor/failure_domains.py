@@ -1,7 +1,7 @@
-"""Which bookies would be lost together: those on one disk, in one bucket or on one machine.
+"""Failure domains: bookies that are lost at once, as they share a disk, a bucket or a machine.
 
-Copies of an entry are on bookies that are chosen by free space and chance. What two of them share
-is lost for both at once, and with it, perhaps, every copy.
+The bookies of an entry are chosen by free space and chance. If they share a failure domain, one
+failure loses several copies of the entry, and perhaps every copy.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from spark_bookkeeper.protocol.ids import BookieId
 What = Literal["disk", "bucket", "machine"]
 
 _DEVICES: Final = Path("/sys/dev/block")
-"""Where Linux names disks by their numbers."""
+"""The directory in which Linux names disks by their numbers."""
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the storage of a bookie is."""
+    """The place of a bookie's storage."""
 
     root_uri: str
     disk: str | None = None
-    """The disk below it, as this machine names it; ``None`` where it is not seen from here."""
+    """The disk that holds it, as named by this machine; ``None`` if not visible from here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Something that several bookies have in common."""
+    """A failure domain of several bookies."""
 
     what: What
     name: str
     bookies: tuple[BookieId, ...]
-    """In order."""
+    """In ascending order."""
 
     def __str__(self) -> str:
         return f"{' and '.join(self.bookies)} share the {self.what} {self.name}"
 
     @property
     def is_for_trying(self) -> bool:
-        """Whether they are of a cluster that is made to be tried."""
+        """Whether they belong to a cluster for trials."""
         return are_for_trying(self.bookies)
 
 
 def are_for_trying(bookies: Iterable[BookieId]) -> bool:
-    """Whether bookies are of a cluster on the loopback address, which is made to be tried."""
+    """Whether all are on the loopback address, as in a cluster for trials."""
     return all(_host(bookie) in _LOOPBACK for bookie in bookies)
 
 
 def shared(places: Mapping[BookieId, Place]) -> Sequence[Shared]:
-    """What several bookies share, by kind and name.
+    """Return the failure domains of several bookies, by kind and name.
 
-    Those on one disk are not told again for being on one machine.
+    A machine is left out if exactly its bookies share a disk.
     """
     groups: dict[tuple[What, str], list[BookieId]] = {}
     for bookie in sorted(places):
@@ -72,19 +72,19 @@ def shared(places: Mapping[BookieId, Place]) -> Sequence[Shared]:
 
 
 def shared_with(bookie_id: BookieId, places: Mapping[BookieId, Place]) -> Sequence[Shared]:
-    """What one bookie shares with others."""
+    """Return the failure domains that one bookie shares with others."""
     return [each for each in shared(places) if bookie_id in each.bookies]
 
 
 def place_of(partition: Partition, bookie_id: BookieId, *, is_new: bool = False) -> Place:
-    """Where a partition is.
+    """Return the place of a partition.
 
-    A path names a directory of this machine, which need not be the one that the bookie means: its
-    disk is told only where the bookie's marker is found.
+    A path names a directory of this machine, which may differ from the directory that the bookie
+    means. So the disk is returned only if the bookie's marker is found there.
 
     Args:
-        partition: bounded, for it may hang.
-        bookie_id: whose it should be.
+        partition: with a time-out, for it may hang.
+        bookie_id: the id that its marker should have.
         is_new: the partition is about to be formatted here, and has no marker yet.
     """
     if not may_be_on_a_disk(partition.uri):
@@ -94,12 +94,12 @@ def place_of(partition: Partition, bookie_id: BookieId, *, is_new: bool = False)
         if is_new or (marker is not None and marker.bookie_id == bookie_id):
             return Place(partition.uri, _disk(unquote(_split(partition.uri).path)))
     except (BookKeeperError, OSError):
-        pass  # not seen from here
+        pass  # not visible from here
     return Place(partition.uri)
 
 
 def may_be_on_a_disk(root_uri: str) -> bool:
-    """Whether a root is a directory, so that it matters on which disk; no bucket."""
+    """Whether a root is a directory, which is on some disk, and not a bucket."""
     return _split(root_uri).scheme == "file"
 
 
@@ -114,7 +114,7 @@ def _keys(bookie: BookieId, place: Place) -> Iterable[tuple[What, str]]:
 
 
 def _split(uri: str) -> SplitResult:
-    """The parts of a root; none of what is no URI, for a registration may say anything."""
+    """Return the parts of a root; empty ones if it is no URI: a registration may say anything."""
     try:
         return urlsplit(uri)
     except ValueError:
@@ -126,7 +126,7 @@ def _host(bookie: BookieId) -> str:
 
 
 def _disk(path: str) -> str:
-    """The name of the disk that a path is on; partitions of one disk have one name."""
+    """Return the name of the disk that holds a path; partitions of one disk have one name."""
     number = os.stat(path).st_dev
     name = f"{os.major(number)}:{os.minor(number)}"
     device = _DEVICES / name

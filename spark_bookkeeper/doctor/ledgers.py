@@ -1,4 +1,4 @@
-"""What is to be said of the ledgers of a cluster: who ends them, and what their bookies lack."""
+"""The diagnoses of the ledgers of a cluster: their writers, and the copies that they lack."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from spark_bookkeeper.protocol.underreplication import (
 from spark_bookkeeper.replication.report import counted, some_of
 
 MOST_NAMED: Final = 10
-"""Ledgers that one finding names; it counts them all."""
+"""The most ledgers that one finding names; it counts all."""
 
 
 @dataclass(frozen=True)
 class LedgersSeen:
-    """All ledgers of a cluster, as they are at one time."""
+    """All ledgers of a cluster at one time."""
 
     readable: Mapping[LedgerId, LedgerMetadata]
     unreadable: Sequence[MetadataFormatError]
-    """One for each whose metadata cannot be read."""
+    """One error for each ledger whose metadata cannot be read."""
     open: Mapping[LedgerId, WriterState]
-    """What is known of the writers of those that are not closed."""
+    """The states of the writers of ledgers that are not closed."""
 
     def that_name(self, bookie: BookieId) -> Sequence[LedgerId]:
-        """Of those that can be read, the ones that name a bookie."""
+        """Return the readable ledgers that name a bookie."""
         return [i for i, metadata in self.readable.items() if bookie in metadata.bookies()]
 
     @staticmethod
     def of(context: ClientContext) -> LedgersSeen:
-        """Raises ``MetadataUnavailableError``."""
+        """Read all ledgers. Raises ``MetadataUnavailableError``."""
         readable: dict[LedgerId, LedgerMetadata] = {}
         unreadable: list[MetadataFormatError] = []
         states: dict[LedgerId, WriterState] = {}
@@ -68,7 +68,7 @@ class LedgersSeen:
 
 
 def unreadable(ledgers: LedgersSeen, registers: Registers) -> Iterator[Diagnosis]:
-    """Ledgers, logs and consumers of logs of which nobody can tell where they are."""
+    """Report ledgers, logs and consumers of logs whose metadata cannot be decoded."""
     if ledgers.unreadable:
         yield Diagnosis(
             "ledger metadata",
@@ -101,7 +101,7 @@ def _first(errors: Sequence[BookKeeperError], what: str) -> str:
 
 
 def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
-    """Ledgers that nobody closed and nobody writes; their bookies say for how long."""
+    """Report open ledgers whose writer is gone; their bookies show the age of the newest entry."""
     check, states = "writers of open ledgers", ledgers.open
     gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
     unknown = sum(state == "unknown" for state in states.values())
@@ -134,7 +134,7 @@ def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
 
 
 def how_to_close(gone: Sequence[LedgerId]) -> str:
-    """What to do about ledgers whose writers are gone. The command stands behind its condition."""
+    """Return what to do about ledgers whose writers are gone: a condition, then the command."""
     return f"{ENDED_FIRST}; then {_recover_ledgers(gone)}"
 
 
@@ -144,12 +144,12 @@ def endangered_ledgers(
     alive: Mapping[BookieId, Registration],
     attended: Callable[[Sequence[LedgerId]], str | None] = lambda _: None,
 ) -> Iterator[Diagnosis]:
-    """Those that nobody ends, and those that the next loss may damage.
+    """Report ledgers that are not finished, and ledgers that the next loss may damage.
 
     Args:
         lost: bookies that are known and not registered.
-        alive: those that are registered.
-        attended: who makes the copies again already that ledgers lack; ``None``: nobody.
+        alive: registered bookies.
+        attended: returns what already copies the data that ledgers lack; ``None``: nothing.
     """
     yield from _unfinished(ledgers, lost)
     total = f"{len(ledgers):,} ledgers"
@@ -208,7 +208,7 @@ def endangered_ledgers(
 def _unfinished(
     ledgers: Mapping[LedgerId, LedgerMetadata], lost: Set[BookieId]
 ) -> Iterator[Diagnosis]:
-    """Ledgers whose end somebody has yet to find."""
+    """Report ledgers whose end was not found yet."""
     total = f"{len(ledgers):,} ledgers"
     stuck = [i for i, m in ledgers.items() if m.state is LedgerState.IN_RECOVERY]
     yield _on_ledgers(
@@ -235,7 +235,7 @@ def _unfinished(
 
 
 def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
-    """A command that can be typed as it stands; of many ledgers it has the first ones."""
+    """Return a complete command; for many ledgers it names the first ones."""
     shown = " ".join(map(str, ledger_ids[:MOST_NAMED]))
     more = len(ledger_ids) - MOST_NAMED
     others = f" and then the other {more:,}, which the next look names" if more > 0 else ""
@@ -243,7 +243,7 @@ def _recover_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
 
 
 def make_again(lost: Sequence[BookieId], attended: str | None) -> str:
-    """What makes the copies of lost bookies again: a command, or who is at it (``attended``)."""
+    """Return how to copy the data of lost bookies: ``attended``, or else a command."""
     return attended or RECOVER.format(" --bookie ".join(lost))
 
 
@@ -252,14 +252,14 @@ def _refill(bookies: Sequence[BookieId]) -> str:
 
 
 def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId], attended: str | None) -> str:
-    """What helps entries that the next loss may end: each kind of bookie has its own remedy."""
+    """Return the remedies for entries that the next loss may destroy, one per kind of bookie."""
     remedies = [f"bring {', '.join(lost)} back; else {make_again(lost, attended)}"] if lost else []
     remedies += [_refill(empty)] if empty else []
     return f"before anything else: {'; and '.join(remedies)}"
 
 
 def _is_without_copy(metadata: LedgerMetadata, away: Set[BookieId]) -> bool:
-    """Whether no member that is there, a table included, has a copy of some entry."""
+    """Whether some entry has a copy only on members that are away; tables are members, too."""
     live = metadata.members() - away
     quorum = metadata.quorum
     return any(
@@ -271,7 +271,7 @@ def _is_without_copy(metadata: LedgerMetadata, away: Set[BookieId]) -> bool:
 
 
 def _bring_back(away: Set[BookieId], lost: Set[BookieId]) -> str:
-    """What helps entries that nobody has, also not a bookie that came back empty."""
+    """Return the remedies for entries without a live copy, given lost bookies and empty ones."""
     gone, empty = ", ".join(sorted(away & lost)), ", ".join(sorted(away - lost))
     remedies = [f"start {gone} again, with its storage as it was"] if gone else []
     remedies += [OLD_DISK.format(bookies=empty)] if empty else []
@@ -279,7 +279,7 @@ def _bring_back(away: Set[BookieId], lost: Set[BookieId]) -> str:
 
 
 def _lacked(metadata: LedgerMetadata, away: Set[BookieId]) -> frozenset[BookieId]:
-    """Those of the bookies that are away for whose sake entries are below their ack quorum."""
+    """Return the bookies of ``away`` whose absence puts entries below their ack quorum."""
     quorum = metadata.quorum
     lacked: set[BookieId] = set()
     for fragment in metadata.fragments:

@@ -1,4 +1,4 @@
-"""What is to be said of a bookie that is registered: does everybody say the same of it?"""
+"""The diagnosis of a registered bookie: do its registration, cookie and storage agree?"""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def present_bookie(
     *,
     metadata_only: bool,
 ) -> Diagnosis:
-    """Registration, cookie and cluster are compared, then the storage is tried.
+    """Compare registration, cookie and cluster, then probe the storage.
 
-    A small file is written to it and removed again.
+    A small file is written to the storage and removed again.
 
     Args:
         live: its registration.
-        cookie: what the cluster knows of it.
-        instance_id: of the cluster; ``None`` when nobody can tell.
-        metadata_only: leave its storage alone.
+        cookie: its cookie, if any.
+        instance_id: the INSTANCEID of the cluster; ``None`` if it is unreadable.
+        metadata_only: do not look at its storage.
     """
     check = f"bookie {live.bookie_id}"
     if not live.incarnation:
@@ -98,7 +98,7 @@ def _storage(
             _make_writable(live, is_full=True),
         )
     except BookKeeperError as error:
-        if NOT_WRITTEN in live.readonly_causes:  # its agent, which is beside it, says why
+        if NOT_WRITTEN in live.readonly_causes:  # its agent, close to the storage, knows why
             return _by_registration(check, live)
         return Diagnosis(
             check,
@@ -121,7 +121,7 @@ def _storage(
 
 
 def _by_registration(check: str, live: Registration) -> Diagnosis:
-    """A bookie that is alive, by what its agent says of it."""
+    """Diagnose a live bookie by its registration alone."""
     if not live.is_readonly:
         return Diagnosis(check, "ok", "registered, writable")
     is_bad = not live.readonly_causes.isdisjoint({FULL, NOT_WRITTEN})
@@ -134,8 +134,8 @@ def _state(live: Registration) -> str:
 
 
 def _make_writable(live: Registration, *, is_full: bool = False) -> str:
-    """What gives a bookie new data again, or keeps it from becoming read-only, by what is in the
-    way.
+    """Return remedies that let a bookie take new data again, or keep it writable, according to the
+    causes in its registration.
     """
     remedies = []
     if BY_HAND in live.readonly_causes:

@@ -1,4 +1,4 @@
-"""What this machine has of what is needed: Python, packages, Java."""
+"""The requirements on this machine: Python, packages, Java."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_bookkeeper.local_cluster.java import java_home
 
 
 def machine_diagnoses() -> Iterator[Diagnosis]:
-    """What this machine has of what is needed: Python, packages, Java."""
+    """Check the requirements on this machine: Python, packages, Java."""
     yield Diagnosis("python", "ok", platform.python_version())
     for package in ("spark-bookkeeper", "pyspark", "pyarrow", "kazoo", "fsspec", "delta-spark"):
         try:

@@ -1,4 +1,4 @@
-"""Whether a restore runs, and whether one was left before its end."""
+"""Whether a restore runs, and whether one stopped before its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_bookkeeper.replication.report import counted, some_of
 
 
 def restore_diagnoses(context: ClientContext) -> Iterator[Diagnosis]:
-    """One where a restore runs, or has begun with ledgers that are not there yet."""
+    """Report a restore that runs, or that has begun and has ledgers that do not exist yet."""
     running = restores.running(context.store.ballots, context.runtime)
     begun = list(restores.begun(context.store.registers))
     if running:

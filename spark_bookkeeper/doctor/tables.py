@@ -1,4 +1,4 @@
-"""Whether the tables are there that stand for copies of released ledgers."""
+"""The tables that replace copies of released ledgers: whether they can be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 def table_diagnoses(
     context: ClientContext, ledgers: Mapping[LedgerId, LedgerMetadata]
 ) -> Iterator[Diagnosis]:
-    """One for each table: whether it answers, and what hangs on it. One entry of each is read."""
+    """Report whether each table answers, and how many ledgers need it. Reads one entry of each."""
     tables: dict[str, list[LedgerId]] = {}
     dropping: list[LedgerId] = []
     for ledger_id, metadata in ledgers.items():

@@ -1,8 +1,8 @@
-"""A local cluster in a process of its own, that stays until it is stopped.
+"""A local cluster in a process of its own, which runs until it is stopped.
 
 ``start_detached`` starts ``python -m spark_bookkeeper.local_cluster.background`` in its own session
-and waits until the cluster serves. That process owns a ``LocalCluster``; ``background.json`` beside
-the cluster's own file says which process it is.
+and waits until the cluster serves. That process owns a ``LocalCluster``. It writes its process id
+to ``background.json`` in the cluster's directory.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _STOP_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """What is known of the detached cluster in a directory."""
+    """The state of the detached cluster in a directory."""
 
     directory: Path
     is_running: bool
     pid: int | None = None
     metadata_uri: str | None = None
     bookie_ids: tuple[BookieId, ...] = ()
-    """Every bookie that was not destroyed."""
+    """The bookies that were not destroyed."""
     registrations: tuple[Registration, ...] = ()
-    """Those that are alive now."""
+    """The registrations of the bookies that are alive now."""
     problem: str | None = None
-    """What is wrong with it, in a sentence."""
+    """The problem of the cluster, as a sentence."""
 
     @property
     def log_path(self) -> Path:
-        """Where the process writes what it has to say."""
+        """The file to which the process writes its log."""
         return self.directory / "cluster.log"
 
 
 def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> LocalStatus:
-    """Start a cluster that stays, and return once it serves; one that runs is left as it is.
+    """Start a detached cluster, and return once it serves; a running one is left as it is.
 
     Raises:
         MissingRequirementError, MetadataUnavailableError, InvalidArgumentError: as
@@ -73,7 +73,7 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     running = status(place)
     if running.is_running:
         return running
-    java_home()  # none on this machine: say so before anything is made
+    java_home()  # without Java, it raises before anything is made
     make_directory(place)
     ready, told = os.pipe()
     package_parent = str(Path(spark_bookkeeper.__file__).parent.parent)
@@ -98,7 +98,7 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     try:
         answer = _read_answer(ready)
     except BaseException:
-        _end(process)  # Ctrl-C while it starts: nothing is left running
+        _end(process)  # Ctrl-C during the start: nothing is left running
         raise
     finally:
         os.close(ready)
@@ -112,12 +112,12 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     if "error" in answer:
         _end(process)
         raise _rebuilt(answer)
-    process.returncode = 0  # it is not ours to wait for: it stays when we end
+    process.returncode = 0  # it outlives this process, which never waits for it
     return status(place)
 
 
 def stop_detached(directory: str | os.PathLike[str]) -> bool:
-    """Stop the detached cluster of a directory and wait until it is gone; whether one ran."""
+    """Stop the detached cluster of a directory, and wait for its end. Return whether one ran."""
     place = Path(directory).expanduser().absolute()
     found = _read_background(place)
     if found is None:
@@ -125,7 +125,7 @@ def stop_detached(directory: str | os.PathLike[str]) -> bool:
     pid, birth = int(found["pid"]), found["birth"]
     deadline = time.monotonic() + _STOP_SECONDS
     was_running = bool(birth_of(pid) == birth)
-    with suppress(ProcessLookupError):  # it ended by itself, just then
+    with suppress(ProcessLookupError):  # it has just ended by itself
         if was_running:
             os.kill(pid, signal.SIGTERM)
         while birth_of(pid) == birth:
@@ -137,7 +137,7 @@ def stop_detached(directory: str | os.PathLike[str]) -> bool:
 
 
 def status(directory: str | os.PathLike[str]) -> LocalStatus:
-    """Look at the detached cluster of a directory; never raises because it is unwell."""
+    """Return the state of a directory's detached cluster; a broken cluster raises nothing."""
     place = Path(directory).expanduser().absolute()
     found = _read_background(place)
     if found is None:
@@ -166,7 +166,7 @@ def status(directory: str | os.PathLike[str]) -> LocalStatus:
 
 
 def run(directory: Path, bookies: int, ready: int) -> int:
-    """Own a cluster until a signal ends it; tell ``ready`` (a descriptor) how the start went."""
+    """Own a cluster until a signal ends it; report the start to the descriptor ``ready``."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -190,19 +190,19 @@ def run(directory: Path, bookies: int, ready: int) -> int:
     _tell(ready, {"metadata_uri": cluster.metadata_uri})
     with cluster:
         while not stopping.wait(1.0):
-            pass  # a signal just before an endless wait would be heard only at its end
+            pass  # a signal just before an endless wait would be noticed only at its end
     background.unlink(missing_ok=True)
     return 0
 
 
 def _tell(descriptor: int, answer: dict[str, str]) -> None:
-    with suppress(BrokenPipeError):  # whoever started it is gone; the cluster stays, as was asked
+    with suppress(BrokenPipeError):  # its starter is gone, and the cluster stays
         os.write(descriptor, json.dumps(answer).encode())
     os.close(descriptor)
 
 
 def _read_answer(descriptor: int) -> dict[str, str] | None:
-    """What the process says of its start; ``None`` when it ended or was silent for too long."""
+    """Return the process's report of its start; ``None`` if it ended or timed out."""
     deadline = time.monotonic() + _START_SECONDS
     received = b""
     while (left := deadline - time.monotonic()) > 0:
@@ -219,7 +219,7 @@ def _read_answer(descriptor: int) -> dict[str, str] | None:
 
 
 def _rebuilt(answer: dict[str, str]) -> BookKeeperError:
-    """The error that the other process met."""
+    """Return the error that the other process reported."""
     from spark_bookkeeper import errors
 
     error_class = getattr(errors, answer["error"], BookKeeperError)

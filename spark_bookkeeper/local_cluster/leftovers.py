@@ -1,8 +1,8 @@
-"""Temporary clusters whose process was killed: nobody is left to remove their directories.
+"""Leftovers: directories of temporary clusters whose process was killed and cannot remove them.
 
-The next temporary cluster does. A directory is one of them only when it says so itself, and
-when nobody holds the lock of its ZooKeeper any more, which the operating system releases with the
-last process that had it.
+The next temporary cluster removes them. It takes a directory for a leftover only if the directory
+contains the file ``temporary`` and no process holds the lock of its ZooKeeper any more. The
+operating system releases the lock with the last process that had it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _SIGN: Final = "temporary"
 
 
 def temporary_directory() -> Path:
-    """A new directory for a temporary cluster; what killed ones left beside it is removed."""
+    """Return a new directory for a temporary cluster; remove the leftovers of killed ones."""
     parent = Path(tempfile.gettempdir())
     for found in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else is at it, or it is not ours
+        with suppress(OSError):  # another process removes it, or it is not ours
             _remove_leftover(found)
     return Path(tempfile.mkdtemp(prefix=PREFIX))
 
 
 def mark(directory: Path, *, is_temporary: bool) -> None:
-    """Say in a cluster's directory whether it ends with its process. Somebody who starts a
-    temporary one again by its name keeps it.
+    """Mark a cluster's directory as temporary, or remove the mark. A temporary cluster that is
+    started again by its directory's name is permanent from then on.
     """
     sign = directory / _SIGN
     if is_temporary:
@@ -52,5 +52,5 @@ def _remove_leftover(directory: Path) -> None:
         return
     with open(directory / "zookeeper" / "lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if lock.read():  # else its process has made the lock this moment, and not taken it yet
+        if lock.read():  # else its process has just made the lock, and not taken it yet
             shutil.rmtree(directory, ignore_errors=True)

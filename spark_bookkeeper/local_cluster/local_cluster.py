@@ -1,7 +1,7 @@
 """A whole cluster on this machine: an embedded ZooKeeper, and bookies in a directory.
 
-Everything is in one directory, so that a cluster can be stopped, killed, moved and started
-again with all its ledgers::
+Everything is in one directory, so that a cluster can be stopped, killed, moved and started again
+with all its ledgers::
 
     <directory>/
       cluster.json        see ``local_state.py``
@@ -37,21 +37,21 @@ LOCAL_CONFIG = BookieConfig(
     readonly_below_free_bytes=256 * MIB,
     writable_above_free_bytes=512 * MIB,
 )
-"""A playground shares its disk with everything else: it stops late and notices soon. With less free
-space a full group of a writer would be refused (``Reserve``)."""
+"""A cluster for trials shares its disk with other data, so its limits are low and its probes
+frequent. Lower limits would refuse a full group of a writer (``Reserve``)."""
 
 
 class LocalCluster(PublicNames):
     """A ZooKeeper and bookies on this machine. Use it in ``with``, or ``start`` and ``close``.
 
-    It also closes when the interpreter ends. However it ends, no process stays behind. A
-    ZooKeeper that dies meanwhile is started again; clients find it by themselves.
+    It also closes when the interpreter ends. However it ends, no process stays behind. A ZooKeeper
+    that dies meanwhile is started again; clients reconnect by themselves.
 
     Args:
-        directory: where everything is kept; a directory that holds a cluster starts that one
+        directory: the cluster's directory; a directory that holds a cluster starts that one
             again. ``None`` makes a temporary one, which ``close`` removes.
-        bookies: how many, in a new cluster.
-        config: how the agents look after the bookies.
+        bookies: the number of bookies of a new cluster.
+        config: the configuration of the agents.
         runtime: clock and threads.
     """
 
@@ -100,10 +100,10 @@ class LocalCluster(PublicNames):
         self.close()
 
     def start(self) -> LocalCluster:
-        """Start ZooKeeper and every bookie whose storage is there; return the cluster itself.
+        """Start ZooKeeper and every bookie whose storage exists; return the cluster itself.
 
-        A bookie that cannot be started (its storage is gone) stays down and is logged: the
-        rest of the cluster is needed to recover what it held.
+        A bookie that cannot be started (its storage is gone) stays down and is logged: the rest of
+        the cluster is needed to recover its data.
 
         Raises:
             MissingRequirementError: no Java on this machine; the text says how to get one.
@@ -112,9 +112,9 @@ class LocalCluster(PublicNames):
             BookKeeperError: no bookie could be started at all.
         """
         if self._running is None:
-            java_home()  # none on this machine: say so before anything is made
+            java_home()  # without Java, it raises before anything is made
             running = RunningCluster(self._given, self._wanted, self._config, self._runtime)
-            # Also when this object is dropped, and at the interpreter's end.
+            # Runs also when this object is dropped, and at the interpreter's end.
             finalizer = weakref.finalize(self, running.close)
             try:
                 running.start()
@@ -126,39 +126,39 @@ class LocalCluster(PublicNames):
         return self
 
     def close(self) -> None:
-        """Stop the bookies and ZooKeeper; a temporary directory is removed. Idempotent."""
+        """Stop the bookies and ZooKeeper; remove a temporary directory. Idempotent."""
         if self._running is not None:
             self._running.close()
             self._running = None
 
     @property
     def directory(self) -> Path:
-        """Where everything is kept."""
+        """The directory of the cluster."""
         return self._require().directory
 
     @property
     def metadata_uri(self) -> str:
-        """What other processes connect to."""
+        """The URI that other processes connect to."""
         return self._require().metadata_uri
 
     @property
     def bookie_ids(self) -> list[BookieId]:
-        """Every bookie whose storage was not destroyed, running or not, in order."""
+        """The bookies whose storage was not destroyed, running or not, in order."""
         return [b.bookie_id for b in self._require().state.bookies if not b.is_destroyed]
 
     @property
     def running_bookie_ids(self) -> list[BookieId]:
-        """Every bookie whose agent runs, in order."""
+        """The bookies whose agent runs, in order."""
         running = self._require()
         return [b.bookie_id for b in running.state.bookies if b.bookie_id in running.agents]
 
     @property
     def zookeeper(self) -> EmbeddedZooKeeper:
-        """The server under it."""
+        """The ZooKeeper server of the cluster."""
         return self._require().zookeeper
 
     def agent(self, bookie_id: str) -> BookieAgent:
-        """The agent of a running bookie."""
+        """Return the agent of a running bookie."""
         running = self._require()
         agent = running.agents.get(running.bookie(bookie_id).bookie_id)
         if agent is None:
@@ -168,17 +168,17 @@ class LocalCluster(PublicNames):
         return agent
 
     def root_of(self, bookie_id: str) -> Path:
-        """The directory that is a bookie's storage partition."""
+        """Return the directory of a bookie's storage partition."""
         running = self._require()
         return running.directory / running.bookie(bookie_id).directory
 
     def stop_bookie(self, bookie_id: str, destroy: bool = False) -> None:
-        """Stop a bookie; nothing happens when it does not run.
+        """Stop a bookie; do nothing if it does not run.
 
         Args:
             bookie_id: one of ``bookie_ids``.
-            destroy: its storage is lost first, while it still is registered, as when a disk
-                dies: writers meet the loss before the cluster knows of it.
+            destroy: destroy its storage first, while it still is registered, as when a disk
+                dies: writers notice the loss before the cluster does.
 
         Raises:
             InvalidArgumentError: there is no such bookie.
@@ -186,16 +186,16 @@ class LocalCluster(PublicNames):
         self._require().stop_bookie(bookie_id, destroy)
 
     def start_bookie(self, bookie_id: str, replaced: bool = False) -> None:
-        """Start a bookie again. One that was destroyed begins anew, empty.
+        """Start a bookie again. A destroyed one begins anew, empty.
 
         Args:
             bookie_id: one of ``bookie_ids``.
-            replaced: also while ledgers count on what was destroyed; ``refill_bookie`` brings it
+            replaced: also while ledgers count on the destroyed data; ``refill_bookie`` copies it
                 back.
 
         Raises:
             InvalidArgumentError: there is no such bookie, or it was destroyed and a ledger
-                still counts on what it held; the text says how to recover that first.
+                still counts on its data; the text says how to recover that first.
             CookieMismatchError: its storage is not what it was.
         """
         self._require().start_bookie(bookie_id, replaced)

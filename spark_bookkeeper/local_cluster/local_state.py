@@ -1,4 +1,4 @@
-"""What a local cluster remembers of itself: ``cluster.json``, the bookies and ZooKeeper's port."""
+"""The stored state of a local cluster: ``cluster.json``, with the bookies and ZooKeeper's port."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from spark_bookkeeper.protocol.ids import BookieId
 _FORMAT_VERSION = 1
 
 _FIRST_PORT = 3181
-"""BookKeeper's own. Nobody listens there: a bookie id has a port, and no data goes through it."""
+"""BookKeeper's own port. It is only a part of bookie ids: no process listens, no data uses it."""
 
 _OWN_NAMES = frozenset({"zookeeper", "cluster.log", "background.json", "bookies"})
-"""What a first start leaves behind before ``cluster.json`` is there."""
+"""The names that an interrupted first start may leave without ``cluster.json``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalBookie:
-    """One bookie of a local cluster, as ``cluster.json`` keeps it."""
+    """One bookie of a local cluster, as stored in ``cluster.json``."""
 
     bookie_id: BookieId
     directory: str
     """Relative to the cluster's directory."""
     is_destroyed: bool = False
-    """Its storage was removed on purpose."""
+    """Whether its storage was removed on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What ``cluster.json`` holds."""
+    """The content of ``cluster.json``."""
 
     bookies: tuple[LocalBookie, ...]
     zookeeper_port: int | None = None
 
 
 def new_state(bookies: int) -> LocalState:
-    """A cluster that is to be made."""
+    """Return the state of a new cluster."""
     return LocalState(tuple(new_bookie(n) for n in range(bookies)))
 
 
 def new_bookie(index: int) -> LocalBookie:
-    """The bookie that was or will be made as number ``index``, counted from 0."""
+    """Return the bookie with the number ``index``, counted from 0, whether it exists or not."""
     return LocalBookie(BookieId(f"127.0.0.1:{_FIRST_PORT + index}"), f"bookies/{index + 1}")
 
 
 def read_state(directory: Path) -> LocalState | None:
-    """The cluster in a directory, ``None`` where there is none.
+    """Return the state of the cluster in a directory; ``None`` if there is none.
 
     Raises:
         InvalidArgumentError: the directory holds something else.
@@ -77,7 +77,7 @@ def read_state(directory: Path) -> LocalState | None:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """A directory without ``cluster.json`` may hold only what a first start leaves behind."""
+    """Raise if a directory without ``cluster.json`` holds more than a first start leaves."""
     foreign: Sequence[str] = sorted({p.name for p in directory.iterdir()} - _OWN_NAMES)
     if foreign:
         raise InvalidArgumentError(
@@ -87,12 +87,12 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def write_state(directory: Path, state: LocalState) -> None:
-    """Replace what ``cluster.json`` holds."""
+    """Replace the content of ``cluster.json``."""
     write_json(directory / "cluster.json", {"format_version": _FORMAT_VERSION, **asdict(state)})
 
 
 def make_directory(directory: Path) -> None:
-    """Make a cluster's directory, unless it is there.
+    """Make a cluster's directory, unless it exists.
 
     Raises:
         InvalidArgumentError: it cannot be made.

@@ -1,7 +1,7 @@
-"""Processes that outlive their maker: which one is it, and is it still there.
+"""The identity of processes that outlive their maker, and whether they still run.
 
-A process id alone says little: after a restart of the machine, or a long time, it belongs to
-somebody else. Together with the moment the process began it names one process for ever.
+A process id alone is not enough: after a restart of the machine, or a long time, another process
+may have it. The id and the start time of the process identify it for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def birth_of(pid: int) -> str | None:
-    """A text that no other process with this id has; ``None`` when it does not run (any more).
+    """Return a text that no other process with this id has; ``None`` if no such process runs.
 
     A process that has ended and was not yet waited for counts as ended.
     """

@@ -1,4 +1,4 @@
-"""The parts of a cluster on this machine while it runs, and how each is started and ended."""
+"""The parts of a running local cluster, and the start and end of each."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ log = logging.getLogger(__name__)
 
 
 SESSION_TIMEOUT_MS = 6_000
-"""After a process was killed, its bookies can be registered again when its session has ended:
-short, so that starting again is quick, and long enough for a machine that is busy."""
+"""After a process was killed, its bookies can be registered again when its session has expired:
+short, so that a new start is quick, and long enough for a busy machine."""
 
 
 _SUPERVISION_SECONDS = 1.0
-"""Between two looks whether ZooKeeper still runs."""
+"""The interval of the checks whether ZooKeeper still runs."""
 
 
 class RunningCluster:
-    """The parts of a cluster that runs; knows nothing of the ``LocalCluster`` it belongs to."""
+    """The parts of a running cluster; it does not refer to the ``LocalCluster`` that owns it."""
 
     def __init__(
         self, given: Path | None, wanted: int, config: BookieConfig, runtime: Runtime
@@ -81,7 +81,7 @@ class RunningCluster:
         return self._store
 
     def is_ours(self) -> bool:
-        """Whether this process runs it, and not one that this was forked from."""
+        """Whether this process runs it, and not a process that this one was forked from."""
         return self._owner == os.getpid()
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class RunningCluster:
 
     def close(self) -> None:
         if not self.is_ours():
-            return  # a forked child has no say over its parent's cluster
+            return  # a forked child must not close its parent's cluster
         with self._changing:
             self._closing.set()
             supervisor, self._supervisor = self._supervisor, None
@@ -120,7 +120,7 @@ class RunningCluster:
                 supervisor.join()
             try:
                 if self._store is not None and not self.zookeeper.is_running:
-                    self._store.close()  # nobody would answer: let nobody wait for an answer
+                    self._store.close()  # no answer can come: do not wait for one
                 self._runtime.map(lambda bookie: bookie.stop(), list(self.agents.values()))
                 self.agents.clear()
                 while self._partitions:
@@ -140,7 +140,7 @@ class RunningCluster:
             log.warning("ZooKeeper in %s ended; it is started again", self.zookeeper.directory)
             try:
                 self.zookeeper.start()
-            except BookKeeperError as failure:  # it is stopped now, so nobody tries again
+            except BookKeeperError as failure:  # it is stopped now, so no retry follows
                 log.error("%s. Close the cluster and start it again", failure)  # noqa: TRY400
 
     def bookie(self, bookie_id: str) -> LocalBookie:
@@ -158,11 +158,11 @@ class RunningCluster:
             agent = self.agents.pop(bookie.bookie_id, None)
             if destroy:
                 if agent is not None:
-                    agent.pause()  # it is about to lose its storage, and that is meant
+                    agent.pause()  # the loss of its storage is intended, so it must not report it
                 self._save_bookie(replace(bookie, is_destroyed=True))
                 root = self.directory / bookie.directory
-                # A writer may be adding files to it at this moment. The marker goes first, so none
-                # of them counts; the loop takes what comes after the listing of a directory.
+                # A writer may be adding files at this moment. The marker goes first, so none of
+                # them counts; the loop removes files that come after a directory was listed.
                 with suppress(BookieUnavailableError):
                     self._partition(bookie).wipe()
                 while root.exists():
@@ -180,7 +180,7 @@ class RunningCluster:
                 return
             if bookie.is_destroyed:
                 partition = self._partition(bookie)
-                if partition.marker() is None:  # nobody formatted it meanwhile
+                if partition.marker() is None:  # no other process has formatted it
                     format_bookie(
                         self.store,
                         partition,
@@ -212,7 +212,7 @@ class RunningCluster:
             bookie.bookie_id,
             self._runtime,
             self._config,
-            # ZooKeeper's data and the bookies' move together.
+            # ZooKeeper's data and the bookies' move as one, so a new root is no stale copy.
             moved_from=partial(open_root, runtime=self._runtime),
         )
         agent.start()

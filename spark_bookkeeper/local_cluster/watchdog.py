@@ -1,21 +1,20 @@
-"""Runs one program for as long as the process that asked for it lives.
+"""Run one program for as long as the process that started it lives.
 
-A program of its own, started as ``python -I -S watchdog.py PROGRAM ARGUMENT ...`` with a pipe
-from its maker as standard input, so it uses nothing but the standard library. It writes the
-program's process id to standard output, then waits for the first of
+The watchdog is a program of its own, started as ``python -I -S watchdog.py PROGRAM ARGUMENT ...``.
+It uses only the standard library. Its standard input is a pipe from its maker. It writes the
+program's process id to standard output, then waits for the first of these events:
 
 * the program ends: the watchdog ends with its exit code;
-* standard input ends: the maker closed it (stop, please), or is gone, however it went, since
-  the operating system closes a pipe even after ``kill -9``;
-* its parent is another process than before: the maker is gone, but a child that it forked
-  still holds the pipe.
+* standard input ends: the maker closed it to stop the program, or is gone, for any reason: the
+  operating system closes a pipe even after ``kill -9``;
+* its parent is another process than before: the maker is gone, but a child that it forked still
+  holds the pipe.
 
-In the last two cases it kills the program, which must have synced what it answered for. To be
-asked first would win ZooKeeper nothing, as it does nothing at its end, and cost everybody who
-stops it a third of a second: so long a Java machine waits for its threads. If the watchdog is
-killed itself, Linux kills the program (``PR_SET_PDEATHSIG``). The signal is
-tied to the *thread* that started the program, which is why it is asked for here, where the only
-thread lives to the end, and not by the maker.
+In the last two cases it kills the program, which must have synced everything that it acknowledged.
+A request to stop would not help ZooKeeper, which does nothing at its end, and would take a third of
+a second: a Java machine waits that long for its threads. If the watchdog itself is killed, Linux
+kills the program (``PR_SET_PDEATHSIG``). That signal belongs to the *thread* that started the
+program. So it is requested here, where the only thread lives to the end, and not by the maker.
 
 The program runs in the session that the maker gave the watchdog: Ctrl-C in a terminal does not
 reach it.
@@ -48,7 +47,7 @@ def main(command: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        close_fds=False,  # the maker's lock file is among those that the program inherits
+        close_fds=False,  # the program must inherit the maker's lock file
         preexec_fn=_die_with_parent,  # safe: this process has one thread
     )
     os.write(1, f"{program.pid}\n".encode())
