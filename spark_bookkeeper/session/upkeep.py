@@ -212,8 +212,7 @@ def delete_orphans(
         ledger_ids: only these of them; ``None`` is all.
 
     Raises:
-        InvalidArgumentError: ``created_before`` is no time, or a restore has not ended. Nothing was
-            deleted.
+        InvalidArgumentError: not a time, or a restore has not ended. Nothing was deleted.
     """
     from spark_bookkeeper.agent.orphan_deletion import delete_orphans as delete_orphans_job
     from spark_bookkeeper.client.read.times import to_ms

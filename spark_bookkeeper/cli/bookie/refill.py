@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie refill``: a bookie whose disk was replaced, filled again in place."""
+"""``spark-bookkeeper bookie refill``: fill a bookie whose disk was replaced again in place."""
 
 from __future__ import annotations
 

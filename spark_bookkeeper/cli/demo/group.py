@@ -1,6 +1,6 @@
 """``spark-bookkeeper demo``: a ledger survives the loss of a bookie and of its writer.
 
-Real ZooKeeper, real files, real processes: the rows are appended by one that is killed.
+ZooKeeper, files and processes are real: the process that appends the rows is killed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from spark_bookkeeper.spark.waiting import wait_apart
 BOOKIES: Final = 6
 
 KILL_AFTER: Final = 200
-"""Small appends that the writer has seen acknowledged when it is killed."""
+"""The number of small appends that are acknowledged before the writer is killed."""
 
 SHOWN_ENTRIES: Final = 8
-"""Entries of an append whose acknowledgements are shown one by one."""
+"""The number of entries of an append whose acknowledgements are shown."""
 
 LOOK_SECONDS: Final = 0.01
-"""Between two looks at a bookie's files while waiting for the writer to write there."""
+"""The time between two looks at a bookie's files, until the writer has written there."""
 
 
 @click.command(name="demo", epilog="Example: spark-bookkeeper demo --keep ./flights-cluster")
@@ -62,7 +62,7 @@ def demo(settings: Settings, keep: Path | None) -> int:
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise InvalidArgumentError(f"{keep} is not empty; --keep wants a new or an empty directory")
-    use_java()  # none on this machine: say so before anything is made
+    use_java()  # without Java, fail before anything is created
     story = _Story(settings.output, keep)
     holds = story.tell()
     settings.output.result(story.result, lambda: None)
@@ -80,7 +80,7 @@ class _Story:
         self.result: dict[str, Any] = {}
 
     def tell(self) -> bool:
-        """Tell it; return whether the proof holds."""
+        """Run the steps; return whether the proof holds."""
         with _workplace() as place:
             source = self._rows(place)
             self._headline("A cluster from nothing: one ZooKeeper, six bookies")
@@ -164,7 +164,7 @@ class _Story:
         return ledger_id, lost
 
     def _appended(self, bk: BookKeeper, writer: WriterProcess, begun: Event) -> Event:
-        """Wait for the end of an append, showing how many bytes reach the bookies."""
+        """Wait for the end of an append, and show how many bytes have reached the bookies."""
         what = f"appending a Spark DataFrame of {begun['rows']:,} rows"
         before = _stored_bytes(bk)
         with self._output.progress(what, unit="MB") as progress:
@@ -181,7 +181,7 @@ class _Story:
         return event
 
     def _destroy_one(self, bk: BookKeeper, writer: WriterProcess, victim: str) -> BookieId:
-        """Destroy a bookie's storage when rows of the append under way begin to arrive in it."""
+        """Destroy a bookie's storage when rows of the current append begin to arrive there."""
         assert bk.cluster is not None
         root = bk.cluster.root_of(victim)
         before = _bytes_below(root)
@@ -369,7 +369,7 @@ def _workplace() -> Iterator[Path]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile says its warnings there: Java's launcher takes no other advice."""
+    """Send this process's stderr to a file during the block: no option silences Java's launcher."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -395,7 +395,7 @@ def _stored_bytes(bk: BookKeeper) -> int:
 
 
 def _bytes_below(directory: Path) -> int:
-    """Bytes of all files; files and directories may come and go while we look."""
+    """Return the bytes of all files. Files and directories may come and go meanwhile."""
     total = 0
     try:
         for path in directory.rglob("*"):

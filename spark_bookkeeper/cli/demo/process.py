@@ -1,4 +1,4 @@
-"""The first writer as the demo sees it: a process that tells events, and can be killed."""
+"""The first writer from the demo's side: a process that reports events, and can be killed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any, Final
 from spark_bookkeeper.errors import BookKeeperError
 
 PATIENCE_SECONDS: Final = 120.0
-"""Without any event for so long, the writer counts as stuck."""
+"""A writer without any event for this long counts as stuck."""
 
 Event = dict[str, Any]
-"""What the writer told, and ``at``: when, on our monotonic clock."""
+"""A report of the writer, and ``at``: its time, on our monotonic clock."""
 
 
 class WriterProcess:
-    """Runs ``writer.py``. Use it in ``with``: however that ends, the process is gone after it.
+    """Runs ``writer.py``. Use it in ``with``: at the end of the block the process is ended.
 
     Args:
         metadata_uri: the cluster.
         rows: an Arrow file of the rows to append.
-        scratch: a directory for its log and for what its Spark leaves behind when it is killed.
+        scratch: a directory for its log, and for files that a killed Spark leaves behind.
     """
 
     def __init__(self, metadata_uri: str, rows: Path, scratch: Path) -> None:
@@ -59,7 +59,7 @@ class WriterProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
-                start_new_session=True,  # killed with its Java, and not by our own Ctrl-C
+                start_new_session=True,  # kill its Java with it, and keep our own Ctrl-C from it
             )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -76,16 +76,16 @@ class WriterProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill it and what it started (SIGKILL), as a power cut would. Idempotent."""
+        """Kill it and its child processes (SIGKILL), as a power cut would. Idempotent."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def poll(self, seconds: float) -> Event | None:
-        """The next event, or ``None`` after so long without one.
+        """Return the next event, or ``None`` after this time without one.
 
         Raises:
-            BookKeeperError: the process has ended by itself.
+            BookKeeperError: the process has ended on its own.
         """
         try:
             event = self._events.get(timeout=seconds)
@@ -100,10 +100,10 @@ class WriterProcess:
         return event
 
     def wait_for(self, name: str) -> Event:
-        """The next event of that name.
+        """Return the next event of that name.
 
         Raises:
-            BookKeeperError: the process ended, or is silent for ``PATIENCE_SECONDS``.
+            BookKeeperError: the process ended, or sent nothing for ``PATIENCE_SECONDS``.
         """
         while True:
             event = self.poll(PATIENCE_SECONDS)
@@ -113,7 +113,7 @@ class WriterProcess:
                 return event
 
     def remaining(self) -> Iterator[Event]:
-        """What a killed writer had said and nobody has read yet."""
+        """Yield the unread events of a killed writer."""
         self._listener.join(10.0)
         while True:
             event = self._events.get()
@@ -124,6 +124,6 @@ class WriterProcess:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.endswith(b"\n"):  # the last line of a killed process may be a piece
+            if line.endswith(b"\n"):  # the last line of a killed process may be incomplete
                 self._events.put({**json.loads(line), "at": time.monotonic()})
         self._events.put(None)

@@ -1,9 +1,9 @@
-"""The demo's first writer: a program of its own, so that it can be killed like one.
+"""The demo's first writer: a separate program, so that it can be killed.
 
 ``python -m spark_bookkeeper.cli.demo.writer METADATA_URI ROWS.arrow`` creates a ledger, appends
-two Spark DataFrames to it and then small batches one after the other, and tells on stdout, one
-JSON object a line, what was acknowledged. It never closes the ledger. It ends when its standard
-input does, so that it does not outlive who started it.
+two Spark DataFrames to it and then small batches one after the other. It reports on stdout what
+was acknowledged, one JSON object a line. It never closes the ledger. It ends when its standard
+input ends, so that it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.opening import connect
 
 FIRST_ROWS: Final = 120_000
-"""Rows of the DataFrame that is appended before anything goes wrong."""
+"""Rows of the DataFrame that is appended before any failure."""
 
 SECOND_ROWS: Final = 140_000
-"""Rows of the DataFrame during which a bookie is lost."""
+"""Rows of the DataFrame during whose append a bookie is lost."""
 
 BATCH_ROWS: Final = 50
 """Rows of one small append."""
 
 WINDOW: Final = 16
-"""Small appends under way at once, so that a killed writer leaves a tail."""
+"""The number of concurrent small appends, so that a killed writer leaves a tail."""
 
 ACK_PATIENCE_SECONDS: Final = 1.0
 
@@ -40,7 +40,7 @@ ENTRY_BYTES: Final = 1 << 20
 
 
 def tell(event: str, **facts: Any) -> None:
-    """Say something to who started this program."""
+    """Report an event to the parent process."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -80,7 +80,7 @@ def main(metadata_uri: str, path: str) -> None:
 
 
 def _append_batches(writer: LedgerWriter, rows: pa.Table, start: int) -> None:
-    """Append the rest of the rows in small batches, several under way at once."""
+    """Append the rest of the rows in small batches, several at once."""
     under_way: deque[tuple[int, Future[int]]] = deque()
     for offset in range(start, rows.num_rows, BATCH_ROWS):
         piece = rows.slice(offset, BATCH_ROWS)
@@ -105,7 +105,7 @@ def _where(writer: LedgerWriter) -> dict[str, Any]:
 
 
 def _acks(writer: LedgerWriter, first: int) -> list[dict[str, Any]]:
-    """Who stored the entries from ``first`` on. The third copy gets a moment to arrive."""
+    """Return which bookies stored the entries from ``first`` on; wait shortly for third copies."""
     patient_until = time.monotonic() + ACK_PATIENCE_SECONDS
     while True:
         table = writer.acks_arrow().drop_columns(["stored_at"])  # JSON has no times
