@@ -125,7 +125,7 @@ class _Declared(Generic[MetricT]):
 
     def __get__(self, metrics: Metrics, _: type) -> MetricT:
         with metrics.lock:
-            if self._name not in vars(metrics):  # where Python looks first from then on
+            if self._name not in vars(metrics):  # which Python looks up before this descriptor
                 vars(metrics)[self._name] = self._make(metrics.registry)
             made: MetricT = vars(metrics)[self._name]
             return made

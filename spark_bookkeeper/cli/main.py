@@ -94,7 +94,7 @@ class _Nouns(click.Group):
 
 
 def _module(noun: str) -> str | None:
-    """Return the module of a noun: that of its name, or ``group`` in a folder of its name."""
+    """Return the module of a noun: one of its name, or ``group`` in a folder of its name."""
     name = f"spark_bookkeeper.cli.{noun}"
     spec = importlib.util.find_spec(name)
     if spec is None:
