@@ -64,7 +64,7 @@ class Facts:
     writers: Mapping[LedgerId, str]
     """The state of the writer of each ledger that is not closed."""
     limbo: Mapping[LedgerId, Set[BookieId]]
-    """For ledgers that rely on them: the bookies that need refill."""
+    """The bookies that need refill, by the ledger that relies on them."""
     lacking: Sequence[Lacking]
     """The ledgers with the fewest live copies come first."""
     jobs: Sequence[Mapping[str, Any]]
@@ -125,7 +125,7 @@ def _lacking(
     tasks: Sequence[Mapping[str, Any]],
     at_ms: int,
 ) -> Iterator[Lacking]:
-    """Yield ledgers with tasks for replication workers, and those that are not published yet."""
+    """Yield published ledgers that lack copies, and those that are not published yet."""
     published = set()
     for row in tasks:
         ledger_id = LedgerId(row["ledger_id"])
@@ -198,7 +198,7 @@ def _of_jobs(jobs: Sequence[Mapping[str, Any]], at_ms: int) -> Iterator[Diagnosi
 
 
 def job_name(row: Mapping[str, Any]) -> str:
-    """Return a job's name with its targets."""
+    """Return a job's name, with its subject."""
     return f"{row['job']} of {row['about']}" if row["about"] else str(row["job"])
 
 

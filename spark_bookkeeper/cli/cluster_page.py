@@ -27,7 +27,7 @@ MOST_LEDGERS: Final = 500
 """The most ledgers that a page shows one by one: those that need care, then the newest."""
 
 MOST_FRAGMENTS: Final = 60
-"""The most fragments of a ledger that its map shows, the last ones."""
+"""The most fragments in the map of a ledger, which shows the last ones."""
 
 MOST_ALIKE: Final = 5
 """The most ledgers with the same missing copies that are shown one by one; more are folded."""
@@ -40,16 +40,16 @@ OF_A_LOSS: Final = frozenset(
         "open ledgers on lost bookies",
     }
 )
-"""Findings that share a card with those about the lost bookies themselves, by their names."""
+"""Names of findings that share a card with the findings about the lost bookies themselves."""
 
 _STEP: Final = re.compile(r"[;.] (?=(?:[^`]*`[^`]*`)*[^`]*$)")
-"""The end of a step of a remedy, but not within a command."""
+"""Matches the end of a step of a remedy, but not within a command."""
 
 _COMMAND: Final = re.compile(
     r"`([^`]+)`|(spark-bookkeeper (?:doctor|[a-z]+ [a-z-]+)(?:'[^']*'|[^'])*?)"
     r"(?= ?[,;()]|\.? *$|[.:] | (?:and|says|names|shows) )"
 )
-"""A command in a remedy. Without backticks, it ends with its clause."""
+"""Matches a command in a remedy, in backticks or up to the end of its clause."""
 
 
 SECTIONS: Final = {

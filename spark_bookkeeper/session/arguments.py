@@ -47,7 +47,7 @@ def error_text(what: str, ids: Sequence[Any] | None) -> str | None:
 
 
 def uri_of(place: str) -> str:
-    """Return a URI unchanged, a path as an absolute path: other processes run elsewhere."""
+    """Return a URI unchanged, a path as absolute: other processes run in other directories."""
     check_filled("uri", place)
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 

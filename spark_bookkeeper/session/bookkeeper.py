@@ -1,8 +1,8 @@
 """``BookKeeper``, the class that users call: ledgers to write and read, tables, and jobs.
 
-Most methods are functions of the modules of their nouns, with their signatures and docstrings.
-Methods that return or register a part of the connection itself are defined here: ``track``,
-``metrics``, ``metrics_registry``, ``autorecovery`` and ``register_sql``.
+Most methods are functions of other modules, one for each noun, which have their signatures and
+docstrings. Methods that return or register a part of the connection itself are defined here:
+``track``, ``metrics``, ``metrics_registry``, ``autorecovery`` and ``register_sql``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def underreplicated(self: ClusterHandle) -> Any:
 
 
 def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``underreplicated`` as an Arrow table, without Spark."""
     from spark_bookkeeper.autorecovery.table import underreplicated_table
 
     return underreplicated_table(self.context)
@@ -53,7 +53,7 @@ def jobs(self: ClusterHandle) -> Any:
 
 
 def jobs_arrow(self: ClusterHandle) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``jobs`` as an Arrow table, without Spark."""
     return jobs_table(self.context)
 
 
@@ -104,7 +104,7 @@ def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
 
 
 def space_arrow(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``space`` as an Arrow table, without Spark."""
     from spark_bookkeeper.agent.space import space_table
 
     return space_table(self.context, bookie_ids_of(bookie_ids))
@@ -120,7 +120,7 @@ def orphans(self: ClusterHandle) -> Any:
 
 
 def orphans_arrow(self: ClusterHandle) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``orphans`` as an Arrow table, without Spark."""
     from spark_bookkeeper.agent.orphans import orphans_table
 
     return orphans_table(self.context)

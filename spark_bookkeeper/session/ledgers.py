@@ -171,9 +171,9 @@ def delete_ledger(
 def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False) -> Fencing:
     """Stop a ledger's writer now, dead or alive, and decide about the ledger later; idempotent.
 
-    The ledger becomes IN_RECOVERY, its bookies refuse its writer's entries, and it stays unclosed:
-    ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next append
-    fails. An append in flight may still be acknowledged; its entry is kept. Returns the fenced
+    The ledger becomes IN_RECOVERY, and its bookies refuse further entries of its writer. It is not
+    closed: ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next
+    append fails; one in flight may still be acknowledged, and is kept. The result has the fenced
     bookies, and whether they suffice.
 
     Args:
@@ -224,8 +224,8 @@ def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table
 def history(self: ClusterHandle, ledger_id: int) -> Any:
     """Return the recorded events of a ledger as a DataFrame (``docs/tables.md``).
 
-    They are its creation with time and creator, its ensemble changes, its fences and its end. No
-    record has the times of changes, or the names of bookies that a recovery replaced.
+    They are its creation with time and creator, its ensemble changes, its fences and its end. The
+    times of changes are not recorded, nor the bookies that a recovery replaced.
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
@@ -234,7 +234,7 @@ def history(self: ClusterHandle, ledger_id: int) -> Any:
 
 
 def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``history`` as an Arrow table, without Spark."""
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
@@ -256,7 +256,7 @@ def diff_replicas(
 def diff_replicas_arrow(
     self: ClusterHandle, ledger_id: int, *, bytes_per_second: int | None = None
 ) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``diff_replicas`` as an Arrow table, without Spark."""
     return views.replicas_table(self.context, parse_ledger_id(ledger_id), rate_of(bytes_per_second))
 
 
@@ -286,5 +286,5 @@ def lost_entries(
 
 
 def lost_entries_arrow(self: ClusterHandle, ledger_ids: Iterable[int] | None = None) -> pa.Table:
-    """Return the same as an Arrow table, without Spark."""
+    """Return ``lost_entries`` as an Arrow table, without Spark."""
     return lost_entries_table(self.context, LocalRunner(self.context), ids_of(ledger_ids))

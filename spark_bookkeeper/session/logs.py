@@ -112,7 +112,7 @@ def consumers(self: ClusterHandle, log: str) -> Any:
 
 
 def consumers_arrow(self: ClusterHandle, log: str) -> pa.Table:
-    """Return the same as an Arrow table, without Spark.
+    """Return ``consumers`` as an Arrow table, without Spark.
 
     Raises:
         NoSuchLogError: there is no log of that name.

@@ -121,7 +121,7 @@ def rebalance(
     Args:
         targets: only these bookies get more; ``None`` is every one that has too little.
         max_bytes: the most bytes to move.
-        tolerance_percent: a bookie that exceeds its part by no more than this keeps all.
+        tolerance_percent: a bookie that exceeds its part by no more than this loses no share.
         spare_bytes: the least bytes that must stay free on a target's disk.
         dry_run: show the plan; nothing is changed.
         bytes_per_second: limit for the whole job.

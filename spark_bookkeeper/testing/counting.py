@@ -12,7 +12,7 @@ from typing_extensions import override
 from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
 _NOTED_AS: Final = {"exists": "size"}
-"""Operations that cost a disk the same as another."""
+"""Operations that are counted as another, because a disk does the same for both."""
 
 
 class Call(NamedTuple):

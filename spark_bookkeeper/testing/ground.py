@@ -138,9 +138,9 @@ class Ground:
         self.steps: list[Step] = []
         """All operations of clients, in the order of the requests."""
         self.before: list[Hook] = []
-        """Hooks that are called before every operation of every client."""
+        """Called before every operation of every client."""
         self.after: list[Hook] = []
-        """Hooks after every put and every operation on the metadata; they may lose the answer."""
+        """Called after every put and every operation on the metadata; may lose the answer."""
         self.bookie_ids: list[BookieId] = []
         self._down: set[str] = set()
         self._agent = self.cluster.session()

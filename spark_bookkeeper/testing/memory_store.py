@@ -100,7 +100,7 @@ class MemoryCluster:
         """Delete a ledger, if it exists, and create it again, as a foreign tool does.
 
         Such a tool ignores used ids; versions begin at 0 again, and no write counts as ours. Pass
-        other metadata, or another nonce or none: the nonce tells the ledger from its predecessor.
+        other metadata, or another nonce or none: the nonce marks a life of the ledger.
         """
         made = Versioned(_as_stored(metadata), 0)
         with self.lock:

@@ -173,7 +173,7 @@ class MemoryUnderreplication:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Release locks; one whose release has no answer is released before the next operation."""
+        """Release the locks; repeat a release without an answer before the next operation."""
         while self._leaving:
             ledger_id, held = self._leaving.popitem()
 

@@ -106,7 +106,7 @@ def start(
             try:
                 settings.output.note("autorecovery runs; Ctrl-C stops it")
                 while not stopping.wait(1.0):
-                    pass  # a signal just before a wait without end would be noticed only after it
+                    pass  # a signal just before a wait without time-out would have no effect
                 settings.output.note(STOPPING)
             finally:
                 running.stop()
@@ -340,7 +340,7 @@ def checks(settings: Settings, access: Access) -> int:
 
 
 def _check_rows(result: CheckResult, now_ms: int) -> list[list[Any]]:
-    """One for each kind of finding; one that says so where nothing was found."""
+    """Return a row for each kind of finding; one row ``nothing`` if there is none."""
     took = f"{result.duration_ms / 1000:,.1f} s"
     about = [result.check.replace("_", " "), age(result.ended_at_ms, now_ms), took, result.ledgers]
     if not result.found:

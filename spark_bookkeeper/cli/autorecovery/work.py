@@ -36,7 +36,7 @@ def audit(work: Work) -> int:
 
 
 def _scanned(bk: BookKeeper) -> Iterator[tuple[int, int]]:
-    """Yield a large size only where ``scan`` would use Spark, without a read of ledgers."""
+    """Yield one large size if ``scan`` would use Spark; this reads no ledgers."""
     ranges = bk.context.store.ledger_ranges(LEDGERS_FOR_SPARK)
     if sum(each.ledgers for each in ranges) >= LEDGERS_FOR_SPARK:
         yield 0, SMALL_BYTES + 1

@@ -80,7 +80,7 @@ def start(
     only = wanted[0].bookie_id if len(wanted) == 1 else None
     start_logging(settings.log_format, bookie_id=only)
     runtime = ThreadRuntime()
-    # With only one partition, it has the metrics of the session with ZooKeeper.
+    # A single partition also counts the metrics of the session with ZooKeeper.
     own = None if only is None else BookieMetrics()
     session = own or Metrics()
     with (  # until it is connected, Ctrl-C ends it like any other command
@@ -175,7 +175,7 @@ def _serve(
         for name in names:
             beside.enter_context(_autorecovery(settings, access, name, server, stopping))
         while not stopping.wait(1.0):
-            pass  # a signal just before a wait without end would be noticed only after it
+            pass  # a signal just before a wait without time-out would have no effect
         settings.output.note(STOPPING)
 
 

@@ -59,7 +59,7 @@ class WriterProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
-                start_new_session=True,  # kill its Java with it, and keep our own Ctrl-C from it
+                start_new_session=True,  # its Java is killed with it; our Ctrl-C does not reach it
             )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

@@ -108,7 +108,7 @@ def create_ledger(
     """Create a ledger with these options.
 
     Raises:
-        NotEnoughBookiesError: with the fact that nothing was changed; and the others.
+        NotEnoughBookiesError: with the fact that nothing was changed; other errors as they are.
     """
     try:
         return bk.create_ledger(schema=schema, **wish)

@@ -299,7 +299,7 @@ def form_of(name: str) -> str:
 
 
 def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress: Progress) -> Any:
-    """Append a file as ``lines``, ``bytes`` or ``rows``; return its last entry's place, if any."""
+    """Append a file as ``lines``, ``bytes`` or ``rows``; return its last position, if any."""
     if kind == "rows":
         last = None
         with rows_of(name) as (_, tables):
@@ -451,7 +451,7 @@ def _file_writer(
 def told_rows(
     entries: Iterable[Entry], key: str, place: Callable[[Entry, int], object]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of entries, each after its place in the column ``key``, as they are read.
+    """Yield rows of entries as they are read, each with its position in the column ``key``.
 
     ``place`` is called with an entry and the number of a row in it.
     """

@@ -121,7 +121,7 @@ def list_(
             for row in ledger_rows(bk.context, ask_bookies=ask_bookies)
         ]
         if bookie is not None and not any(bookie in row["bookies"] for row in rows):
-            known_bookies(bk.context, [bookie])  # an empty list is only for a bookie that exists
+            known_bookies(bk.context, [bookie])  # a mistyped id must not give an empty list
         now_ms = bk.context.runtime.wall_ms()
     rows = [
         row

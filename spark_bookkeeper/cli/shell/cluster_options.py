@@ -202,7 +202,7 @@ SAID_AGAIN_SECONDS: Final = 60.0
 def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Runtime) -> T:
     """Connect as soon as ZooKeeper answers: after a power cut it may start last.
 
-    Ctrl-C ends the wait. An error that no wait resolves, such as a refusal by every server, too.
+    The wait ends at Ctrl-C, or at an error that it cannot resolve: a refusal by every server.
     """
     said: float | None = None
     while True:

@@ -60,7 +60,7 @@ class Output:
 
     is_json: bool = False
     typed: Sequence[str] = ()
-    """The words of this command line. Commands that messages suggest repeat its options."""
+    """The words of this command line. Suggested commands in messages repeat its options."""
 
     def result(self, value: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print the result: ``value`` as one JSON object, or ``show()`` for a person."""
@@ -260,7 +260,7 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the nearest JSON form of a value that JSON has no form for."""
+    """Convert a value without a JSON form to the nearest value that has one."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Enum):

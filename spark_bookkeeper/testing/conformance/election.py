@@ -38,7 +38,7 @@ class Waiting:
         self.led.append(vote.wait(LONG_MS))
 
     def leads(self) -> bool:
-        """Return whether the vote became the leader's, after the end of the wait."""
+        """Wait for the end of the thread; return whether its vote led."""
         self._thread.join(LONG_MS / 1000)
         return self.led == [True]
 

@@ -177,7 +177,7 @@ def answers_of(storage: Storage, requests: Sequence[Request]) -> Sequence[Any]:
 
 
 def as_value(answer: Any) -> Any:
-    """Return an answer in a form that can be compared, whatever its buffer."""
+    """Return an answer as a value that ``==`` compares by content."""
     if isinstance(answer, pa.Buffer):
         return answer.to_pybytes()
     return list(answer) if isinstance(answer, (list, tuple)) else answer
