@@ -109,7 +109,7 @@ def backup(
     """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
     Each run copies what is new. It ends with a snapshot of the saved ledgers, if there are any. A
-    ledger that is not closed is copied up to its last add confirmed, without a stop of its writer.
+    ledger that is not closed is copied up to its last add confirmed; its writer is not stopped.
 
     Args:
         uri: a path or an fsspec URI, created if it does not exist. It will hold the ledgers'

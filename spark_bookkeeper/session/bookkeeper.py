@@ -184,7 +184,7 @@ class BookKeeper(ClusterHandle):
     scrub = _upkeep.scrub
 
 
-# ``help`` and errors of Python then show each of them as a method of this class.
+# ``help`` and Python's errors then show each call as a method of this class.
 for _name, _call in vars(BookKeeper).items():
     if isinstance(_call, FunctionType) and _call.__module__ != __name__:
         for _each in (_call, unwrap(_call)):

@@ -141,7 +141,7 @@ class MemoryStorage(Storage):
     @property
     @override
     def requests_at_once(self) -> int:
-        """The number for a bucket, though requests run here one after the other, in their order."""
+        """1 for a disk, 64 for a bucket; here requests run one after the other, in their order."""
         return 1 if self.disk.has_directories else 64
 
     @override

@@ -191,7 +191,7 @@ def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
 
 
 def _limbo(bk: BookKeeper, name: BookieId, live: Registration, ledgers: Sequence[LedgerId]) -> int:
-    """Return for how many of these ledgers a bookie needs refill."""
+    """Count those of these ledgers for which a bookie needs refill."""
     found = (each for _, each in bk.context.store.read_ledgers(ledgers))
     return sum(
         name in needs_refill(each.value, {name: live.incarnation})

@@ -139,6 +139,6 @@ def note_readonly(settings: Settings, bookie: BookieId) -> None:
 
 
 def counting(report: DecommissionReport) -> str:
-    """Return how many ledgers still rely on a bookie, with a verb."""
+    """Return a text such as ``3 ledgers count``, about those that still rely on a bookie."""
     count = len(report.remaining)
     return f"{counted(count, 'ledger')} count{'s' if count == 1 else ''}"

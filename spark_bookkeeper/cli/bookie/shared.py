@@ -1,4 +1,4 @@
-"""Warnings about disks, buckets and machines that bookies share, and would be lost with."""
+"""Warnings about disks, buckets and machines that bookies share: they are lost at once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def what_is_shared(
     """Return a line for each disk, bucket or machine that these bookies share with each other, or
     with other known bookies.
 
-    Bookies that may be on a disk are examined in parallel, these first. One that does not answer in
-    the time of a bookie's answer counts as on a disk that is not visible from here.
+    Bookies that may be on a disk are examined in parallel, these first. A bookie without an answer
+    in time counts as being on a disk that is not visible from here.
 
     Args:
         roots: the roots of these bookies.

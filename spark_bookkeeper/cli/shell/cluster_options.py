@@ -37,7 +37,7 @@ class Access:
     """The given file, updated with the options of the command line."""
 
     def connection(self, settings: Settings) -> Connection:
-        """Return the way to the cluster. Raises ``InvalidArgumentError`` if none was named."""
+        """Return the connection's settings. Raises ``InvalidArgumentError`` without a cluster."""
         conf = self.conf
         uri = settings.require_metadata_uri()
         return Connection(uri, conf.client, conf.storage_options, conf.zk_options)
@@ -217,7 +217,7 @@ def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Ru
 
 @contextmanager
 def _nothing_changed() -> Iterator[None]:
-    """Mark an error that prevents the connection as one after which nothing was changed."""
+    """Add the fact that nothing was changed to an error that prevents a connection."""
     try:
         yield
     except MetadataError as error:

@@ -47,7 +47,7 @@ def sizes_of(
     naming: Set[BookieId] | None = None,
     only_open: bool = False,
 ) -> Iterator[tuple[int, int]]:
-    """Yield entries and bytes of each of these ledgers (``None``: all) by metadata; 0 if open.
+    """Yield the entries and bytes that metadata give for each ledger (``None``: all); 0 if open.
 
     With ``naming``, only those that name one of these bookies; with ``only_open``, only those that
     are not closed.

@@ -150,7 +150,7 @@ class Output:
 
 
 def plain(text: str) -> str:
-    """Return text without characters that control a terminal: names and labels may have some."""
+    """Escape the control characters of a text: names, labels and reasons may have some."""
     return text.translate(_CONTROLS)
 
 

@@ -109,7 +109,7 @@ def is_first_to_say() -> bool:
 
 
 STOPPING: Final = "stopping, once what is under way is done; Ctrl-C again stops at once"
-"""The message of such a command after the first signal."""
+"""The message after the first signal, for commands that use ``until_signalled``."""
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

@@ -64,7 +64,7 @@ CHANGES: dict[str, tuple[Callable[[Storage, str], object], list[str]]] = {
 
 
 OUTSIDE = ("../b", "d/../../b", "..", "d/..", "/b", "d//b", "d/", "./b", "d/.", "d/b\0", "")
-"""Paths that name nothing below the root. A storage must refuse them, whatever is there."""
+"""Paths that name nothing below the root. A storage must refuse them, whatever exists there."""
 
 OPERATIONS_BELOW: dict[str, Callable[[Storage, str], object]] = {
     "put_if_absent": lambda s, path: s.put_if_absent(path, b"x"),
@@ -111,7 +111,7 @@ class Storages(Protocol):
     """Handles on one partition that is empty at first."""
 
     def open(self) -> Storage:
-        """Return a handle of its own, as another client has."""
+        """Return a new handle, as another client has."""
 
     def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
         """Run ``run(handle, racer)`` for all racers at once, in processes where possible."""
