@@ -24,7 +24,7 @@ _COMMANDS: Final = (
 _NEEDS_CLUSTER: Final = re.compile(
     r"spark-bookkeeper (doctor|(cluster(?! back)|bookie( cookie)?|ledger|log|autorecovery) [a-z-]+)"
 )
-"""Commands that need this cluster's URI. ``cluster backup`` is suggested for another cluster."""
+"""Commands that need this cluster's URI. A message may suggest ``cluster backup`` for another."""
 
 
 def pasteable(text: str, typed: Sequence[str]) -> str:
@@ -34,7 +34,7 @@ def pasteable(text: str, typed: Sequence[str]) -> str:
     command = "spark-bookkeeper "
     if uri := given.get("--metadata-uri"):
         command += f"--metadata-uri {shlex.quote(uri)} "
-    if conf := given.get("--conf"):  # the option is valid only after the verb; its variable goes first
+    if conf := given.get("--conf"):  # valid only after the verb; its variable goes first
         command = f"SPARK_BOOKKEEPER_CONF={shlex.quote(conf)} {command}"
     options = ""
     for option, pair in pairwise(words):
