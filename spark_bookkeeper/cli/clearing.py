@@ -1,4 +1,4 @@
-"""``spark-bookkeeper cluster format | nuke``: the end of a cluster's metadata."""
+"""``spark-bookkeeper cluster format | nuke``: remove a cluster's metadata."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _clear(work: Work, instance_id: str, *, begins_again: bool, is_forced: bool)
                 made = clear_cluster(
                     store, instance_id, begins_again=begins_again, is_forced=is_forced
                 )
-        if made is not None:  # of one that is gone there is no place for it
+        if made is not None:  # a removed cluster has nowhere to store the note
             about = f"cluster {contents.instance_id}: {contents.ledgers:,} ledgers"
             note_deletion(bk.context, "format_cluster", about)
     settings.output.result(

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper doctor``: is everything set up right, and what to do if not."""
+"""``spark-bookkeeper doctor``: examine the setup, and suggest remedies."""
 
 from __future__ import annotations
 

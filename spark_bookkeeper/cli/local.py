@@ -1,4 +1,4 @@
-"""``spark-bookkeeper local``: a cluster on this machine that stays, to play with."""
+"""``spark-bookkeeper local``: a lasting cluster on this machine, for experiments."""
 
 from __future__ import annotations
 
@@ -179,5 +179,5 @@ def _bookies(found: LocalStatus) -> list[dict[str, Any]]:
 
 
 def _quoted(directory: Path) -> str:
-    """As a shell takes it."""
+    """Return a path as a shell needs it."""
     return shlex.quote(str(directory))

@@ -1,4 +1,4 @@
-"""What tests of a storage or metadata back end, or of another kind of bookie, need.
+"""Tools to test a storage or metadata back end, or another implementation of a bookie.
 
-Conformance suites to inherit, twins of the back ends in memory, and a ground of local bookies.
+They are conformance suites to inherit, back ends in memory, and a cluster of local bookies.
 """

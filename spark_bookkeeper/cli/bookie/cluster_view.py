@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie list | show | recover``: the bookies as the cluster sees them."""
+"""``spark-bookkeeper bookie list | show | recover``: the cluster's view of its bookies."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def recover(
     closed first. Killed at any moment it loses nothing, and run again it finishes the rest.
     """
     given = [*([] if bookie_id is None else [bookie_id]), *bookies]
-    # A wrong name is refused before anything is connected to or started.
+    # Check names before the command connects or starts Spark.
     names = list(dict.fromkeys(map(parse_bookie_id, given)))
     if target is not None:
         parse_bookie_id(target)
@@ -162,7 +162,7 @@ def recover(
 def _delete_cookies(
     settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
 ) -> Sequence[BookieId]:
-    """Those that have a cookie still; whose cookie stays is told, and why."""
+    """Delete cookies; return the bookies whose cookie stays, and print the reasons."""
     store = bk.context.store
     stay = []
     for name in names:
@@ -181,7 +181,7 @@ def _delete_cookies(
 
 
 def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
-    """What to do for a bookie that lacks what ledgers say that it holds."""
+    """Print the remedy for a bookie that lacks shares which ledgers assign to it."""
     if row["limbo_ledgers"]:
         settings.output.say(
             f"{row['bookie_id']} was formatted again and lacks its share of "
@@ -191,7 +191,7 @@ def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
 
 
 def _limbo(bk: BookKeeper, name: BookieId, live: Registration, ledgers: Sequence[LedgerId]) -> int:
-    """How many of these ledgers a bookie was formatted again since, and not refilled."""
+    """Count those of these ledgers for which a bookie needs refill."""
     found = (each for _, each in bk.context.store.read_ledgers(ledgers))
     return sum(
         name in needs_refill(each.value, {name: live.incarnation})

@@ -1,7 +1,7 @@
-"""``spark-bookkeeper bookie cookie get | generate | create | delete``: who the cluster knows.
+"""``spark-bookkeeper bookie cookie get | generate | create | delete``: the cluster's bookies.
 
-The cookie names a bookie's partition, where it is, and which formatting of it is meant. It is
-written when a partition is formatted; these verbs are for the day on which it was lost.
+A cookie has a bookie's name, its root and the incarnation of its partition. It is written when a
+partition is formatted; these verbs are for a cookie that was lost.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def delete(work: Work, bookie_id: str, even_if_unreadable: bool) -> int:
     settings, name = work.settings, parse_bookie_id(bookie_id)
     with connected(settings, work.access) as bk:
         store = bk.context.store
-        if work.dry_run or not work.yes:  # nobody is asked about what is refused
+        if work.dry_run or not work.yes:  # refuse before asking
             with settings.output.progress():
                 check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
         if not work.dry_run:
@@ -176,7 +176,7 @@ def delete(work: Work, bookie_id: str, even_if_unreadable: bool) -> int:
 
 
 def _ask(settings: Settings, root_uri: str, made: Cookie) -> None:
-    """Whether a cookie is to be written; nobody is asked about what is refused."""
+    """Ask whether to write a cookie that has passed all checks."""
     settings.output.note(
         f"{root_uri} is bookie {made.bookie_id}, incarnation {made.incarnation}. A copy or backup "
         "of a bookie's storage looks the same, and lacks what was acknowledged since"
@@ -196,7 +196,7 @@ def _write(made: Cookie, output: Path) -> None:
 
 
 def _started(name: BookieId, root: str) -> str:
-    """What is to be done once a bookie has its cookie."""
+    """Return the next step once a bookie has its cookie."""
     return (
         "an agent that runs goes on by itself; otherwise start it: spark-bookkeeper bookie start "
         f"--bookie-id {name} --root {shlex.quote(root)}"

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie decommission``: take a bookie away for good."""
+"""``spark-bookkeeper bookie decommission``: remove a bookie for good."""
 
 from __future__ import annotations
 

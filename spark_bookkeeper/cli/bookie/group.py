@@ -86,9 +86,9 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
     try:
         with connected(settings, access) as bk:
             store = bk.context.store
-            marker_of(partition)  # what cannot be read is told as that
+            marker_of(partition)  # an unreadable partition is reported as such
             with settings.output.progress():
-                if work.dry_run or not work.yes:  # nobody is asked about what is refused
+                if work.dry_run or not work.yes:  # refuse before asking
                     check_formattable(store, partition, name, is_replaced=replaced)
                 what_goes = _what_goes(store, partition, name)
             settings.output.note(what_goes)

@@ -1,4 +1,4 @@
-"""What the verbs that touch a partition share: naming one, opening it, a first look at it."""
+"""Code of the verbs that use a partition: find it by name or root, open it, read its marker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ root_option = click.option(
 
 
 def marker_of(partition: Partition) -> Marker | None:
-    """What a partition says it is: the first look at a partition, before anything is done.
+    """Read a partition's marker, before anything else is done with it.
 
     Raises:
         BookieUnavailableError: it does not answer. Nothing was changed.
@@ -49,13 +49,13 @@ def marker_of(partition: Partition) -> Marker | None:
 
 
 def open_partition(root: str, access: Access, *, is_new: bool = True) -> Partition:
-    """The storage at a root that was typed; the path of a directory becomes a whole one.
+    """Open the storage at a root from the command line. The path of a directory becomes absolute.
 
     Args:
-        is_new: whether it may be one that no bookie has used yet.
+        is_new: whether the storage may be one that no bookie has used yet.
 
     Raises:
-        InvalidArgumentError: it is no directory. Nothing was changed.
+        InvalidArgumentError: it is not a directory. Nothing was changed.
     """
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
@@ -63,7 +63,7 @@ def open_partition(root: str, access: Access, *, is_new: bool = True) -> Partiti
     place = urlsplit(partition.uri)
     if place.scheme == "file":
         try:
-            partition.foreign_names()  # a mount that hangs is found out here
+            partition.foreign_names()  # detects a mount that hangs
         except BookieUnavailableError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
@@ -92,11 +92,11 @@ def wanted_partitions(
     bookie_id: str | None,
     root: str | None,
 ) -> Sequence[PartitionConf]:
-    """What ``bookie start`` is to look after: options, arguments, or the tables of the file.
+    """Return the partitions for ``bookie start``, from options, arguments, or the file's tables.
 
     Raises:
-        InvalidArgumentError: it was told nothing, or half of it; or a root does not say whose it
-            is. Nothing was changed.
+        InvalidArgumentError: none or only half of one was given, or a root names no bookie.
+            Nothing was changed.
     """
     if bookie_id is not None and root is not None and not texts:
         return [PartitionConf(parse_bookie_id(bookie_id), root)]
@@ -118,7 +118,7 @@ def wanted_partitions(
 
 
 def _partition(text: str, access: Access) -> PartitionConf:
-    """``BOOKIE=ROOT``, or a root whose marker says whose it is."""
+    """Parse ``BOOKIE=ROOT``, or a root with a marker that names its bookie."""
     name, separator, root = text.partition("=")
     if separator and "/" not in name:
         return PartitionConf(parse_bookie_id(name), root)
@@ -139,11 +139,11 @@ def _partition(text: str, access: Access) -> PartitionConf:
 def known_partition(
     settings: Settings, access: Access, root: str
 ) -> Iterator[tuple[MetadataStore, Partition]]:
-    """The metadata store, and the storage of a bookie that there is or was."""
+    """Yield the metadata store, and the storage of a bookie that exists or existed."""
     partition = open_partition(root, access, is_new=False)
     try:
         with opened_store(settings, access, ThreadRuntime()) as store:
-            marker_of(partition)  # what cannot be read is told as that
+            marker_of(partition)  # an unreadable partition is reported as such
             yield store, partition
     finally:
         partition.close()

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie set-readonly | set-writable``: a bookie's mode, chosen by hand."""
+"""``spark-bookkeeper bookie set-readonly | set-writable``: a bookie's mode, set by an operator."""
 
 from __future__ import annotations
 

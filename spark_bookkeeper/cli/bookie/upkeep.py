@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie gc | compact | scrub``: space that comes back, files, digests."""
+"""``spark-bookkeeper bookie gc | compact | scrub``: free space, compact files, check digests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``spark-bookkeeper demo``: a ledger survives the loss of a bookie and of its writer.
 
-Real ZooKeeper, real files, real processes: the rows are appended by one that is killed.
+ZooKeeper, files and processes are real: the process that appends the rows is killed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def demo(settings: Settings, keep: Path | None) -> int:
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise InvalidArgumentError(f"{keep} is not empty; --keep wants a new or an empty directory")
-    use_java()  # none on this machine: say so before anything is made
+    use_java()  # without Java, fail before anything is created
     story = _Story(settings.output)
     with _workplace() as place, local(keep or place / "cluster", bookies=6) as bk:
         holds = story.run(bk, place)
@@ -311,7 +311,7 @@ def _workplace() -> Iterator[Path]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile says its warnings there: Java's launcher takes no other advice."""
+    """Send this process's stderr to a file during the block: no option silences Java's launcher."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -332,7 +332,7 @@ def _stop_spark() -> None:
 
 
 def _bytes_below(directory: Path) -> int:
-    """Bytes of all files; files and directories may come and go while we look."""
+    """Return the bytes of all files. Files and directories may come and go meanwhile."""
     total = 0
     try:
         for path in directory.rglob("*"):

@@ -26,7 +26,7 @@ FRAME_ROWS: Final = (120_000, 140_000)
 
 BATCH_ROWS: Final = 50
 WINDOW: Final = 16
-"""Small appends in flight, so that a killed writer leaves entries that nobody acknowledged."""
+"""Small appends in flight, so that a killed writer leaves entries without an acknowledgement."""
 
 QUORUM: Final[dict[str, Any]] = {"ensemble_size": 4, "write_quorum_size": 3, "ack_quorum_size": 2}
 

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger archive``: closed ledgers into a Delta table."""
+"""``spark-bookkeeper ledger archive``: copy closed ledgers to a Delta table."""
 
 from __future__ import annotations
 

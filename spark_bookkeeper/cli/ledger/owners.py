@@ -1,5 +1,5 @@
-"""``spark-bookkeeper ledger history | orphans | delete-orphans``: what became of ledgers, and whose
-they are.
+"""``spark-bookkeeper ledger history | orphans | delete-orphans``: the past of ledgers, and their
+owners.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def orphans(settings: Settings, access: Access) -> int:
 def _only_one(
     context: click.Context, parameter: click.Parameter, values: tuple[Time, ...]
 ) -> Time | None:
-    """The time that was given; of two, nobody can tell which is meant."""
+    """Return the given time; refuse two, because it is unclear which is meant."""
     if len(values) > 1:
         raise click.BadParameter("given more than once; give one time", context, parameter)
     return values[0] if values else None

@@ -192,7 +192,7 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
             if not work.yes:
                 confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
             with work.settings.output.progress("deleting ledgers"):
-                deleted = opened.truncate(doomed[-1].ledger_id + 1)  # what was shown, and no more
+                deleted = opened.truncate(doomed[-1].ledger_id + 1)  # exactly the shown ledgers
     work.settings.output.result(
         {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
         lambda: work.settings.output.say(
@@ -254,7 +254,7 @@ def delete(work: Work, name: str) -> int:
                 planned = bk.delete_log(name, dry_run=True)
         except NoSuchLogError:
             if not work.dry_run:
-                bk.delete_log(name)  # what is left of it; whoever deleted it was asked
+                bk.delete_log(name)  # finishes a failed deletion, which was already confirmed
             raise
         _show_going(output, planned)
         if not work.dry_run and not work.yes:

@@ -1,4 +1,4 @@
-"""Asking a person before something is changed for good."""
+"""Questions to a person before an irreversible change."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 
 
 class NotConfirmedError(click.ClickException):
-    """The answer was no, or there was none. Nothing was changed; what was asked for is not done."""
+    """The answer was no, or there was none. Nothing was changed; the request is left undone."""
 
     exit_code = EXIT_LEFT_UNDONE
 
 
 def confirm(question: str) -> None:
-    """Go on only after a yes, asked for on stderr.
+    """Ask a question on stderr, and return only after a yes.
 
     Raises:
-        NotConfirmedError: no, or nobody answers.
+        NotConfirmedError: the answer is no, or there is none.
     """
     try:
         is_wanted = click.confirm(question, err=True)
