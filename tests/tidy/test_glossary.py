@@ -19,7 +19,8 @@ WORDS = re.compile(r"\b(?:whoever|somebody|told by|is told|are told|nobody)\b", 
 
 PLAIN = (
     *("autorecovery", "backup", "bookie", "client", "delta", "logs", "metadata", "protocol"),
-    *("replication", "runtime", "source", "spark", "storage", "table"),
+    *("agent", "doctor", "local_cluster", "replication", "runtime", "session", "source", "spark"),
+    *("storage", "table", "testing"),
 )
 """Folders whose docstrings are in plain words."""
 
