@@ -45,7 +45,7 @@ from spark_bookkeeper.protocol.underreplication import RECOVER, REFILL
 
 
 class Judgement(enum.Enum):
-    """What to do with a partition that may be served."""
+    """The decision about a partition that may be served."""
 
     ACCEPT = "all agree"
     FORMAT = "nobody knows anything: a new bookie"

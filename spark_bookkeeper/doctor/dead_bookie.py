@@ -82,7 +82,7 @@ def absent_bookie(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found at the root of a bookie."""
+    """The findings at the root of a bookie."""
 
     found: str
     remedy: str

@@ -31,7 +31,7 @@ class Diagnosis:
     verdict: Verdict
     detail: str
     remedy: str | None = None
-    """What to do; ``None`` if nothing."""
+    """The remedy; ``None`` if none is needed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", without_passwords(self.detail))
@@ -66,7 +66,7 @@ class Diagnoses:
 
     @property
     def remedies(self) -> Sequence[str]:
-        """What to do: one text for each finding with a remedy."""
+        """The remedies: one text for each finding that has one."""
         return [f"{f.check}: {f.remedy}" for f in self.findings if f.remedy]
 
     def to_arrow(self) -> pa.Table:

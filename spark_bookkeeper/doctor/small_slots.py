@@ -13,21 +13,21 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
 
 MANY_FILES: Final = 10_000
-"""Of one ledger on one bookie. Each takes some 4 KiB and an inode, however small its entry is."""
+"""Files of one ledger on one bookie. Each takes about 4 KiB and an inode, even for a small entry."""
 
 LOOKED_AT: Final = 100
-"""Open ledgers, the newest: of each the names of its files on one bookie are listed."""
+"""The most open ledgers, newest first, whose files are listed on one bookie."""
 
 
 def crowded_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Iterator[Diagnosis]:
-    """Those that somebody appends to one by one, as it seems."""
+    """Find open ledgers with many small files, probably from appends that wait for each entry."""
 
     def files(ledger_id: LedgerId) -> int:
         try:
             ledger = Ledger.of(ledger_id, ledgers.readable[ledger_id])
             bookie = ledger.metadata.last_fragment.ensemble[0]
             return context.bookies.bookie(bookie).files_of(ledger.key)
-        except BookKeeperError:  # said of the bookie itself
+        except BookKeeperError:  # another finding names the bookie
             return 0
 
     ids = sorted(ledgers.open, reverse=True)[:LOOKED_AT]
