@@ -174,14 +174,14 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buff
     return b"".join([_before_payloads(rows, size, packed), *payloads, bytes(-size % 8)])
 
 
-def only_payload(message: bytes, size: int) -> bytes | None:
+def only_payload(message: bytes | pa.Buffer, size: int) -> bytes | pa.Buffer | None:
     """The payload of a message that has no other, where ``payload_message`` laid it out without
     Arrow; else ``None``.
     """
     begin = _PAYLOADS_HEAD.size + 8
     if not 0 <= size <= _SMALL_BYTES or len(message) != begin + size + -size % 8:
         return None
-    return message[begin : begin + size] if message.startswith(_before_one(size)) else None
+    return message[begin : begin + size] if message[:begin] == _before_one(size) else None
 
 
 @lru_cache(maxsize=64)

@@ -159,7 +159,8 @@ class EntryReader:
         if read and wanted is Wanted.ENTRIES and self._encoding.has_payload:
             left: list[Location] = []
             for place in places:
-                message = self._alone(place, read.get(place.path, b""))
+                whole = b"" if place.row else read.get(place.path, b"")
+                message = self._alone(place, whole[place.offset : place.offset + place.extent])
                 if message is None:
                     left.append(place)
                 else:
@@ -267,14 +268,14 @@ class EntryReader:
             is_gone=True,
         )
 
-    def _alone(self, place: Location, whole: bytes) -> Message | None:
-        """The payload of a whole file, if it has one as it was written, and no other."""
-        data = whole[place.offset : place.offset + place.extent]
-        is_whole = not place.row and crc(data) == place.extent_crc32c
+    def _alone(self, place: Location, data: bytes | pa.Buffer) -> Message | None:
+        """The payload of a message, if it has one as it was written, and no other."""
+        is_whole = place.row == 0 and len(data) == place.extent
         payload = only_payload(data, place.size) if is_whole else None
-        if payload is None or self._digester.digest(payload) != place.digest:
+        if payload is None or crc(data) != place.extent_crc32c:
             return None
-        return Message((place,), (), data, None, (payload,))
+        is_good = self._digester.digest(payload) == place.digest
+        return Message((place,), (), data, None, (payload,)) if is_good else None
 
     def _compared(self, group: Sequence[Location]) -> Message:
         """A large message of which nothing is wanted: it is summed while it comes, and not kept."""
@@ -312,7 +313,7 @@ class EntryReader:
         if isinstance(read, BookieError):
             return Message((), tuple((place, read) for place in group))
         try:
-            if at + group[0].extent > read.size:
+            if not 0 <= group[0].extent <= read.size - at:
                 raise self._corrupt(group[0], "the file is cut short")
             data = read.slice(at, group[0].extent)
             if group[0].row == NO_ROW:
@@ -321,6 +322,9 @@ class EntryReader:
                 if wanted is Wanted.ROWS or not self._has_digests:
                     batch = self._decoded(group[0], data, columns)
                 return Message(tuple(group), (), data, batch)
+            is_alone = wanted is Wanted.ENTRIES and len(group) == 1 and self._encoding.has_payload
+            if is_alone and (message := self._alone(group[0], data)) is not None:
+                return message
             # Before Arrow sees the message: what is damaged is told from what it refuses.
             if crc(data) != group[0].extent_crc32c:
                 raise self._corrupt(group[0], "the message does not match its checksum")

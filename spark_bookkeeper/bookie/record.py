@@ -471,7 +471,7 @@ def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEnc
     header = json.loads(values[0].decode())
     if header["version"] > FORMAT_VERSION:
         raise ValueError(f"format version {header['version']} is newer than this library")
-    kind = RecordKind[header["kind"]]  # sooner than by its value, which is the same
+    kind = RecordKind(header["kind"])
     if kind is RecordKind.FENCE:
         encoding = _FENCE_ENCODING
         digester = encoding.digester()
