@@ -62,7 +62,7 @@ class Digester:
         Never empty, not even for ``DUMMY``: what is absent from a bookie is concluded from
         headers, so a damaged one must not pass for a good one (SLOT-LOG rule R5).
         """
-        framed = b"".join(len(value).to_bytes(8, "little") + value for value in values)
+        framed = b"".join([len(value).to_bytes(8, "little") + value for value in values])
         if self.digest_type is DigestType.MAC:
             return hmac.new(self.password, framed, sha256).digest()
         return crc(framed).to_bytes(4, "little")
