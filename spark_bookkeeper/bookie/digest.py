@@ -62,7 +62,7 @@ class Digester:
         It is never empty, not even for ``DUMMY``: headers prove which entries are absent from a
         bookie, so a damaged header must not look good (SLOT-LOG rule R5).
         """
-        framed = b"".join(len(value).to_bytes(8, "little") + value for value in values)
+        framed = b"".join([len(value).to_bytes(8, "little") + value for value in values])
         if self.digest_type is DigestType.MAC:
             return hmac.new(self.password, framed, sha256).digest()
         return crc(framed).to_bytes(4, "little")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
@@ -173,15 +174,19 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buff
     return b"".join([_before_payloads(rows, size, packed), *payloads, bytes(-size % 8)])
 
 
-def only_payload(message: pa.Buffer, size: int) -> pa.Buffer | None:
+def only_payload(message: bytes | pa.Buffer, size: int) -> bytes | pa.Buffer | None:
     """Return the payload of a message that has only one, if ``payload_message`` encoded it without
     Arrow; else ``None``.
     """
     begin = _PAYLOADS_HEAD.size + 8
-    if not 0 <= size <= _SMALL_BYTES or message.size != begin + size + -size % 8:
+    if not 0 <= size <= _SMALL_BYTES or len(message) != begin + size + -size % 8:
         return None
-    head = pa.py_buffer(_before_payloads(1, size, struct.pack("<2i", 0, size)))
-    return message.slice(begin, size) if message.slice(0, begin).equals(head) else None
+    return message[begin : begin + size] if message[:begin] == _before_one(size) else None
+
+
+@lru_cache(maxsize=64)
+def _before_one(size: int) -> bytes:
+    return _before_payloads(1, size, struct.pack("<2i", 0, size))
 
 
 def _before_payloads(rows: int, size: int, ends: bytes) -> bytes:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -63,17 +62,16 @@ class Wanted(enum.Enum):
     """Single entries, each verified by its own digest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One verified record batch message: a batch entry, or payload entries that share it."""
 
     places: tuple[Location, ...]
     """The locations of its good entries, in the order of the request."""
     refused: tuple[Refused, ...] = ()
-    data: pa.Buffer | None = None
+    data: Buffer | None = None
     batch: pa.RecordBatch | None = None
     """The rows of the whole message, if they were decoded."""
-    payloads: tuple[pa.Buffer, ...] = ()
+    payloads: tuple[Buffer, ...] = ()
     """The payloads of its good entries, if each was verified."""
 
     def rows(self, details_of: str | None = None) -> Rows:
@@ -108,6 +106,7 @@ class Message:
     def entries(self, schema: pa.Schema) -> Iterator[StoredEntry]:
         """Yield its good entries. It was read for ``Wanted.ENTRIES``."""
         for place, data in zip(self.places, self.payloads or (self.data,), strict=True):
+            assert data is not None, "it was kept"
             is_payload = place.row != NO_ROW
             yield StoredEntry(
                 entry_id=place.entry_id,
@@ -147,7 +146,8 @@ class EntryReader:
         columns: Sequence[str] | None = None,
         read: Mapping[str, bytes] = _NOTHING_READ,
     ) -> Iterator[Message]:
-        """Yield messages in the order of ``places``. Neighbours in a file share a read.
+        """Yield messages in the order of ``places``. Neighbours in a file share a read. Messages of
+        small files that were read before come first.
 
         An entry that cannot be used raises no error: its message lists it as refused. Other
         entries are not affected.
@@ -156,6 +156,16 @@ class EntryReader:
             columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
             read: whole files that the caller has just read, by their paths.
         """
+        if read and wanted is Wanted.ENTRIES and self._encoding.has_payload:
+            left: list[Location] = []
+            for place in places:
+                whole = b"" if place.row else read.get(place.path, b"")
+                message = self._alone(place, whole[place.offset : place.offset + place.extent])
+                if message is None:
+                    left.append(place)
+                else:
+                    yield message
+            places = left
         is_summed = wanted is Wanted.NOTHING and self._is_summed
         for groups, data in self._fetched(_runs(places), read, is_summed=is_summed):
             first = groups[0][0]
@@ -258,6 +268,15 @@ class EntryReader:
             is_gone=True,
         )
 
+    def _alone(self, place: Location, data: bytes | pa.Buffer) -> Message | None:
+        """Return the verified payload of a message that has only one; else ``None``."""
+        is_whole = place.row == 0 and len(data) == place.extent
+        payload = only_payload(data, place.size) if is_whole else None
+        if payload is None or crc(data) != place.extent_crc32c:
+            return None
+        is_good = self._digester.digest(payload) == place.digest
+        return Message((place,), (), data, None, (payload,)) if is_good else None
+
     def _compared(self, group: Sequence[Location]) -> Message:
         """Verify a large message by its checksum only, piece by piece, without keeping it."""
         place = group[0]
@@ -294,7 +313,7 @@ class EntryReader:
         if isinstance(read, BookieError):
             return Message((), tuple((place, read) for place in group))
         try:
-            if at + group[0].extent > read.size:
+            if not 0 <= group[0].extent <= read.size - at:
                 raise self._corrupt(group[0], "the file is cut short")
             data = read.slice(at, group[0].extent)
             if group[0].row == NO_ROW:
@@ -303,6 +322,9 @@ class EntryReader:
                 if wanted is Wanted.ROWS or not self._has_digests:
                     batch = self._decoded(group[0], data, columns)
                 return Message(tuple(group), (), data, batch)
+            is_alone = wanted is Wanted.ENTRIES and len(group) == 1 and self._encoding.has_payload
+            if is_alone and (message := self._alone(group[0], data)) is not None:
+                return message
             # Before Arrow decodes the message, to distinguish damage from rows that Arrow refuses.
             if crc(data) != group[0].extent_crc32c:
                 raise self._corrupt(group[0], "the message does not match its checksum")
@@ -311,11 +333,6 @@ class EntryReader:
             if not self._encoding.has_payload:
                 reason = "its record says that it is bytes, and the ledger has rows"
                 raise self._corrupt(group[0], reason)
-            if wanted is Wanted.ENTRIES and len(group) == 1 and group[0].row == 0:
-                payload = only_payload(data, group[0].size)  # most small files have only one
-                if payload is not None:
-                    self._verify(group[0], payload)
-                    return Message(tuple(group), (), data, None, (payload,))
             batch = self._decoded(group[0], data, columns)
         except BookieError as error:
             return Message((), tuple((place, error) for place in group))

@@ -422,8 +422,8 @@ def decode(
         end = framing.header_end(data)
         source = None
         if end <= _HEADER_KEPT_BYTES:
-            of_it = bytes(memoryview(data)[: end + framing.MARK_BYTES])
-            source = id(encoding), key.ledger_id, key.nonce, of_it
+            data = bytes(memoryview(data)[: end + framing.MARK_BYTES])
+            source = id(encoding), key.ledger_id, key.nonce, data
             if (known := _decoded.get(source)) is not None:
                 return known[1]
         record = _decode(data, end, key, encoding)
@@ -481,7 +481,7 @@ def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEnc
         raise ValueError(f"it belongs to ledger {header['ledger_id']}-{header['nonce']}")
     if header["digest_type"] != encoding.digest_type.name:
         raise ValueError(f"digest type {header['digest_type']} is not the ledger's")
-    columns = read_only(np.frombuffer(values[1], dtype="<i8").reshape(3, -1))
+    columns = np.frombuffer(values[1], dtype="<i8").reshape(3, -1)  # of bytes: read-only
     count = columns.shape[1]
     width = digester.width
     if len(values[2]) != width * count:
@@ -495,7 +495,8 @@ def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEnc
         at = end
     if at != count:
         raise ValueError("the columns do not fit the parts")
-    return Record(
+    record = Record.__new__(Record)  # ``__init__`` of a frozen class has a call for each value
+    record.__dict__.update(
         kind=kind,
         token=header.get("token", ""),
         slot=header.get("slot", -1),
@@ -516,6 +517,7 @@ def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEnc
         digest_width=width,
         times=times,
     )
+    return record
 
 
 def _times_of(header: dict[str, Any], count: int) -> tuple[tuple[int, int | None], ...]:

@@ -13,7 +13,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
 
 MANY_FILES: Final = 10_000
-"""Files of one ledger on one bookie. Each takes about 4 KiB and an inode, even for a small entry."""
+"""Files of one ledger on one bookie. Each takes about 4 KiB and an inode."""
 
 LOOKED_AT: Final = 100
 """The most open ledgers, newest first, whose files are listed on one bookie."""

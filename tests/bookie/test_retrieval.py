@@ -9,8 +9,10 @@ import pytest
 
 from spark_bookkeeper.bookie import reading
 from spark_bookkeeper.bookie.bookie import RangeRef, Verification
+from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
@@ -192,6 +194,40 @@ def test_what_is_known_to_be_nothing_is_not_looked_for_again() -> None:
 
     assert value_of(verdict).refused.keys() == {COUNT, COUNT + 1}
     assert reads.count == 0
+
+
+@pytest.mark.parametrize("encoding", [LedgerEncoding(), MAC])
+def test_a_damaged_entry_that_is_alone_in_a_file_which_was_read_whole_is_refused(
+    encoding: LedgerEncoding,
+) -> None:
+    bookie = formatted(encoding=encoding)
+    slot(bookie, 0, [0])
+    path, reader = bookie.slot_path(0), bookie.log().reader
+    whole = bytes(bookie.disk.files[path])
+    (place,) = every_place(bookie.log().locate(0))
+    start, end = place.offset, place.offset + place.extent
+
+    def found(place: Location, data: bytes) -> list[bytes]:
+        bookie.disk.files[path] = data
+        (read,), (unread,) = (
+            reader.messages([place], reading.Wanted.ENTRIES, read=files)
+            for files in ({path: data}, {})
+        )
+        assert repr(read.refused) == repr(unread.refused)
+        assert bool(read.refused) != bool(read.places)
+        return [e.payload for e in read.entries(encoding.schema)] if read.places else []
+
+    assert found(place, whole) == [payload(0)]
+    for extent in (place.extent + len(whole), end - len(whole) - start):  # as a header may say
+        assert not found(place._replace(extent=extent), whole)
+        assert not found(place._replace(extent=extent), whole[:end])
+    assert found(place, whole[:end]) == [payload(0)]
+    for at in range(start, end):
+        spoilt = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        assert not found(place, spoilt), at
+        assert not found(place, whole[:at]), at
+        forged = place._replace(extent_crc32c=crc(spoilt[start:end]))
+        assert found(forged, spoilt) in ([], [payload(0)]), "the digest is compared too"
 
 
 @pytest.mark.parametrize("has_rows", [False, True])
