@@ -1,9 +1,9 @@
 """Decode rows from stored bytes without reading any memory outside them.
 
 Arrow trusts the offsets in a message: an offset that points outside crashes the process or exposes
-its memory. A digest detects damage, but not a message that was forged. So every message is validated
-before its rows are returned. Only its offsets are checked: text that is not UTF-8, which Spark
-writes, or a time of day beyond midnight was acknowledged, and stays readable.
+its memory. A digest detects damage, but no forged message. So every message is validated before its
+rows are returned. Only its offsets are checked: text that is not UTF-8, which Spark writes, or a
+time of day beyond midnight was acknowledged, and stays readable.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def read_batch(
     """Return the rows of a record batch message, or the given columns in their order.
 
     Args:
-        is_compressed: decoding the message twice costs more than checking its columns one by one.
+        is_compressed: decoding twice costs more than checking the columns one by one.
 
     Raises:
-        Exception: one of ``framing.UNDECODABLE``; it is no such message, or an offset points outside.
+        Exception: one of ``framing.UNDECODABLE``; it is no message, or an offset points outside.
     """
     data = pa.py_buffer(message)
     _, physical, has_views = _physical_schema(schema)

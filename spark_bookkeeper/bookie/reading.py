@@ -52,7 +52,7 @@ Refused: TypeAlias = tuple[Location, BookieError]
 
 
 class Wanted(enum.Enum):
-    """What the caller needs from a message, which decides how far it is decoded."""
+    """The purpose of a read, which decides how far a message is decoded."""
 
     NOTHING = enum.auto()
     """Only verify it. Rows are decoded only if no digest exists."""

@@ -1,9 +1,9 @@
 """Records: the content of one slot or one copy.
 
-A writer puts an ``ADD``; a ``FENCE`` has no owner; a ``COPY`` is outside the slots. Each is an Arrow
-IPC file whose schema metadata is the header. The header lists every entry with its length, size
-and digest, and has a digest itself. So the header alone proves which entries a record holds, and
-each entry is verified when it is read.
+A writer puts an ``ADD``; a ``FENCE`` has no owner; a ``COPY`` is outside the slots. Each is an
+Arrow IPC file whose schema metadata is the header. The header lists every entry with its length,
+size and digest, and has a digest itself. So the header alone proves which entries a record holds,
+and each entry is verified when it is read.
 
 Source: SLOT-LOG, "Objects"; ``FORMAT.md``.
 """
@@ -92,8 +92,8 @@ class Record:
     """-1 for a COPY, and for a FENCE, which is the same bytes in every slot."""
 
     first: int
-    """Lowest entry id. An ADD that holds none stands behind what it calls confirmed, so that slots
-    ascend: its last is its ``last_add_confirmed``, and its first the entry after that."""
+    """Lowest entry id. For an ADD without entries, ``last`` is its ``last_add_confirmed`` and
+    ``first`` the entry after that, so that slots ascend in entry ids."""
 
     last: int
     last_add_confirmed: int
@@ -120,8 +120,8 @@ class Record:
     digests: bytes
     digest_width: int
     times: tuple[tuple[int, int | None], ...] = ()
-    """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
-    storage order. None for what an earlier version wrote."""
+    """When entries were appended, by their writer's clock: runs ``(number, ms since 1970)`` in
+    storage order. Empty in records of an earlier version."""
 
     _few: tuple[str, tuple[Location, ...]] = field(default=("", ()), init=False, repr=False)
     """The last result of ``few``, with its path."""
@@ -253,7 +253,7 @@ def encode_add(
     spans: Sequence[tuple[int, int]] = (),
     appended_at_ms: int | None = None,
 ) -> bytes:
-    """Encode an ADD slot. The bytes are fixed before the first put, and repeated unchanged (rule R3).
+    """Encode an ADD slot. The bytes are fixed before the first put; repeats are equal (rule R3).
 
     Args:
         key: the ledger's life.
@@ -358,7 +358,7 @@ def _runs(times: Sequence[int | None]) -> list[tuple[int, int | None]]:
 
 
 def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
-    """Return the message that the payloads were read from, if it holds exactly them, in this order."""
+    """Return the message that the payloads were read from, if it holds just them, in this order."""
     message = rows[0].message
     if message is None:
         return None

@@ -46,8 +46,8 @@ class Retrieval:
         self._absent: dict[int, Refusal] = {}
         """Entries without a location."""
         self._bad: dict[int, list[Refused]] = {}
-        """Entries that could be read from no place so far: the places that were tried, each with
-        its error."""
+        """Entries that no location delivered so far: the locations that were tried, each with its
+        error."""
 
     def read(self, read: Mapping[str, bytes] | None = None) -> Delivered[StoredEntry]:
         """Yield whole entries.
@@ -92,7 +92,7 @@ class Retrieval:
         return good
 
     def verdict(self, good: Mapping[int, Location], *, with_files: bool = False) -> Verdict:
-        """Return the verdict on entries that were compared; their files were made durable before."""
+        """Return the verdict on compared entries; their files were made durable before."""
         refused = self._absent | {
             entry_id: Refusal(self._kind(bad), bad[-1][1].message)
             for entry_id, bad in self._bad.items()
@@ -135,7 +135,7 @@ class Retrieval:
         return sorted(found)
 
     def _places_now(self, entry_ids: Sequence[int]) -> list[Location]:
-        """Look up entries again; return no locations if all of them are in files that were tried."""
+        """Look up entries again; return nothing if all their files were tried already."""
         self.log.look_again()
         try:
             index = self.log.locate(entry_ids[0], entry_ids[-1])
@@ -168,7 +168,7 @@ class Retrieval:
         return reasons | {entry_id: bad[-1][1].message for entry_id, bad in self._bad.items()}
 
     def _kind(self, bad: Iterable[Refused]) -> RefusalKind:
-        """Return "damaged" if every location is certainly damaged or gone; else "unreadable now"."""
+        """Return "damaged" if every location is certainly bad or gone; else "unreadable"."""
         is_damaged = all(self._is_damaged(place, error) for place, error in bad)
         return RefusalKind.DAMAGED if is_damaged else RefusalKind.UNREADABLE
 
