@@ -16,7 +16,7 @@ LIMITS = {
     "agent": 4_250,
     "autorecovery": 4_550,
     "backup": 2_100,
-    "bookie": 6_950,
+    "bookie": 7_000,
     "cli": 8_500,
     "client": 9_750,
     "delta": 2_000,
