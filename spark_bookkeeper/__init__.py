@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.ledger_info import LedgerInfo
     from spark_bookkeeper.client.read.reader import Entry, LedgerReader
     from spark_bookkeeper.client.write.writer import LedgerWriter
-    from spark_bookkeeper.cluster.local import LocalCluster
     from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
     from spark_bookkeeper.errors import (
         AppendFailedError,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         UnsuitableStorageError,
         VersionConflictError,
     )
+    from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
     from spark_bookkeeper.logs.log import Log
     from spark_bookkeeper.logs.writer import LogWriter
     from spark_bookkeeper.opening import connect, local
@@ -131,7 +131,7 @@ _HOMES = {
     "LedgerInfo": "spark_bookkeeper.client.ledger_info",
     "LedgerReader": "spark_bookkeeper.client.read.reader",
     "LedgerWriter": "spark_bookkeeper.client.write.writer",
-    "LocalCluster": "spark_bookkeeper.cluster.local",
+    "LocalCluster": "spark_bookkeeper.local_cluster.local_cluster",
     "Log": "spark_bookkeeper.logs.log",
     "LogWriter": "spark_bookkeeper.logs.writer",
     "Position": "spark_bookkeeper.protocol.log",

@@ -1,8 +1,8 @@
-"""Settings as frozen values: numbers and strings, checked when they are made, never components.
+"""Settings as frozen values: numbers and strings that are checked when made, never components.
 
-They can be printed, compared and sent to a Spark executor. ``load_conf`` reads them from
-TOML; the files in ``conf/`` show every key with its unit and default. One file may hold the keys of
-all kinds, and tables of options. Clients, stores and clocks are built from them elsewhere
+They can be printed, compared and sent to a Spark executor. ``load_conf`` reads them from TOML; the
+files in ``conf/`` show every key with its unit and default. One file may hold the keys of all
+kinds, and tables of options. Clients, stores and clocks are built from them elsewhere
 (``connection.py``).
 """
 
@@ -42,48 +42,48 @@ class ClientConfig:
     """
 
     add_timeout_ms: int = 30_000
-    """A bookie that does not store an add in this time is replaced. Too short replaces bookies
-    that are merely busy; too long keeps writers waiting for dead ones. Four times within it,
-    and at least every 2.5 s, a writer looks whether a bookie became read-only or its agent is gone,
-    for 10 s then, and leaves it."""
+    """A bookie that does not store an add in this time is replaced. Too short replaces bookies that
+    are merely busy; too long keeps writers waiting for dead ones. Four times within it, and at
+    least every 2.5 s, a writer reads the registrations. It leaves a bookie that became read-only,
+    or whose agent has been gone for 10 s."""
 
     max_pending_bytes: int = 64 * MIB
-    """Appended and not yet acknowledged; further appends wait. Bounds a writer's memory."""
+    """The most bytes appended but not acknowledged; more appends wait. Bounds a writer's memory."""
 
     max_group_bytes: int = 8 * MIB
-    """Small appends that may share one slot, in bytes. Larger groups are fewer files and a longer
-    wait for the first append in them. At most ``max_pending_bytes``; no group has 2 GiB."""
+    """The most bytes of small appends that share one slot. Larger groups are fewer files and a
+    longer wait for the first append in them. At most ``max_pending_bytes``; no group has 2 GiB."""
 
     max_group_entries: int = 16_384
-    """Small appends that may share one slot, as a count of entries."""
+    """The most entries of small appends that share one slot."""
 
     read_threads: int = 16
     """Reads that one reader keeps going at once."""
 
     bookie_timeout_ms: int = 20_000
-    """A bookie whose storage gives no answer for this long hangs: whatever was asked is given up,
-    and other bookies are asked. Storage calls that come back, and bytes that move, are answers.
-    Small appends have ``add_timeout_ms`` instead."""
+    """The time-out of a bookie. If its storage gives no answer for this long, the call ends, and
+    other bookies are called. Returned storage calls and moved bytes count as answers. Small appends
+    have ``add_timeout_ms`` instead."""
 
     bookie_retry_ms: int = 10_000
-    """A bookie that hangs is asked for nothing for this long, and then for one thing, to see
-    whether it answers again."""
+    """A bookie that timed out gets no calls for this long, and then one call, to test whether it
+    answers again."""
 
     read_hedge_ms: int = 500
-    """A bookie that is silent for this long when it is read from: the next one of the write set is
-    asked as well, and the first good answer counts."""
+    """If a bookie does not answer a read in this time, the next one of the write set is read as
+    well, and the first good answer counts."""
 
     explicit_lac_ms: int = 1_000
-    """A writer that has appended nothing for this long tells its bookies how far it has
-    acknowledged, so that followers see its last entry. It costs each of them a
-    small slot, once for each pause. 0: never; the last entry is then seen with the next one."""
+    """A writer that has appended nothing for this long sends its last add confirmed to its bookies,
+    so that followers see its last entry. It costs each bookie a small slot, once for each pause. 0:
+    never; the last entry is then seen with the next one."""
 
     metadata_timeout_ms: int = 10_000
-    """Silence of the metadata store after which a call fails, and length of a session."""
+    """The time-out of calls to the metadata store, and the length of a session."""
 
     metadata_reads_in_flight: int = 500
-    """Ledgers whose metadata one connection has asked for, and not got, when it reads many. Fewer
-    spare a ZooKeeper that others need; more bring no speed."""
+    """The most ledgers whose metadata one connection has requested and not yet received, when it
+    reads many. Fewer spare a shared ZooKeeper; more bring no speed."""
 
     job_items_at_once: int = 16
     """Ledgers or fragments that a job works on at once: in each of Spark's tasks, or in this
@@ -101,7 +101,7 @@ class ClientConfig:
 
 @dataclass(frozen=True)
 class BookieConfig:
-    """How a bookie agent looks after its storage partition.
+    """How a bookie agent serves its storage partition.
 
     Raises:
         InvalidArgumentError: a value is not a whole number, below its least value, or does not
@@ -109,57 +109,57 @@ class BookieConfig:
     """
 
     probe_interval_ms: int = 5_000
-    """Between two probes of the storage (write, sync, read back). A bookie whose storage stops
-    answering is noticed after about this time."""
+    """The interval between two probes of the storage (write, sync, read back). A bookie whose
+    storage stops answering is noticed after about this time."""
 
     readonly_below_free_bytes: int = 1 * GIB
-    """With less free space the bookie takes no new data. 0: never, on storage without an end."""
+    """With less free space the bookie takes no new data. 0: never, for storage without a limit."""
 
     writable_above_free_bytes: int = 2 * GIB
-    """With this much free space it takes data again. Kept apart from the limit above, so that a
-    bookie near it does not change its mind with every file."""
+    """With this much free space it takes data again. It is higher than the limit above, so that a
+    bookie near that limit does not change its state with every file."""
 
     http_host: str = "127.0.0.1"
     """Where ``bookie start`` serves ``/metrics`` and ``/health``: an address of this machine,
-    ``0.0.0.0`` for all of them, ``""`` for nowhere. Whoever reaches it may read, so it is the
-    loopback address unless it is told otherwise."""
+    ``0.0.0.0`` for all of them, ``""`` for none. Everyone who can reach it may read, so the default
+    is the loopback address."""
 
     http_port: int = 0
-    """The port there. 0: that of the bookie id."""
+    """The port there. 0: the port of the bookie id."""
 
     gc_interval_s: int = 900
-    """Between two collections of garbage: what is left of deleted ledgers, and of writes that were
-    never finished. 0: never."""
+    """The interval between two garbage collections: of data of deleted ledgers, and of leftovers of
+    writes that were never finished. 0: never."""
 
     gc_copies_interval_s: int = 86_400
-    """Between two collections of copies that nothing names. Every other replica of their ledgers
-    is read before they go. A bookie that is short of space has ``gc_interval_s`` instead. 0: never.
-    """
-
-    gc_leftovers_after_s: int = 86_400
-    """What is left of unfinished writes goes when it is older."""
-
-    compact_interval_s: int = 3_600
-    """Between two looks for closed ledgers of many small files, to make few large ones of them. 0:
+    """The interval between two collections of copies that no fragment names. Every other replica of
+    their ledgers is read first. A bookie that is short of space has ``gc_interval_s`` instead. 0:
     never."""
 
+    gc_leftovers_after_s: int = 86_400
+    """The least age of a leftover of an unfinished write that is removed."""
+
+    compact_interval_s: int = 3_600
+    """The interval between two compactions of closed ledgers: many small files become few large
+    ones. 0: never."""
+
     compact_after_files: int = 100_000
-    """And sooner, but not before a tenth of that time, when so many files have come to the bookie's
-    file system since, of anybody. 0: not for that."""
+    """The number of new files on the bookie's file system, of any program, that starts a compaction
+    earlier, but not before a tenth of that interval. 0: never earlier."""
 
     compact_files_least: int = 16
-    """Fewer files of a ledger are not worth it."""
+    """The fewest files of a ledger that are compacted."""
 
     compact_bytes_per_second: int = 20 * MIB
-    """Limit on what compaction moves. 0: none."""
+    """Limit on the bytes that compaction moves. 0: none."""
 
     scrub_interval_s: int = 1_209_600
-    """Between the beginnings of two rounds in which everything is read and compared with its
-    digests. 0: never."""
+    """The interval between the beginnings of two rounds in which everything is read and compared
+    with its digests. 0: never."""
 
     scrub_bytes_per_second: int = 5 * MIB
-    """Limit on what scrubbing reads, and on what is read before copies that nothing names go. 0:
-    none."""
+    """Limit on what scrubbing reads, and on what is read before copies that no fragment names are
+    removed. 0: none."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0)
@@ -180,56 +180,56 @@ class BookieConfig:
 
 
 SPARE_BYTES: Final = BookieConfig.writable_above_free_bytes
-"""What a rebalance leaves free on its targets, or they would soon take nothing more."""
+"""Bytes that a rebalance leaves free on its targets; with fewer they would soon be read-only."""
 
 COMPACTED_FROM_FILES: Final = BookieConfig.compact_files_least
-"""Files that one ledger has on one bookie before compaction is worth the work."""
+"""The fewest files of one ledger on one bookie that are worth a compaction."""
 
 
 @dataclass(frozen=True)
 class AutorecoveryConfig:
-    """When an auditor looks at what, and how patient a replication worker is.
+    """The intervals of an auditor's checks, and the patience of a replication worker.
 
-    What concerns the whole cluster (the switch, the delay of a lost bookie, the limit on copying)
-    is kept in the cluster, and set with ``spark-bookkeeper autorecovery``.
+    The settings of the whole cluster (the switch, the delay of a lost bookie, the limit on copying)
+    are kept in the cluster, and set with ``spark-bookkeeper autorecovery``.
 
     Raises:
         InvalidArgumentError: a value is not a whole number or out of its range.
     """
 
     bookie_check_interval_s: int = 86_400
-    """Between two looks whether every bookie that ledgers name is there, besides the one at the
-    start and after every loss. 0: only those."""
+    """The interval between two checks whether every bookie that ledgers name is registered, besides
+    those at the start and after every loss. 0: only those."""
 
     ledger_check_interval_s: int = 604_800
-    """Between two checks of all ledgers, the first and last entry of every replica. 0: never."""
+    """The interval between two checks of the first and last entries of all replicas. 0: never."""
 
     ledger_check_percentage: int = 0
-    """Of the other entries, how many are read and verified; 100 verifies every digest."""
+    """The percentage of the other entries that are read and verified; 100 verifies every digest."""
 
     placement_check_interval_s: int = 0
-    """Between two looks whether copies are on as many racks as they could be. 0: never."""
+    """The interval between two checks whether copies are on as many racks as possible. 0: never."""
 
     replicas_check_interval_s: int = 0
-    """Between two counts of the replicas of every entry. 0: never."""
+    """The interval between two counts of the replicas of every entry. 0: never."""
 
     check_bytes_per_second: int = 50 * MIB
     """Limit on what a check reads. 0: none."""
 
     open_ledger_grace_ms: int = 30_000
-    """A writer has so long to replace a lost bookie itself before its ledger is fenced."""
+    """Time for a writer to replace a lost bookie itself, before its ledger is fenced."""
 
     retry_first_ms: int = 10_000
-    """After a ledger could not be repaired, it is left alone for so long; then twice as long. So is
-    a check of the auditor that failed."""
+    """The pause after a ledger could not be repaired, or a check of the auditor failed. It doubles
+    with each further failure."""
 
     retry_most_ms: int = 300_000
-    """And never longer than this. A bookie that comes ends the wait; where nothing else can help, a
-    day does."""
+    """The longest such pause. A new bookie ends it at once. If only an event can help, such as
+    a new bookie, the pause is a day."""
 
     ledgers_at_once: int = 8
-    """Ledgers that one worker without Spark repairs side by side, as long as it runs or in one
-    round. In each of Spark's tasks it is ``job_items_at_once``."""
+    """Ledgers that one worker without Spark repairs at once, as a process or in one round. In each
+    of Spark's tasks it is ``job_items_at_once``."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0)
@@ -247,34 +247,34 @@ Config = TypeVar("Config", ClientConfig, BookieConfig, AutorecoveryConfig)
 
 @dataclass(frozen=True, slots=True)
 class PartitionConf:
-    """One of several partitions that one agent looks after: a table ``[[partitions]]``."""
+    """One of several partitions that one agent serves: a table ``[[partitions]]``."""
 
     bookie_id: str
-    """Its name in the cluster, ``host:port``."""
+    """The bookie's id in the cluster, ``host:port``."""
     root: str
     """Its storage: a path or a URI."""
     rack: str | None = None
-    """For placement; ``None`` is that of the command line."""
+    """The rack for placement; ``None``: that of the command line."""
 
 
 @dataclass(frozen=True)
 class Conf:
-    """What one TOML file says; what it leaves out has its default."""
+    """The content of one TOML file; a missing setting has its default."""
 
     client: ClientConfig = field(default_factory=ClientConfig)
     bookie: BookieConfig = field(default_factory=BookieConfig)
     autorecovery: AutorecoveryConfig = field(default_factory=AutorecoveryConfig)
     zk_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Its table ``[zk]``: how to reach and prove oneself to ZooKeeper."""
+    """The table ``[zk]``: address, TLS and credentials for ZooKeeper."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Its table ``[storage]``: for the bookies' file systems. Both may hold secrets."""
+    """The table ``[storage]``: for the bookies' file systems. Both may hold secrets."""
     partitions: tuple[PartitionConf, ...] = ()
-    """Its tables ``[[partitions]]``: what ``bookie start`` looks after when it is told nothing."""
+    """The tables ``[[partitions]]``: the default partitions of ``bookie start``."""
 
 
 def load_conf(path: str | Path) -> Conf:
-    """Read everything that a TOML file may hold. The log warns of one that holds a password or key,
-    and that every user may read.
+    """Read everything that a TOML file may hold. It logs a warning if the file holds a password or
+    key and every user may read it.
 
     Raises:
         InvalidArgumentError: no such file, no TOML, an unknown key (the nearest known one is
@@ -308,7 +308,7 @@ def load_conf(path: str | Path) -> Conf:
 
 
 def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Config:
-    """Make a config from keys and values; ``source`` says in errors where they came from.
+    """Make a config from keys and values; ``source`` is their origin in error messages.
 
     Raises:
         InvalidArgumentError: an unknown key, or a value that breaks a rule.

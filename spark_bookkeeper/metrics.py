@@ -1,11 +1,11 @@
-"""Every counter and gauge of the library, declared once; they are written where things happen.
+"""All counters and gauges of the library, declared once; other modules update them.
 
-A client and an agent each have a registry of their own, so that two in one process do not mix.
-Names are BookKeeper's where the meaning is the same, and durations so named are in milliseconds as
-BookKeeper's are. What BookKeeper lacks has a name in lower case and seconds.
+Each client and each agent has its own registry, so that two in one process do not mix. A metric has
+BookKeeper's name if the meaning is the same; its durations are then in milliseconds, as there. A
+metric that BookKeeper lacks has a name in lower case, and seconds.
 
-What Spark tasks count in their worker processes comes back with their results where there is a way
-(``spark/counts.py``), and is added to what the client counted itself.
+If Spark can return what tasks count in their worker processes (``spark/counts.py``), this is added
+to the client's own counts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SECONDS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0)
 _BEHIND: Final = "bookkeeper_log_consumer"
 
 Counts = Mapping[str, float]
-"""Values of counters, and of the counts and sums of histograms, by their names with labels."""
+"""Values of counters, and counts and sums of histograms, by name with labels."""
 
 _GROW: Final = frozenset({"counter", "histogram"})
 
 
 class _Registry(CollectorRegistry):
-    """Without the time at which each counter was made, which the library adds to all of them, and
-    with what was counted in other processes.
+    """Includes the counts of other processes, and omits the creation time that the library
+    ``prometheus_client`` adds to every counter.
 
     Args:
         make_all: makes the metrics that are not made yet.
@@ -68,7 +68,7 @@ class _Registry(CollectorRegistry):
 
 
 class _Together(CollectorRegistry):
-    """Several registries as one to read from."""
+    """Several registries that are read as one."""
 
     def __init__(self, registries: Sequence[CollectorRegistry]) -> None:
         super().__init__()
@@ -84,21 +84,21 @@ class _Together(CollectorRegistry):
 
 
 class Clock(Protocol):
-    """What durations are taken from."""
+    """The source of durations."""
 
     def now(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class Timer:
-    """How long something takes, apart for when it succeeds and when it fails."""
+    """The duration of an operation, separately for success and failure."""
 
     succeeded: Histogram
     failed: Histogram
 
     @contextmanager
     def __call__(self, clock: Clock) -> Iterator[None]:
-        """Time what is done in the block; an error makes it a failure."""
+        """Measure the time of the block; an error counts as a failure."""
         began, took = clock.now(), self.failed
         try:
             yield
@@ -111,9 +111,9 @@ MetricT = TypeVar("MetricT")
 
 
 class _Declared(Generic[MetricT]):
-    """An attribute of ``Metrics`` that is made, and registered, when it is first asked for.
+    """An attribute of ``Metrics`` that is made and registered at its first use.
 
-    A task makes a client for each piece of work, and counts a few things in it.
+    A task makes a client for each piece of work, and uses few of its metrics.
     """
 
     def __init__(self, make: Callable[[CollectorRegistry], MetricT]) -> None:
@@ -125,7 +125,7 @@ class _Declared(Generic[MetricT]):
 
     def __get__(self, metrics: Metrics, _: type) -> MetricT:
         with metrics.lock:
-            if self._name not in vars(metrics):  # where Python looks first from then on
+            if self._name not in vars(metrics):  # which Python looks up before this descriptor
                 vars(metrics)[self._name] = self._make(metrics.registry)
             made: MetricT = vars(metrics)[self._name]
             return made
@@ -162,7 +162,7 @@ def _timer(name: str, what: str) -> _Declared[Timer]:
 
 
 class Metrics:
-    """A registry, what every session with ZooKeeper counts in it, and its two forms."""
+    """A registry, the metrics of every session with ZooKeeper, and its two output forms."""
 
     zookeeper_retries = _counter(
         "zookeeper_client_retries",
@@ -182,14 +182,14 @@ class Metrics:
         self.consumers = ConsumerGauges(self.registry)
 
     def _make_all(self) -> None:
-        """Make the metrics that nobody has used yet. Their value is 0."""
+        """Make the metrics that were not used yet. Their value is 0."""
         for of in reversed(type(self).__mro__):
             for name, declared in vars(of).items():
                 if isinstance(declared, _Declared):
                     getattr(self, name)
 
     def counts(self) -> Counts:
-        """What was counted so far, here and elsewhere; nothing that is still 0."""
+        """Return the counts so far, here and in other processes, without those that are 0."""
         return {
             _key(sample): sample.value
             for metric in self.registry.collect()
@@ -199,11 +199,11 @@ class Metrics:
         }
 
     def include(self, look: Callable[[], Counts]) -> None:
-        """Show also what was counted in other processes; ``look`` gives all of it, ever more."""
+        """Add the counts of other processes; ``look`` returns their totals, which only grow."""
         self.registry.elsewhere.append(look)
 
     def as_dict(self) -> dict[str, float]:
-        """Every value by its name, with its labels as Prometheus writes them; no buckets."""
+        """Return every value by name, with labels as Prometheus writes them; without buckets."""
         return {
             _key(sample): sample.value
             for metric in self.registry.collect()
@@ -212,21 +212,21 @@ class Metrics:
         }
 
     def exposition(self, *others: Metrics) -> bytes:
-        """The text that Prometheus reads.
+        """Return the text that Prometheus reads.
 
         Args:
-            others: further registries of this process. What several have, as the counters of
-                sessions with ZooKeeper, the first one tells: a name stands there once.
+            others: further registries of this process. If several have a metric, such as the
+                counters of sessions with ZooKeeper, only that of the first is shown.
         """
         return generate_latest(self.together(*others))
 
     def together(self, *others: Metrics) -> CollectorRegistry:
-        """This registry and others as one, as ``exposition`` tells them."""
+        """Return a registry that joins this one and others, by the rule of ``exposition``."""
         return _Together([self.registry, *(other.registry for other in others)])
 
 
 class Lag(Protocol):
-    """How far one named follower of a log is behind its end."""
+    """The lag of one named follower of a log."""
 
     @property
     def consumer(self) -> str: ...
@@ -242,7 +242,7 @@ class Lag(Protocol):
 
 
 class ConsumerGauges(Collector):
-    """How far named followers of logs are behind, looked up whenever somebody asks."""
+    """The lag of named followers of logs, looked up at each read of the metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._looks: dict[str, Callable[[], Iterable[Lag]]] = {}
@@ -252,12 +252,12 @@ class ConsumerGauges(Collector):
     def show(
         self, log: str, look: Callable[[], Iterable[Lag]], consumer: str | None = None
     ) -> None:
-        """From now on show the followers of a log.
+        """Show the followers of a log from now on.
 
         Args:
             log: its name.
-            look: how to look all of them up.
-            consumer: show this one, beside those that are shown by now; ``None`` is all of them.
+            look: looks up the lag of all its followers.
+            consumer: show this one, in addition to those already shown; ``None`` shows all.
         """
         self._looks[log] = look
         self._names.setdefault(log, set()).add(consumer)
@@ -290,7 +290,7 @@ class ConsumerGauges(Collector):
 
 
 class ClientMetrics(Metrics):
-    """What one client did, in its own process and in tasks."""
+    """The work of one client, in its own process and in tasks."""
 
     add_latency_ms = _histogram(
         "bookkeeper_client_ADD_ENTRY",
@@ -399,7 +399,7 @@ class ClientMetrics(Metrics):
 
     @property
     def checking(self) -> Mapping[str, Histogram]:
-        """How long the auditor's checks take, by their names in lower case."""
+        """The durations of the auditor's checks, by the checks' names in lower case."""
         return {
             "all_ledgers": self._checking_all_ledgers,
             "placement": self._checking_placement,
@@ -407,12 +407,12 @@ class ClientMetrics(Metrics):
         }
 
     def show_silent_bookies(self, count: Callable[[], int]) -> None:
-        """How to count them; it is asked whenever somebody looks."""
+        """Set the function that counts silent bookies; every read of the metrics calls it."""
         self._silent_bookies.set_function(count)
 
 
 class BookieMetrics(Metrics):
-    """What the agent of one bookie saw and did."""
+    """The observations and the work of the agent of one bookie."""
 
     _server_status = _gauge(
         "bookie_SERVER_STATUS",
@@ -462,7 +462,7 @@ class BookieMetrics(Metrics):
     duty_failures = _counter("bookie_duty_failures", "Steps of a duty that failed", ["duty"])
 
     def show_bookie(self, look: Callable[[], Mapping[str, Any]]) -> None:
-        """Where the gauges come from: what ``/health`` says, whenever somebody looks."""
+        """Set the source of the gauges: the content of ``/health``, read with the metrics."""
         status, since = {"writable": 1.0, "readonly": 0.0}, "seconds_since_zookeeper_answered"
         self._server_status.set_function(lambda: status.get(look()["state"], -1.0))
         self._free_bytes.set_function(lambda: _known(look()["free_bytes"]))

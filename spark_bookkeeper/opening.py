@@ -1,4 +1,4 @@
-"""The two ways in: connect to a cluster that runs, or run one here."""
+"""The two ways to open a cluster: connect to a running one, or run one here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.connection import metadata_uri as given_or_environment
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.session import check_session
 
@@ -38,7 +38,7 @@ def connect(
 
     Raises:
         InvalidArgumentError: no URI, or a wrong one; ``spark`` is no session.
-        MetadataUnavailableError, MetadataError: no ZooKeeper answers there; all refuse for good.
+        MetadataUnavailableError, MetadataError: no ZooKeeper answers; all refuse permanently.
         NoClusterError: it answers, and holds no BookKeeper cluster.
     """
     check_session(spark)
@@ -63,14 +63,14 @@ def local(
     bookies: int = 4,
     spark: SparkSession | None = None,
 ) -> BookKeeper:
-    """Run a whole cluster on this machine, and connect to it: ZooKeeper, bookies and all.
+    """Run a whole cluster on this machine, ZooKeeper and bookies included, and connect to it.
 
     ``close`` ends it, and so does the end of the interpreter.
 
     Args:
-        directory: where it keeps everything; one that holds a cluster starts that one again.
+        directory: the cluster's directory; one that holds a cluster starts that one again.
             ``None`` is a temporary one, removed at the end.
-        bookies: how many, in a new cluster.
+        bookies: the number of bookies of a new cluster.
         spark: as in ``connect``.
 
     Raises:
@@ -89,5 +89,5 @@ def local(
 
 
 def _application(spark: SparkSession | None) -> str | None:
-    """What Spark calls the application, where that is known without asking a server."""
+    """Return Spark's name of the application, if it is known without a call to a server."""
     return getattr(getattr(spark, "sparkContext", None), "appName", None)

@@ -1,10 +1,10 @@
 """Pictures of ledgers, writers and jobs, for notebooks: ``sbk.pictures.fragments(bk.ledger(7))``.
 
-Each is drawn from a table that anybody can have without it, and that is named with it: nothing is
-in a picture that is not in a DataFrame. They are figures of plotly, which PySpark plots with; the
-extra ``notebook`` brings it, and nothing else of this library needs it. A notebook keeps an SVG
-beside each, which exports and code hosts show. Each raises ``MissingRequirementError`` where plotly
-is not installed.
+Each is drawn from a table that its docstring names, and that anyone can read without the picture: a
+picture shows nothing that is not in a DataFrame. Pictures are figures of plotly, which PySpark
+plots with; the extra ``notebook`` installs it, and nothing else here needs it. A notebook keeps an
+SVG next to each, which exports and code hosts show. Each raises ``MissingRequirementError`` if
+plotly is not installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HELD: Final = "#2da44e"
 LOST: Final = "#cf222e"
 SHADES: Final = ("#116329", "#2da44e", "#7fd694")
-"""Of the first, second and further copies of an entry."""
+"""The colours of the first, second and further copies of an entry."""
 
 HEALTH: Final = pa.schema(
     [
@@ -40,17 +40,17 @@ HEALTH: Final = pa.schema(
 )
 
 IMAGES: Final = "svg_of_spark_bookkeeper"
-"""What plotly calls these."""
+"""Plotly's name of the renderer."""
 
 MOST_ACKS: Final = 2_000
-"""Entries whose acknowledgements are drawn unless more are asked for: the last ones."""
+"""The default number of entries whose acknowledgements are drawn: the last ones."""
 
 
 def fragments(ledger: LedgerInfo, title: str | None = None) -> Figure:
-    """Which bookie holds how many entries of which fragment (``ledger.placement_df()``).
+    """Draw which bookie holds how many entries of which fragment (``ledger.placement_df()``).
 
     Args:
-        ledger: as ``bk.ledger(7)`` gives it; metadata and registrations are read now.
+        ledger: as ``bk.ledger(7)`` returns it; metadata and registrations are read now.
         title: over the picture.
     """
     go = _plotly()
@@ -78,11 +78,11 @@ def fragments(ledger: LedgerInfo, title: str | None = None) -> Figure:
 def stripes(
     ledger: LedgerInfo, first: int = 0, last: int | None = None, title: str | None = None
 ) -> Figure:
-    """Which bookies hold which entry, and as which copy (``ledger.stripes_df(first, last)``).
+    """Draw which bookies hold which entry, and as which copy (``ledger.stripes_df(first, last)``).
 
     Args:
-        ledger: as ``bk.ledger(7)`` gives it; metadata and registrations are read now.
-        first, last: of the entries, both included; ``last=None`` is 64 of them.
+        ledger: as ``bk.ledger(7)`` returns it; metadata and registrations are read now.
+        first, last: the entries to draw, both included; ``last=None`` draws 64 of them.
         title: over the picture.
     """
     go = _plotly()
@@ -107,11 +107,11 @@ def stripes(
 
 
 def acks(writer: LedgerWriter, most: int = MOST_ACKS, title: str | None = None) -> Figure:
-    """When each bookie stored which entry (``writer.acks()``).
+    """Draw when each bookie stored which entry (``writer.acks()``).
 
     Args:
-        writer: what it remembers is drawn, also after it was closed.
-        most: entries, the last ones.
+        writer: its remembered entries are drawn, also after it was closed.
+        most: the number of entries, the last ones.
         title: over the picture.
     """
     go = _plotly()
@@ -135,10 +135,10 @@ def acks(writer: LedgerWriter, most: int = MOST_ACKS, title: str | None = None) 
 
 
 def progress(track: Track, title: str | None = None) -> Figure:
-    """How a job came forward, phase by phase (``track.to_df()``).
+    """Draw the progress of a job, phase by phase (``track.to_df()``).
 
     Args:
-        track: what the job was given as ``progress``: ``track = bk.track()``.
+        track: the job's argument ``progress``: ``track = bk.track()``.
         title: over the picture.
     """
     go = _plotly()
@@ -162,7 +162,7 @@ def progress(track: Track, title: str | None = None) -> Figure:
 
 
 def health(reports: Any, title: str | None = None) -> Figure:
-    """What jobs found and did, over time (``health_table(reports)``).
+    """Draw what jobs found and did, over time (``health_table(reports)``).
 
     Args:
         reports: see ``health_table``.
@@ -187,14 +187,14 @@ def health(reports: Any, title: str | None = None) -> Figure:
 
 
 def health_table(reports: Any) -> pa.Table:
-    """How many rows of which outcome each report had, in order of time (``docs/tables.md``).
+    """Count the rows of each outcome in each report, in order of time (``docs/tables.md``).
 
     Args:
-        reports: ``bk.jobs()`` or a table that jobs kept their reports in (``--report-table``), as
+        reports: ``bk.jobs()``, or a table in which jobs kept their reports (``--report-table``), as
             a Spark DataFrame or an Arrow table.
 
     Raises:
-        InvalidArgumentError: it has neither's columns.
+        InvalidArgumentError: it has the columns of neither.
     """
     table = reports if isinstance(reports, pa.Table) else None
     names = reports.column_names if table is not None else list(reports.columns)
@@ -223,14 +223,14 @@ def health_table(reports: Any) -> pa.Table:
 
 
 def _rows(data: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The rows of an Arrow table or a DataFrame; moments have their zone."""
+    """Return the rows of an Arrow table or a DataFrame; times have their zone."""
     if isinstance(data, pa.Table):
         return list(data.select(names).to_pylist())
     return list(data.toArrow().to_pylist())
 
 
 def keep_images() -> None:
-    """Have this notebook keep an SVG beside every figure of plotly, as PySpark's plots are.
+    """Make this notebook keep an SVG next to every figure of plotly, as for PySpark's plots.
 
     The first picture of this module does so, too. Points, lines and upright bars are drawn.
     """
@@ -253,7 +253,7 @@ def _plotly(is_asked: bool = False) -> Any:
             image = svg(fig_dict)
             return {"image/svg+xml": image} if image else {}
 
-    # Once, unless asked: somebody may have set another since. What draws images itself is left.
+    # Only once, unless requested: the user may have changed it since. Image renderers need none.
     shown = [io.renderers[name] for name in io.renderers.default.split("+") if name]
     fits = shown and all(isinstance(each, HtmlRenderer | PlotlyRenderer) for each in shown)
     if fits and (is_asked or IMAGES not in io.renderers):
@@ -265,7 +265,7 @@ def _plotly(is_asked: bool = False) -> Any:
 def _cells(
     go: Any, x: Sequence[Any], y: Sequence[str], name: str, colour: str, said: Sequence[str]
 ) -> Any:
-    """Squares at these places; what is said of each shows under the pointer."""
+    """Draw squares at these places; the text of each shows under the pointer."""
     return go.Scatter(
         x=x,
         y=y,
@@ -286,7 +286,7 @@ def _label(figure: Any, title: str, x: str, y: str) -> None:
 
 
 def _sort_bookies(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """From the top down, also those of which the first trace has nothing."""
+    """Sort bookies from the top down, also those that the first trace lacks."""
     bookies = sorted({row["bookie_id"] for row in rows}, reverse=True)
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=bookies)
 

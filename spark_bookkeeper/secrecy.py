@@ -1,4 +1,4 @@
-"""Passwords in URIs: what is said to people, logged or noted for others shows none."""
+"""Passwords in URIs: they are hidden in messages, logs and notes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from typing import Final
 
 HIDDEN: Final = "***"
-"""What stands where a password was."""
+"""The text in place of a password."""
 
 _IN_URI = re.compile(r"(://[^\s/:@]*:)[^\s/]*@")
-"""``://user:password@``. It ends at the last ``@``: a password may have some too."""
+"""``://user:password@``. It ends at the last ``@``: a password may contain some."""
 
 
 def without_passwords(text: str) -> str:
-    """A text in which every ``scheme://user:password@host`` is ``scheme://user:***@host``.
+    """Return the text with every ``scheme://user:password@host`` as ``scheme://user:***@host``.
 
-    What has none is returned as it is, and hiding twice is hiding once.
+    A text without passwords is returned unchanged, and so is a text that was returned before.
     """
     return _IN_URI.sub(rf"\g<1>{HIDDEN}@", text) if "@" in text else text

@@ -19,9 +19,9 @@ from typing import Final
 
 import pytest
 
-from spark_bookkeeper.cluster import zookeeper
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.local_cluster import embedded_zookeeper as zookeeper
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 
 _ENDING_SECONDS: Final = 60.0
 """A server that saves its classes has this long to end, also on a busy machine."""

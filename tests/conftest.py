@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from spark_bookkeeper.bookie import partition
-from spark_bookkeeper.bookie.storage import new_file
-from spark_bookkeeper.bookie.storage.file_system import FileSystem
-from spark_bookkeeper.client.write import lane
-from spark_bookkeeper.cluster import running_cluster
+from spark_bookkeeper.bookie import probe
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.local_cluster import running_cluster
 from spark_bookkeeper.runtime import unclosed
+from spark_bookkeeper.storage import new_file, retry_policy
+from spark_bookkeeper.storage.file_system import FileSystem
+from tests.support.s3 import S3Server
 
 pytest_plugins = ["tests.parallel", "tests.worlds"]
 
@@ -124,7 +124,7 @@ def running_spark() -> Any:
     return None if context is None else context.SparkContext._active_spark_context
 
 
-WAITING_FOR_DISKS = ("bookie", "benchmarks")
+WAITING_FOR_DISKS = ("bookie", "storage", "benchmarks")
 """Directories whose tests sync as the library does, for they look at what it does with a disk. So
 do the whole clusters of ``integration/`` outside the plain run: each takes five times as long."""
 
@@ -136,7 +136,7 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
     """No disk is waited for, so that only those bookies are slow that a test makes slow.
 
     What is written is there for every process all the same: only a machine that stops would lose
-    it, and no test stops one. What a disk holds then is tested in ``bookie/``, in memory. One test
+    it, and no test stops one. What a disk holds then is tested in ``bookie/`` in memory. One test
     of a repair syncs 400 times, which takes longer than all else that it does. A partition that is
     formatted is probed with files of a KiB: eight of a MiB each were most of what it costs to start
     a cluster.
@@ -152,7 +152,7 @@ def unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(new_file, "sync_content", os.fstat)  # what is closed is an error as ever
         patch.setattr(os, "fsync", os.fstat)
         patch.setattr(FileSystem, "sync", lambda _: None)
-        patch.setattr(partition, "_CONTENT_BYTES", 1 << 10)
+        patch.setattr(probe, "_CONTENT_BYTES", 1 << 10)
         yield
 
 
@@ -169,11 +169,22 @@ def unpaused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """
     directory = request.path.relative_to(Path(__file__).parent).parts[0]
     if directory not in AS_ELSEWHERE:
-        monkeypatch.setattr(lane, "PAUSES_SECONDS", (0.0,) * len(lane.PAUSES_SECONDS))
+        monkeypatch.setattr(
+            retry_policy, "PAUSES_SECONDS", (0.0,) * len(retry_policy.PAUSES_SECONDS)
+        )
 
 
 DELTA = "4.4.0"
 DELTA_ARTIFACTS = ("delta-spark_4.2_2.13", "delta-storage")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One server for all tests that leave it running."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    with S3Server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,10 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.cluster import local
-from spark_bookkeeper.cluster.running_cluster import RunningCluster
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.local_cluster import local_cluster as local
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.running_cluster import RunningCluster
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.runtime.runtime import Runtime
 

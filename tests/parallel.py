@@ -27,7 +27,10 @@ ONE_WORKER: Final = ("tests/spark", "tests/delta", "tests/peer")
 """Folders whose tests share what takes seconds to start: a Spark session, a JVM of BookKeeper. The
 folders in them hold tests that start processes of their own."""
 
-FIRST: Final = ("spark", "delta", "peer", "simulation", "integration", "tidy", "cluster", "cli")
+FIRST: Final = (
+    *("spark", "delta", "peer", "simulation", "integration", "tidy", "agent"),
+    *("local_cluster", "doctor", "cli"),
+)
 """Folders with the longest groups: a long group that begins last keeps all but one core idle."""
 
 

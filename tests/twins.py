@@ -17,10 +17,10 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.cluster import local
-from spark_bookkeeper.cluster.running_cluster import RunningCluster
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.local_cluster import local_cluster as local
+from spark_bookkeeper.local_cluster.running_cluster import RunningCluster
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metrics import Metrics

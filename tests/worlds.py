@@ -19,8 +19,8 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
@@ -28,8 +28,8 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.guests import guests_of
+from tests.support.rows import wait_for_every_copy
 
 USUAL: Final = Quorum(3, 3, 2)
 FoundT = TypeVar("FoundT")
@@ -98,7 +98,7 @@ def bereft_log(ground: Ground) -> LedgerId:
     """The one ledger of a log ``orders``, closed at the entry that one bookie of three had left."""
     writer = create_log(ground.context, "orders", LogOptions(USUAL)).become_writer()
     ledger_id = writer.append(b"0").ledger_id
-    writer._ledger._adds.drain()  # all three have it
+    writer._ledger._pipeline.drain()  # all three have it
     ensemble = ground.context.store.read_ledger(ledger_id).value.last_fragment.ensemble
     for bookie in ensemble[:2]:
         ground.format(bookie)

@@ -1,6 +1,6 @@
-"""The auditor: notices lost bookies, publishes what lacks replicas, and checks now and then.
+"""The auditor: it notices lost bookies, publishes ledgers that lack replicas, and repeats checks.
 
-There is one at a time as far as anybody can tell; two would publish the same.
+Leader election allows one at a time; two by mistake would publish the same tasks.
 
 Source: Bookie Ledger Recovery, "Auditor"; BookKeeper ``replication/Auditor``.
 """
@@ -29,8 +29,8 @@ from spark_bookkeeper.autorecovery.publishing import (
     AuditReport,
     DisabledError,
     EndedError,
-    audit_bookies,
     check_enabled,
+    publish_lost_bookies,
 )
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.client.context import ClientContext
@@ -51,35 +51,35 @@ _log = logging.getLogger(__name__)
 ReportT = TypeVar("ReportT", bound=AuditReport)
 
 _WAIT_MOST_SECONDS: Final = 60.0
-"""Looked at again after so long, whatever is told or not told."""
+"""The longest wait before the auditor looks again, with or without a notice from a watch."""
 
 _SECOND_LOOK_SECONDS: Final = 60.0
-"""After a loss all bookies are looked for once more. A writer may have chosen the bookie before it
-went, and have named it in the metadata after they were read."""
+"""All bookies are checked once more this long after a loss. A writer may have chosen the bookie
+before it went, and have named it in the metadata after they were read."""
 
 _BEGUN_MS: Final = 0
-"""When a check that is done for the first time is said to have been done, until it has ended. It is
-due all the same, and who asks for it meanwhile takes that away, which is seen."""
+"""The stored time of a first check until it ends. The check is due all the same. An operator who
+requests a check meanwhile removes this value, and the auditor notices that."""
 
 _LISTED_SECONDS: Final = 60.0
-"""Tasks are counted for their gauge, and notes without tasks looked for, so often at the most: that
-lists all of them."""
+"""The least interval between two counts of the tasks for their gauge, and between two searches for
+notes without tasks: each lists all tasks."""
 
 
 class UnfinishedScanError(BookKeeperError):
-    """Not all ledgers were looked at. What was published stays, and the scan is to be repeated."""
+    """Not all ledgers were scanned. Published tasks stay, and the scan is to be repeated."""
 
 
 class Auditor:
-    """In office from the moment that it is made. Call ``step`` and ``check``, and each again when
-    what it returned has passed.
+    """The elected auditor, from the moment that it is made. Call ``step`` and ``check``, and each
+    again after the seconds that it returned.
 
-    They may be called by two tasks at once: a check may take hours, and a bookie that goes is
-    news at once.
+    Two tasks may call them at once: a check may take hours, and a bookie that goes must be noticed
+    at once.
 
     Args:
-        is_over: whether its time in office has ended, or its process ends: then a check that is
-            under way ends soon, and the next auditor begins it anew.
+        is_over: whether its election has ended, or its process ends: then a running check ends
+            soon, and the next auditor begins it anew.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Auditor:
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.was_cut_off = False
-        """Set when its session has ended. Elected again, it begins as one that is new, for bookies
-        may have been cut off with it."""
+        """Set when its session has ended. If elected again, it begins like a new auditor, for
+        bookies may have been cut off with it."""
         self._is_over = is_over
         self._switch_seen_at = 0.0
         self._context = context
@@ -100,43 +100,43 @@ class Auditor:
         self._bookies: LostBookies | None = None
         self._delay: Versioned[int] | None = None
         self._bookies_due_at: float | None = None
-        """When all bookies are looked for again; ``None`` is now."""
+        """When all bookies are checked again; ``None``: now."""
         self._next_check_ms: int | None = None
-        """When the first of the checks is due."""
+        """When the next check is due."""
         self._in_vain: dict[Check, tuple[int, float]] = {}
-        """Of each check that failed since it was done last: how often, and when to try again."""
+        """Of each check: the failures since its last success, and when to try again."""
         self._counted_at: float | None = None
         """When the tasks were counted last."""
         self._tidied_at: float | None = None
-        """When notes without tasks were forgotten last."""
+        """When notes without tasks were removed last."""
 
     @property
     def can_check(self) -> bool:
-        """Whether ledgers may be checked: no bookie is waited for, and all were looked at.
+        """Whether ledgers may be checked: the bookies were read, and none is away with time left.
 
-        What is marked while one is away might be needless in a minute.
+        A task that is published while a bookie is away might be needless in a minute.
         """
         bookies = self._bookies
         return bookies is not None and not bookies.away
 
     def step(self, changed: Callable[[], None]) -> float:
-        """Look at the bookies, and publish what the lost ones held.
+        """Read the registered bookies, and publish the ledgers of lost ones.
 
         Returns:
-            after how many seconds to look again at the latest.
+            the seconds after which to call it again at the latest.
 
         Args:
-            changed: called once when it is to look sooner.
+            changed: called once when it should be called sooner.
 
         Raises:
             BookKeeperError: something could not be done, and is to be tried again.
         """
-        self._show()  # not beside the checks, which may take hours
+        self._show()  # not in check, which may take hours
         tree = self._context.store.underreplication
         is_enabled = tree.is_enabled(changed)
         if self.was_cut_off or not is_enabled:
             self.was_cut_off = False
-            # Who comes and goes meanwhile is not seen: then all are looked for.
+            # Bookies that come and go meanwhile are not seen, so all are checked afterwards.
             self._bookies = self._bookies_due_at = None
         if not is_enabled:
             return _WAIT_MOST_SECONDS
@@ -153,7 +153,7 @@ class Auditor:
         return min(_WAIT_MOST_SECONDS, max(0.0, left))
 
     def check(self, changed: Callable[[], None]) -> float:
-        """Do the checks of ledgers that are due, if ``can_check``; otherwise as ``step``."""
+        """Run due checks of ledgers, if ``can_check``. Argument and result are as for ``step``."""
         if not self._context.store.underreplication.is_enabled(changed) or not self.can_check:
             return _WAIT_MOST_SECONDS
         try:
@@ -178,7 +178,7 @@ class Auditor:
         store, now = self._context.store, self._context.runtime.now()
         before, self._delay = self._delay, self._read_delay(changed)
         is_first = self._bookies is None
-        if self._bookies is None:  # those that are known and away are news to a new auditor
+        if self._bookies is None:  # known bookies that are away are news to a new auditor
             known = frozenset(cookie.value.bookie_id for cookie in store.cookies())
             self._bookies = LostBookies(known)
         registered = self._context.bookies.registrations()
@@ -188,7 +188,7 @@ class Auditor:
             if delay == 0 or delay == before.value:
                 _log.info("an audit was asked for")
                 self._bookies_due_at = None
-                # All that are away are looked for below, also the one that had time left.
+                # All absent bookies are checked below, also those that had time left.
                 self._bookies = LostBookies(self._bookies.known & available.keys())
             else:
                 self._bookies = self._bookies.delay_changed(now)
@@ -217,7 +217,7 @@ class Auditor:
     def _read_delay(self, changed: Callable[[], None]) -> Versioned[int]:
         tree = self._context.store.underreplication
         found = read_delay(tree, changed)
-        if found.seconds is None:  # BookKeeper's shell fails to read what nobody has set
+        if found.seconds is None:  # BookKeeper's shell cannot read a delay that was never set
             tree.set_delay_seconds(0)
             found = read_delay(tree, changed)
         if found.warning is not None and found.seconds != self._delay:
@@ -225,7 +225,7 @@ class Auditor:
         return found.seconds or Versioned(0, 0)
 
     def _check_bookies(self) -> None:
-        """Every bookie that any ledger names, also one that nobody has seen or remembers."""
+        """Check every bookie that any ledger names, even one without registration and cookie."""
         interval_s, now = self._config.bookie_check_interval_s, self._context.runtime.now()
         if self._bookies_due_at is not None and now < self._bookies_due_at:
             return
@@ -239,20 +239,20 @@ class Auditor:
         try:
             result = found.result(None, self._context.cluster_ms(), report.duration_ms)
             write_result(self._context.store.registers, result)
-        except BookKeeperError as error:  # it is for people: no reason to look at all ledgers again
+        except BookKeeperError as error:  # it is for people: not worth another scan
             _log.warning("what the look for bookies found is not kept: %s", error.message)
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> AuditReport:
-        report = self._scanned(partial(audit_bookies, self._context, lost, heed=self._go_on))
+        report = self._scanned(partial(publish_lost_bookies, self._context, lost, heed=self._go_on))
         self._context.metrics.auditing.observe(report.duration_ms)
         _log.info("%s: %d ledgers published", why, report.marked_ledgers)
-        if report.is_cut_short:  # those that are left are not forgotten
+        if report.is_cut_short:  # so the rest is scanned later
             raise DisabledError(DISABLED)
         _check_whole(report)
         return report
 
     def _scanned(self, scan: Callable[..., ReportT]) -> ReportT:
-        """A scan. What Spark does not do is done here, for nobody else holds the office."""
+        """Run a scan on Spark, or here if Spark fails: no other process may do it."""
         if not self._runner.is_elsewhere:
             return scan()
         try:
@@ -298,16 +298,16 @@ class Auditor:
             if due is None:
                 continue
             if last is not None and last.value > now_ms:
-                # Else every look would find it due an interval later, until that time has come.
+                # A stored time in the future would postpone the check at every look.
                 tree.set_checked_at_ms(check, now_ms, last)
             at_ms = due if due > now_ms else now_ms + interval_ms
             self._next_check_ms = min(at_ms, self._next_check_ms or at_ms)
             if due > now_ms:
                 continue
-            if last is None:  # somebody asks for it, also if it has failed just now
+            if last is None:  # an operator requests it, perhaps after a failure
                 last = tree.set_checked_at_ms(check, _BEGUN_MS, None)
                 if last is None:
-                    continue  # another auditor has begun it, so this one is none any more
+                    continue  # another auditor began it, so this one is not elected any more
             elif check in self._in_vain:
                 left = self._in_vain[check][1] - context.runtime.now()
                 if left > 0:
@@ -317,7 +317,7 @@ class Auditor:
             try:
                 self._check_and_remember(check, run, last)
             except (DisabledError, EndedError, MetadataUnavailableError):
-                raise  # that goes for the others too
+                raise  # it concerns the other checks too
             except Exception as error:  # noqa: BLE001  (raised when the others have been done)
                 failure = failure or error
                 self._wait_for(check, error)
@@ -327,7 +327,7 @@ class Auditor:
             raise failure
 
     def _checked_at(self, check: Check, changed: Callable[[], None]) -> Versioned[int] | None:
-        """When a check was done last; a time that cannot be read is forgotten, so it is due now."""
+        """Return when a check ended last; remove an unreadable time, so that it is due now."""
         tree = self._context.store.underreplication
         try:
             return tree.checked_at_ms(check, changed)
@@ -339,15 +339,15 @@ class Auditor:
     def _check_and_remember(
         self, check: Check, run: Callable[[], AuditorCheck], last: Versioned[int]
     ) -> None:
-        """Do one check.
+        """Run one check, and store its result and its time.
 
         Args:
-            last: when it is said to have been done last.
+            last: the stored time of the last run.
         """
         context, tree = self._context, self._context.store.underreplication
         report = run()
         _check_whole(report)
-        # First what was found: killed in between, the check is repeated, and nothing is lost.
+        # The result first: if the process is killed in between, the check is repeated.
         if report.result is not None:
             write_result(context.store.registers, report.result)
         tree.set_checked_at_ms(check, context.cluster_ms(), last)
@@ -355,7 +355,7 @@ class Auditor:
         _log.info("%s: %s", report.job, report.counts or "nothing was found")
 
     def _wait_for(self, check: Check, error: Exception) -> None:
-        """Later each time: a check may look at all ledgers before it fails."""
+        """Delay the next attempt, longer each time: a check may read all ledgers and fail."""
         attempts = self._in_vain.get(check, (0, 0.0))[0] + 1
         wait_ms = back_off(attempts, self._config.retry_first_ms, self._config.retry_most_ms)
         self._in_vain[check] = attempts, self._context.runtime.now() + wait_ms / 1000
@@ -363,20 +363,20 @@ class Auditor:
         _log.warning("%s, again in %.0f s: %s", what, wait_ms / 1000, reason_of(error, what))
 
     def _go_on(self) -> None:
-        """Raises when a scan is to end."""
+        """Raise ``EndedError`` if a scan is to end."""
         if self._is_over():
             raise EndedError
 
     def _heed(self) -> None:
-        """Raises when a check is to end. The switch is looked at every few seconds."""
+        """Raise if a check is to end. The switch is read every few seconds."""
         self._go_on()
         now = self._context.runtime.now()
         if now - self._switch_seen_at >= LOOK_SECONDS:
             check_enabled(self._context)
-            self._switch_seen_at = now  # not when it raises: whoever asks next is to hear it too
+            self._switch_seen_at = now  # not when it raises: the next call must raise, too
 
     def _show(self) -> None:
-        """What is known, as gauges: also what was found by the auditor before this one."""
+        """Set the gauges, also from the results that an earlier auditor stored."""
         store, metrics = self._context.store, self._context.metrics
         now = self._context.runtime.now()
         try:

@@ -1,8 +1,8 @@
-"""The tasks that a worker knows of and has not taken: of each as little as its order needs.
+"""The tasks that a worker knows and has not taken, with only the fields that their order needs.
 
-A million of them take 32 MB, and three times as much while they are put in order; they are read
-from the cluster once, and again when something happens to a bookie that matters to them. Nothing is
-asked here: ``tasks.py`` reads, and keeps what comes of it.
+A million tasks take 32 MB, and three times as much while they are sorted. A worker reads them from
+the cluster once, and again when something happens to a bookie that matters to them. This module
+sends no requests: ``tasks.py`` reads, and keeps the results here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.notes import as_marked
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import MetadataFormatError
@@ -48,26 +48,26 @@ _LEFT: Final[np.dtype[Any]] = np.dtype(
 )
 
 TAKES_DATA: Final = 1 << 63
-"""What happens: some bookie takes data that did not before."""
+"""The event that a bookie takes data that did not before."""
 
 GOES: Final = 1 << 62
-"""What happens: some bookie is lost. A task that is left may be published again for it, or its
-ledger's ensemble may have come to name it since, so whatever is left heeds it."""
+"""The event that a bookie is lost. A left task may be published again for that bookie, or its
+ledger's ensemble may name it by now, so every left task heeds this event."""
 
 _BITS: Final = 62
 
 
 class BookieBits:
-    """What happens to bookies, as bits of a number: one for each bookie.
+    """Maps bookies to the bits of a number, one bit each, to record events that happen to them.
 
-    With more than 62 bookies some share a bit, and more is read again than need be.
+    With more than 62 bookies, some share a bit, and more tasks than necessary are read again.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def of(self, bookies: Iterable[str]) -> int:
-        """The bits of these."""
+        """Return the bits of these bookies."""
         bits = 0
         for bookie in bookies:
             bits |= 1 << self._numbers.setdefault(bookie, len(self._numbers)) % _BITS
@@ -80,29 +80,29 @@ class FreeTask:
 
     ledger_id: LedgerId
     live_copies: int
-    """Of the entries that have the fewest; 0 of a ledger that cannot be read."""
+    """The copies of the entries that have the fewest; 0 if the ledger cannot be read."""
     marked_at_ms: int
     dice: int
-    """Below 2**32."""
+    """A random number below 2**32."""
     heeds: int = 0
-    """What may happen that changes its place in the order, or who may take it (``BookieBits``)."""
+    """The events that change its place in the order, or who may take it (``BookieBits``)."""
 
 
 class LeftTask(NamedTuple):
-    """A task that this worker looks at again later."""
+    """A task that this worker checks again later."""
 
     ledger_id: LedgerId
     until_ms: int
     is_noted: bool
-    """Whether a note says so."""
+    """Whether the ledger has a note."""
     heeds: int
-    """What may happen before that is a reason to look again (``BookieBits``, ``GOES`` always)."""
+    """The events that are a reason to check it earlier (``BookieBits``, always with ``GOES``)."""
     mark: int
-    """Another one where it is published again; below 2**32."""
+    """A number below 2**32, from ``mark_of``; it changes when the task is published again."""
 
 
 class Backlog:
-    """Free tasks: the fewest live copies first, then the oldest, then by the dice."""
+    """The free tasks: the fewest live copies first, then the oldest, then by ``dice``."""
 
     def __init__(self) -> None:
         self._ordered: npt.NDArray[Any] = np.empty(0, _FREE)
@@ -113,23 +113,23 @@ class Backlog:
 
     @property
     def ledger_ids(self) -> Ids:
-        """Of all of them, in no order."""
+        """The ledger ids of all tasks, in no order."""
         return np.concatenate([self._ordered, *self._added])["ledger_id"]
 
     def add(self, tasks: Sequence[FreeTask]) -> None:
-        """Some more; none that is there."""
+        """Add tasks that are not in the backlog yet."""
         if not tasks:
-            return  # what is there is in order already
+            return  # nothing was added, so ``take`` need not sort again
         rows = [(t.ledger_id, t.live_copies, t.marked_at_ms, t.dice, t.heeds) for t in tasks]
         self._added.append(np.array(rows, _FREE))
 
     def forget(self, happened: int) -> None:
-        """Those that heed any of this (``BookieBits``)."""
+        """Remove the tasks that heed any of these events (``BookieBits``)."""
         self._ordered = _unmoved(self._ordered, happened)
         self._added = [_unmoved(rows, happened) for rows in self._added]
 
     def take(self, most: int) -> list[FreeTask]:
-        """The first in order, which are there no more."""
+        """Remove and return the first tasks in order."""
         if self._added:
             rows = np.concatenate([self._ordered, *self._added])
             order = np.lexsort((rows["dice"], rows["marked_at_ms"], rows["live_copies"]))
@@ -139,7 +139,7 @@ class Backlog:
 
 
 class LeftTasks:
-    """Tasks that this worker looks at again later."""
+    """The tasks that this worker checks again later."""
 
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[Any]] = []
@@ -152,28 +152,28 @@ class LeftTasks:
 
     @property
     def ledger_ids(self) -> Ids:
-        """Of all of them, in no order."""
+        """The ledger ids of all tasks, in no order."""
         ids: Ids = self._rows["ledger_id"]
         return ids
 
     @property
     def until_ms(self) -> int | None:
-        """When the first is to be looked at; ``None`` where there are none."""
+        """The time at which the first is to be checked; ``None`` if there are no tasks."""
         return int(self._rows["until_ms"].min()) if len(self._rows) else None
 
     def add(self, tasks: Sequence[LeftTask]) -> None:
-        """Some more."""
+        """Add tasks."""
         self._parts.append(np.array(tasks, _LEFT))
 
     def forget(self, happened: int) -> None:
-        """Those that heed any of this (``BookieBits``)."""
+        """Remove the tasks that heed any of these events (``BookieBits``)."""
         self._parts = [_unmoved(self._rows, happened)]
 
     def take_due(self, now_ms: int, most_ms: int) -> Ids:
-        """Those whose time has come, which are there no more.
+        """Remove the tasks whose time has come, and return their ledger ids.
 
         Args:
-            most_ms: the longest that anything is left alone; a time further off is another clock's.
+            most_ms: the longest wait; a time further off was set by another clock.
         """
         rows = self._rows
         left_ms = rows["until_ms"] - now_ms
@@ -183,7 +183,7 @@ class LeftTasks:
         return due
 
     def keep(self, there: Ids, noted: Ids) -> None:
-        """Forget those that have no task any more, or of which a note said when that is gone.
+        """Keep only the tasks that still exist and, if they had a note, still have it.
 
         Args:
             there: ledgers that have a task, ascending.
@@ -194,13 +194,13 @@ class LeftTasks:
         self._parts = [rows[has_note & is_among(rows["ledger_id"], there)]]
 
     def in_turn(self, most: int) -> Mapping[LedgerId, int]:
-        """The marks of some of them: each time of others, until it was the turn of all."""
+        """Return the marks of at most ``most`` tasks; repeated calls go through all in turn."""
         rows = self._rows
         self._parts = [rows[most:], rows[:most]]
         return {LedgerId(i): mark for i, mark in rows[:most][["ledger_id", "mark"]].tolist()}
 
     def forget_these(self, ledger_ids: Ids) -> None:
-        """Those of them that are there; ascending."""
+        """Remove the tasks of these ledgers, which are ascending."""
         rows = self._rows
         self._parts = [rows[~is_among(rows["ledger_id"], ledger_ids)]]
 
@@ -210,7 +210,7 @@ def _unmoved(rows: npt.NDArray[Any], happened: int) -> npt.NDArray[Any]:
 
 
 def is_among(asked: Ids, known: Ids) -> npt.NDArray[np.bool_]:
-    """For each whether it is one of the known ones, which are ascending."""
+    """Return, for each asked id, whether it is known; ``known`` is ascending."""
     if not len(known):
         return np.zeros(len(asked), np.bool_)
     places = np.minimum(np.searchsorted(known, asked), len(known) - 1)
@@ -225,21 +225,21 @@ _MARKS: Final = 1 << 32
 
 
 class Read(NamedTuple):
-    """What was read of some ledgers, of each as far as there is any."""
+    """The tasks and notes of some ledgers, for each ledger that has one."""
 
     tasks: Mapping[LedgerId, TaskRead]
     notes: Mapping[LedgerId, TaskNote]
 
 
 class Sorter:
-    """What one worker thinks at one moment.
+    """Decides, for one worker at one moment, which tasks are free and which wait.
 
     Args:
-        local: the bookie beside which it runs; ``None`` is a worker that copies to any.
-        config: how long a task is left alone at the most before it is looked at again.
-        asked_at_ms: what waits for an event, and was not tried since then, is due all the same.
+        local: the bookie next to which the worker runs; ``None`` is a worker that copies to any.
+        config: has the longest time until a left task is checked again.
+        asked_at_ms: a task that waits for an event is due if it was last tried before this time.
         bits: gives each bookie its bit.
-        dice: a number below 2**32, another one each time.
+        dice: returns another random number below 2**32 at each call.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Sorter:
         self._local = local
         self._most_ms = config.retry_most_ms
         self._believed_ms = max(config.retry_most_ms, config.open_ledger_grace_ms)
-        """The longest that a note may say to wait; a time further off is another clock's."""
+        """The longest wait that a note may demand; a time further off was set by another clock."""
         self._asked_at_ms = asked_at_ms
         self._bits = bits
         self._registered = registered
@@ -265,8 +265,8 @@ class Sorter:
         self._dice = dice
 
     def by_notes(self, read: Read) -> tuple[dict[LedgerId, LeftTask], set[LedgerId]]:
-        """The tasks to be left alone; and those that wait for an event, of which only the metadata
-        say whether it has come (``waiting``).
+        """Return the tasks to leave for later, and those that wait for an event. Only the ledger's
+        metadata show whether that event has come (``waiting``).
         """
         left: dict[LedgerId, LeftTask] = {}
         waiting: set[LedgerId] = set()
@@ -284,7 +284,7 @@ class Sorter:
         return left, waiting
 
     def waiting(self, ledger_id: LedgerId, read: Read, found: LedgerRead) -> LeftTask | None:
-        """A task that waits for an event; ``None`` where that has come."""
+        """Return a task that still waits for its event; ``None`` if the event has come."""
         if not isinstance(found, Versioned):
             return None
         live = live_members(found.value, self._incarnations)
@@ -296,7 +296,7 @@ class Sorter:
     def by_metadata(
         self, ledger_id: LedgerId, read: Read, found: LedgerRead
     ) -> FreeTask | LeftTask:
-        """A task that is due, by its ledger."""
+        """Return a due task: free, or left for later if this worker cannot help its ledger."""
         task, heeds = read.tasks[ledger_id], self._heeds(found)
         marked_at_ms, named = 0, frozenset[str]()
         if isinstance(task, Versioned):
@@ -311,14 +311,14 @@ class Sorter:
         return FreeTask(ledger_id, copies, marked_at_ms, self._dice(), heeds)
 
     def _left(self, ledger_id: LedgerId, read: Read, until_ms: int, heeds: int) -> LeftTask:
-        """Looked at again then, or after the longest that anything is left alone."""
+        """Return the task as left until ``until_ms``, but not beyond the longest wait."""
         until_ms = min(until_ms, self._now_ms + self._most_ms)
         mark = mark_of(read.tasks[ledger_id])
         return LeftTask(ledger_id, until_ms, ledger_id in read.notes, heeds | GOES, mark)
 
     def _heeds(self, found: LedgerRead) -> int:
-        """What may happen to bookies that changes what is thought of a ledger: to its members, and
-        to the one beside which this worker runs.
+        """Return the events that change what to do about a ledger: those of its members, and of the
+        bookie next to which this worker runs.
         """
         members = found.value.bookies() if isinstance(found, Versioned) else ()
         return self._bits.of([*members, *([] if self._local is None else [self._local])])
@@ -337,7 +337,7 @@ class Sorter:
 
 
 def mark_of(task: TaskRead) -> int:
-    """Another number where it is published again; below 2**32."""
+    """Return a number below 2**32 that changes when the task is published again."""
     return hash(as_marked(task)) % _MARKS
 
 
@@ -348,16 +348,16 @@ def can_help(
     writable: Collection[BookieId],
     named: Collection[str] = (),
 ) -> bool:
-    """Whether a worker can do anything: its bookie can take a place, or there is something to do
-    that needs no place. BookKeeper's worker finds out by trying.
+    """Whether a worker can do anything for a ledger: its bookie can take a lost bookie's place, or
+    some work needs no such place. BookKeeper's worker finds out by trying.
 
     Args:
-        local: the bookie beside which it runs; ``None`` is a worker that copies to any.
-        named: bookies that the task names. What is damaged on one that is there is made again in
-            place, by anybody, however long another member is away.
+        local: the bookie next to which the worker runs; ``None`` is a worker that copies to any.
+        named: bookies that the task names. Any worker repairs damage in place on one that is
+            present, however long another member is away.
 
-    Source: Bookie Ledger Recovery, "ReplicationWorker" ("segments of which its local bookie is
-    not a member").
+    Source: Bookie Ledger Recovery, "ReplicationWorker" ("segments of which its local bookie is not
+    a member").
     """
     absent = set(absent_members(metadata, live))
     if local is None or not absent:
@@ -365,5 +365,5 @@ def can_help(
     if (metadata.bookies() - absent) & set(named):
         return True
     if not metadata.is_closed and absent & set(metadata.last_fragment.ensemble):
-        return True  # it has to be recovered first, by anybody
+        return True  # any worker can do the recovery, which comes first
     return any(local in bookies for _, bookies in takers(metadata, live, writable))

@@ -1,10 +1,10 @@
-"""What an auditor looks at now and then, in bounded pieces, with a limit on bytes.
+"""The auditor's regular checks of all ledgers, in bounded pieces, with a limit on bytes.
 
-None of them marks a healthy ledger because a bookie was slow: only a replica of which it is known
-that it is not there, or not as it was written, is published.
+No check marks a healthy ledger because a bookie was slow: it publishes only replicas that certainly
+do not exist, or are not as they were written.
 
-A check of a large cluster takes hours. So it asks again and again whether to go on, and what it
-has found by then is published when it does not.
+A check of a large cluster takes hours. So it calls ``heed`` again and again, and ends when that
+raises. After an ``EndedError`` the findings so far are published.
 
 Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``.
 """
@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
     DISABLED,
@@ -32,6 +31,7 @@ from spark_bookkeeper.autorecovery.publishing import (
     chunks,
     report_of_scan,
 )
+from spark_bookkeeper.autorecovery.scan_batches import ScanBatches
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import (
@@ -57,8 +57,8 @@ from spark_bookkeeper.replication.runner import NotDone, Runner
 from spark_bookkeeper.runtime.spool import Spool
 
 CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
-"""Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
-could not be read in time may be there, and who is gone is found by the check of bookies."""
+"""Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: a replica
+that was not read in time may exist, and the check of bookies finds absent ones."""
 
 
 _NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
@@ -66,7 +66,7 @@ _NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
 
 @dataclass(frozen=True, repr=False)
 class AuditorCheck(AuditReport):
-    """What one of the auditor's checks found, row by row; and what is kept of it."""
+    """The report of one of the auditor's checks, and the result that is kept in the cluster."""
 
     result: CheckResult | None = None
 
@@ -79,36 +79,36 @@ def check_all_ledgers(
     bytes_per_second: int | None = None,
     heed: Heed | None = None,
 ) -> AuditorCheck:
-    """Read from every replica of every ledger, and publish those with missing or damaged ones.
+    """Read from every replica of every ledger, and publish ledgers with missing or damaged ones.
 
     Args:
-        heed: asked between lots of ledgers, and where they are read by this process, also within a
-            replica (``ShareCheck``).
+        heed: called between batches of ledgers; where this process reads, also within a replica
+            (``ShareCheck``).
 
     Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
-        EndedError: ``heed`` raised it. What had been found is published.
+        DisabledError: autorecovery is disabled, or was disabled during the check.
+        EndedError: ``heed`` raised it. The findings up to then are published.
     """
     heed = _for_good(heed or partial(check_enabled, context))
     step, here = check_step(), check_step(partial(_is_over, heed))
-    lots = Lots(context, runner, "check_all_ledgers", bytes_per_second, heed)
+    batches = ScanBatches(context, runner, "check_all_ledgers", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         missing: dict[LedgerId, set[str]] = {}
         left: set[LedgerId] = set()
         told: set[tuple[str, LedgerId]] = set()
         try:
-            for result in lots.run(check_works(context, chunk, percentage), step, here):
+            for result in batches.run(check_works(context, chunk, percentage), step, here):
                 heed()
                 finding = _not_checked(result) if isinstance(result, NotDone) else result
-                # Of a table that lacks what it stands for, doctor tells.
+                # ``doctor`` reports a table that lacks entries; it is not published here.
                 is_tables = finding.source is not None and is_table(finding.source)
                 if finding.status in _NOTHING:
                     continue
                 if finding.status is Outcome.LEFT:
                     left.add(finding.ledger_id)
                 kind = _as_kept(context, finding).value, finding.ledger_id
-                if kind not in told:  # shares of one ledger may be looked at here and there
+                if kind not in told:  # one ledger's results may be apart: from Spark and from here
                     told.add(kind)
                     found.add(*kind)
                 row = finding.row()
@@ -122,13 +122,13 @@ def check_all_ledgers(
         _publish(context, missing, percentage)
         found.ledgers += len(chunk) - len(left)
 
-    return report_of_check(context, Check.ALL_LEDGERS, check, heed, lots)
+    return report_of_check(context, Check.ALL_LEDGERS, check, heed, batches)
 
 
 def _as_kept(context: ClientContext, finding: Finding) -> Outcome:
-    """Of a bookie that could not be asked and is there all the same, what is to be read: a file
-    with a bad sector, say, that tells where entries are. The check of bookies finds the others, and
-    of this one nobody but a person makes the copies again.
+    """Return the status to keep. An ``unavailable`` bookie that the ledger still counts as live
+    becomes ``unreadable``: its list of entries may be on a bad sector, for example. The check of
+    bookies does not find such a bookie, and only an operator can have its copies made again.
     """
     registered = registered_incarnations(context.bookies.last_registrations())
     if finding.status is not Outcome.UNAVAILABLE or finding.source not in registered:
@@ -145,8 +145,8 @@ def _not_checked(what: NotDone[CheckWork]) -> Finding:
 
 
 def _is_over(heed: Heed) -> bool:
-    """Whether ``heed`` says that the check ends, for those who can only be told yes or no: they
-    leave what they are at. Where it could not find out, they go on.
+    """Whether ``heed`` ends the check, for callers that need a boolean: they leave their current
+    work. They go on if the metadata store does not answer.
     """
     try:
         heed()
@@ -158,8 +158,8 @@ def _is_over(heed: Heed) -> bool:
 
 
 def _for_good(heed: Heed) -> Heed:
-    """Says again what it said when it ended a check: then something was not looked at, and the
-    check has not been done, whatever somebody would say by now.
+    """Return a ``heed`` that repeats the error with which it ended a check. Some ledgers were then
+    left unchecked, so the check is not complete, even if ``heed`` would pass by now.
     """
     over: list[EndedError | DisabledError] = []
 
@@ -185,15 +185,15 @@ def _publish(
 def publish_finding(
     context: ClientContext, ledger_id: LedgerId, bookies: Sequence[str], percentage: int
 ) -> None:
-    """Publish that bookies which are there lack entries, or have damaged ones: also where their
-    task is under way, so that whoever looked at them before does not take it away.
+    """Publish that present bookies lack entries, or have damaged ones. A task that a worker is
+    doing is published again too, so that a worker that checked earlier does not remove it.
 
-    The note first: whoever takes the task has to look as closely as it was looked here. And again
-    where it is not there after the task: if it had gone meanwhile, as one without a task does, the
-    task may have been looked at without it.
+    The note is written first, because the worker that takes the task must check as closely as here.
+    It is written again if it is missing after the task is: a note without a task is removed, and
+    then a worker may have checked without it.
 
     Raises:
-        MetadataUnavailableError: there was no answer, or others kept removing the note.
+        MetadataUnavailableError: the store did not answer, or other clients kept removing the note.
     """
     notes, tree = Notes(context.store.registers), context.store.underreplication
     for _ in range(CONFLICTS_MAX):
@@ -209,7 +209,7 @@ def publish_finding(
 
 @dataclass(frozen=True, slots=True)
 class _Misplaced:
-    """Finds copies that are on too few racks. Picklable."""
+    """Finds fragments with copies on too few racks. Picklable."""
 
     action: str = "placement"
 
@@ -227,7 +227,7 @@ class _Misplaced:
             wanted = most.setdefault(quorum, most_racks(quorum, offered))
             for fragment in found.value.fragment_ranges():
                 if any(map(is_table, fragment.ensemble)):
-                    continue  # how few copies stay was somebody's decision
+                    continue  # an operator decided how few copies stay
                 if not alive.keys() >= set(fragment.ensemble):
                     continue
                 count = fewest_racks(quorum, [alive[bookie].rack for bookie in fragment.ensemble])
@@ -240,16 +240,16 @@ class _Misplaced:
 def check_placement(
     context: ClientContext, runner: Runner | None = None, *, heed: Heed | None = None
 ) -> AuditorCheck:
-    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+    """Find closed ledgers with copies on fewer racks than a new ledger's; publish nothing.
 
-    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
+    A fragment with an absent bookie is skipped, because it is to be copied anyway.
 
     Args:
         runner: does the work where there are many ledgers; ``None`` is this process.
-        heed: asked between lots of ledgers.
+        heed: called between batches of ledgers.
 
     Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
+        DisabledError: autorecovery is disabled, or was disabled during the check.
         EndedError: ``heed`` raised it.
     """
     scanned = report_of_scan(context, runner, "check_placement", _Misplaced(), heed=heed)
@@ -271,9 +271,9 @@ def report_of_check(
     which: Check,
     check: Callable[[list[LedgerId], Found], Iterator[Row]],
     heed: Heed,
-    lots: Lots,
+    batches: ScanBatches,
 ) -> AuditorCheck:
-    """What a check of some ledgers, and then of others, finds in all of them."""
+    """Run a check on all ledgers, batch by batch, and return its report."""
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
     found = Found()
@@ -283,29 +283,29 @@ def report_of_check(
     duration_ms = round((context.runtime.now() - started) * 1000)
     result = found.result(which, context.cluster_ms(), duration_ms)
     job, kept = f"check_{result.check}", report_rows(rows)
-    return AuditorCheck(job, kept, duration_ms=duration_ms, failure=lots.failure, result=result)
+    return AuditorCheck(job, kept, duration_ms=duration_ms, failure=batches.failure, result=result)
 
 
 BOOKIES: Final = "bookies"
-"""The check that looks for absent bookies in all ledgers. Each new auditor does it, whenever it
-was done last: nobody has seen who came and went while there was none."""
+"""The check that looks for absent bookies in all ledgers. Each new auditor runs it, whenever it was
+last run: without an auditor, no process noticed which bookies came and went."""
 
 MOST_NAMED: Final = 20
-"""Ledgers that a result names, of each kind."""
+"""The most ledgers of each kind that a result names."""
 
 ABSENT_BOOKIE: Final = "counts on an absent bookie"
 NO_REPLICA: Final = "no replica"
 BELOW_ACK_QUORUM: Final = "fewer than Qa"
 BELOW_WRITE_QUORUM: Final = "fewer than Qw"
-"""Of what the count of replicas finds: of some entry there are so many, and no more."""
+"""Findings of the replica count, with the two above: some entry has only so many replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check of all ledgers that came to its end, kept in the cluster for whoever asks later.
+    """The result of one complete check of all ledgers, kept in the cluster for later readers.
 
-    One register for each check has its newest result. It says how things were when the check
-    ended; what was mended since is still in it. Nothing rests on it (SLOT-LOG rule R17).
+    One register for each check holds its newest result. It shows the state when the check ended;
+    it still names what was repaired since. No rule depends on it (SLOT-LOG rule R17).
 
     Source: BookKeeper ``replication/AuditorStats``: the same numbers as gauges, without ids.
     """
@@ -315,25 +315,25 @@ class CheckResult:
     ended_at_ms: int
     duration_ms: int
     ledgers: int
-    """That were looked at."""
+    """The number of ledgers that were checked."""
     found: Mapping[str, int] = field(default_factory=dict)
-    """How many of them are not as they should be, by what was found."""
+    """The number of ledgers with a fault, by kind of finding."""
     named: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The first of them, at most ``MOST_NAMED`` of each."""
+    """The first ledgers of each kind, at most ``MOST_NAMED``."""
 
 
 class Found:
-    """What a check has found so far."""
+    """The findings of a check so far."""
 
     def __init__(self) -> None:
         self.ledgers = 0
-        """That were looked at."""
+        """The number of ledgers that were checked."""
         self._counts: Counter[str] = Counter()
         self._named: dict[str, list[int]] = {}
         self._last: dict[str, int] = {}
 
     def add(self, what: str, ledger_id: LedgerId) -> None:
-        """One finding; those of one ledger come one after the other, and count once."""
+        """Add one finding. Equal findings of one ledger must follow each other; they count once."""
         if self._last.get(what) == ledger_id:
             return
         self._last[what] = ledger_id
@@ -343,14 +343,14 @@ class Found:
             named.append(ledger_id)
 
     def result(self, check: Check | None, ended_at_ms: int, duration_ms: int) -> CheckResult:
-        """When the check has ended; ``None`` is that of the bookies."""
+        """Return the result of the finished check; ``None`` is the check of bookies."""
         named = {what: tuple(ids) for what, ids in self._named.items()}
         name = BOOKIES if check is None else check.name.lower()
         return CheckResult(name, ended_at_ms, duration_ms, self.ledgers, dict(self._counts), named)
 
 
 def write_result(registers: Registers, result: CheckResult) -> None:
-    """It takes the place of the one before."""
+    """Store a result in place of the earlier one."""
     change_register(
         registers,
         _name(result.check),
@@ -361,14 +361,14 @@ def write_result(registers: Registers, result: CheckResult) -> None:
 
 
 def read_results(registers: Registers) -> tuple[CheckResult, ...]:
-    """The newest result of each check that has one: bookies, then in the order of ``Check``."""
+    """Return the newest result of each check: of bookies, then in the order of ``Check``."""
     names = (BOOKIES, *(check.name.lower() for check in Check))
     found = (_decode(registers.read(_name(name))) for name in names)
     return tuple(result for result in found if result is not None)
 
 
 def show_results(metrics: ClientMetrics, registers: Registers) -> None:
-    """Set the gauges by what was found last, whoever was auditor then."""
+    """Set the gauges from the newest results, whichever process was the auditor then."""
     for result in read_results(registers):
         if result.check == Check.REPLICAS.name.lower():
             metrics.ledgers_without_replica.set(result.found.get(NO_REPLICA, 0))
@@ -379,7 +379,7 @@ def show_results(metrics: ClientMetrics, registers: Registers) -> None:
 
 
 def show_nothing(metrics: ClientMetrics) -> None:
-    """Who is not the auditor any more shows none of it: what it knew grows old."""
+    """Set the gauges to 0 in a process that is no longer the auditor: its numbers grow old."""
     for gauge in (
         metrics.underreplicated_ledgers,
         metrics.ledgers_without_replica,
@@ -395,7 +395,7 @@ def _name(check: str) -> str:
 
 
 def _decode(found: Versioned[bytes] | None) -> CheckResult | None:
-    """``None`` also where what is there cannot be read: the next check writes it again."""
+    """Return the result; ``None`` if it is missing or unreadable: the next check replaces it."""
     if found is None:
         return None
     try:

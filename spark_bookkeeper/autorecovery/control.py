@@ -1,4 +1,4 @@
-"""What an operator asks of autorecovery, and sets for the whole cluster: ``bk.autorecovery``."""
+"""The operator's commands and settings for autorecovery in a cluster: ``bk.autorecovery``."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from spark_bookkeeper.replication.runner import Runner
 
 @dataclass(frozen=True)
 class AutorecoveryStatus:
-    """Of the cluster, when it was asked for."""
+    """The state of the cluster's autorecovery at the time of the call."""
 
     is_enabled: bool
     auditor: str | None
-    """Who is auditor; ``None`` when no autorecovery runs anywhere."""
+    """The name of the auditor; ``None`` when no autorecovery runs anywhere."""
     underreplicated: int
-    """Ledgers with a task."""
+    """The number of ledgers with a task."""
     locked: int
-    """Those of them that a worker is at."""
+    """The number of those ledgers that a worker has locked."""
     lost_bookie_recovery_delay: int
-    """Seconds."""
+    """The delay in seconds."""
     bytes_per_second: int | None
-    """Limit on the copying of each worker; ``None`` is none."""
+    """The limit on the copying of each worker; ``None`` is no limit."""
     warning: str | None
-    """What is wrong with all this, and what to do."""
+    """The problem and its remedy; ``None`` if there is no problem."""
     disabled_at: datetime | None = None
-    """Since when it is not enabled, by ZooKeeper's clock."""
+    """The time at which it was disabled, by ZooKeeper's clock."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the values as one object, for programs."""
         return asdict(self)
 
     def _repr_html_(self) -> str:
@@ -53,10 +53,10 @@ class AutorecoveryStatus:
 
 
 class AutorecoveryControl:
-    """Everything here asks the cluster, each time. Nothing is kept.
+    """Controls the cluster's autorecovery. Every call reads the cluster; nothing is cached.
 
     Args:
-        runner: makes what carries out the work, by the name of a job.
+        runner: makes the runner that carries out a job, from the job's name.
     """
 
     def __init__(self, context: ClientContext, runner: Callable[[str], Runner]) -> None:
@@ -67,14 +67,14 @@ class AutorecoveryControl:
         return "AutorecoveryControl()"
 
     def status(self) -> AutorecoveryStatus:
-        """The state of autorecovery. Its ``warning`` says if nobody does the work, or if
-        BookKeeper's own auditor holds the office.
+        """Return the state of autorecovery. Its ``warning`` is set if no process does the work, or
+        if BookKeeper's own auditor is elected.
         """
         tree = self._tree
         locks, tasks, locked = tree.locks(), 0, 0
         for ledger_id in tree.ledger_ids():
             tasks += 1
-            locked += ledger_id in locks  # of one that is done its worker may keep the lock a while
+            locked += ledger_id in locks  # a worker may keep a finished task's lock a while
         is_enabled, auditor, delay = tree.is_enabled(), tree.auditor(), read_delay(tree)
         return AutorecoveryStatus(
             is_enabled=is_enabled,
@@ -88,9 +88,9 @@ class AutorecoveryControl:
         )
 
     def warning(self) -> str | None:
-        """Why nobody does the work, or somebody unfit, and what to do; ``None`` when all is well.
+        """Return why no process does the work, or an unfit one, with the remedy; else ``None``.
 
-        Two requests, however many tasks there are.
+        This takes two requests, however many tasks exist.
         """
         return _warning(self._tree.auditor(), is_enabled=self._tree.is_enabled())
 
@@ -99,21 +99,21 @@ class AutorecoveryControl:
         return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, timezone.utc)
 
     def enable(self) -> bool:
-        """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
+        """Resume autorecovery in the whole cluster; return ``False`` if it was enabled already."""
         return self._tree.enable()
 
     def disable(self) -> bool:
-        """Stop it in the whole cluster, until ``enable``; ``False`` when it was stopped already.
+        """Stop autorecovery in the whole cluster until ``enable``; ``False`` if stopped already.
 
-        What is under way is finished, ledger by ledger. Apache BookKeeper's auditor and workers
-        obey as well.
+        Running work is finished, ledger by ledger. Apache BookKeeper's auditor and workers obey as
+        well.
         """
         return self._tree.disable()
 
     @property
     def lost_bookie_recovery_delay(self) -> int:
-        """Seconds that one bookie may be away before its ledgers are published; 0 is at once, also
-        where what stands there cannot be read.
+        """The seconds that one bookie may be away before its ledgers are published; 0 is at once. A
+        setting that cannot be read counts as 0.
         """
         found = read_delay(self._tree).seconds
         return 0 if found is None else found.value
@@ -128,7 +128,7 @@ class AutorecoveryControl:
 
     @property
     def bytes_per_second(self) -> int | None:
-        """What each worker may copy; one that is at work obeys another limit within seconds."""
+        """The limit on each worker's copying; a running worker obeys a new limit within seconds."""
         return read_limit(self._context.store.registers)
 
     @bytes_per_second.setter
@@ -138,17 +138,17 @@ class AutorecoveryControl:
         write_limit(self._context.store.registers, limit)
 
     def who_is_auditor(self) -> str | None:
-        """The name of the auditor; ``None`` when there is none."""
+        """Return the name of the auditor; ``None`` when there is none."""
         return self._tree.auditor()
 
     def trigger_audit(self) -> None:
-        """Have the auditor look for lost bookies now, whatever the delay.
+        """Make the auditor look for lost bookies now, whatever the delay.
 
-        As BookKeeper's tools do it: the delay is written again as it is, and the auditor, which
-        watches it, looks.
+        This works as in BookKeeper's tools: it writes the delay again unchanged. The auditor
+        watches the delay, and starts.
 
         Raises:
-            InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.
+            InvalidArgumentError: autorecovery is disabled, or no auditor exists. Nothing was done.
         """
         self._check_auditor(
             "`spark-bookkeeper autorecovery audit`, or bk.audit(), does one audit by itself"
@@ -156,17 +156,17 @@ class AutorecoveryControl:
         self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
 
     def checks(self) -> tuple[CheckResult, ...]:
-        """What each of the auditor's checks of all ledgers found when it was done last."""
+        """Return the newest result of each of the auditor's checks of all ledgers."""
         return read_results(self._context.store.registers)
 
     def trigger_checks(self) -> None:
-        """Have the auditor do its checks of all ledgers now, those whose interval is not 0.
+        """Make the auditor run its checks of all ledgers now, those whose interval is not 0.
 
-        As BookKeeper's ``forceauditchecks`` does it: when they were done last is forgotten, and the
-        auditor, which watches that, begins at once, or when no bookie is away any more.
+        This works as BookKeeper's ``forceauditchecks``: it deletes the times of the last checks.
+        The auditor watches them, and begins at once, or when no bookie is away any more.
 
         Raises:
-            InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.
+            InvalidArgumentError: autorecovery is disabled, or no auditor exists. Nothing was done.
         """
         self._check_auditor(
             "`spark-bookkeeper ledger check`, or bk.check_ledgers(), checks all ledgers by itself"
@@ -185,10 +185,10 @@ class AutorecoveryControl:
     def start(
         self, *, bookie_id: str | None = None, config: AutorecoveryConfig | None = None
     ) -> Autorecovery:
-        """Run auditor and replication worker beside the caller, until ``stop`` of what is returned.
+        """Run auditor and replication worker in the background, until ``Autorecovery.stop``.
 
         Args:
-            bookie_id: run beside this bookie, and copy to no other.
+            bookie_id: run next to this bookie, and copy to no other.
 
         Raises:
             NoClusterError, MetadataUnavailableError.
@@ -206,7 +206,7 @@ class AutorecoveryControl:
 
 
 def _warning(auditor: str | None, *, is_enabled: bool) -> str | None:
-    """A foreign auditor is told of first: it is at work again as soon as somebody enables it."""
+    """Return the warning; a foreign auditor comes first, because ``enable`` sets it to work."""
     if auditor is not None and not is_ours(auditor):
         return FOREIGN.format(name=auditor)
     if not is_enabled:

@@ -1,8 +1,8 @@
-"""Auditor and replication worker as tasks of one process, as long as it lives.
+"""Run auditor and replication worker as background tasks, as long as their process lives.
 
-Losing the election, a session, or the metadata store for a while ends neither: they look again.
-Nothing that they hold outlives them: votes and locks are ephemeral, and what they were doing is
-done by another, from wherever it stands.
+Neither ends when it loses the election, its session, or the metadata store for a while: it tries
+again. Nothing that they hold outlives them: election nodes and locks are ephemeral, and another
+process continues their work from any state.
 
 Source: Bookie Ledger Recovery, "AutoRecovery Internals"; BookKeeper ``replication/AuditorElector``,
 ``replication/AutoRecoveryMain``.
@@ -25,26 +25,26 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recent_jobs import Tally, add_note
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Task
 
 _log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 5.0
-"""After something failed that is to be tried again."""
+"""The pause before a failed step is tried again."""
 
 _LOOK_SECONDS: Final = 60.0
-"""Looked at again after so long, whatever is told or not told."""
+"""The longest pause between two steps, with or without notifications."""
 
 
 class Autorecovery:
-    """Both roles. ``start``, and later ``stop``; both are idempotent.
+    """Runs both roles, from ``start`` to ``stop``; both methods are idempotent.
 
     Args:
-        context: stays open; its session holds the vote and the locks.
-        runner: carries out the work of both.
+        context: stays open; its session holds the election node and the locks.
+        runner: carries out the work of both roles.
         name: see ``names.py``.
-        local: the bookie beside which it runs.
+        local: the bookie next to which it runs.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Autorecovery:
         self._name = name
         self._auditor: Auditor | None = None
         self._worker = ReplicationWorker(context, runner, config, name, local)
-        self._audit_bell = Bell(context.runtime)
-        self._check_bell = Bell(context.runtime)
-        self._work_bell = Bell(context.runtime)
+        self._audit_bell = AutoResetEvent(context.runtime)
+        self._check_bell = AutoResetEvent(context.runtime)
+        self._work_bell = AutoResetEvent(context.runtime)
         self._tasks: list[Task] = []
         self._stops: list[Callable[[], None]] = []
-        """How it stops to be told of bookies and of its session."""
+        """Functions that end the watches on the bookies and on the session."""
         self._is_stopping = False
         self._foreign: str | None = None
 
@@ -76,12 +76,12 @@ class Autorecovery:
 
     @property
     def is_auditor(self) -> bool:
-        """Whether this process was the auditor when it looked last."""
+        """Whether this process was the auditor at its last step."""
         return self._auditor is not None
 
     @property
     def fully_replicated(self) -> int:
-        """Ledgers that its worker has made whole."""
+        """The number of ledgers that its worker has fully replicated."""
         return self._worker.fully_replicated
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Autorecovery:
         ]
 
     def stop(self) -> None:
-        """End both roles, after the ledgers that are under way, and leave the election."""
+        """End both roles once the ledgers in work are done, and leave the election."""
         self._is_stopping = True
         self._ring()
         for task in self._tasks:
@@ -120,9 +120,9 @@ class Autorecovery:
         self._context.store.underreplication.stand_down()
 
     def audit_once(self) -> float:
-        """Stand for election, and do an auditor's work when elected; seconds until the next."""
+        """Stand for election; do a step as auditor if elected; return seconds until the next."""
         tree = self._context.store.underreplication
-        if not tree.stand(self._name, self._audit_bell.ring):
+        if not tree.stand(self._name, self._audit_bell.set):
             if self._auditor is not None:
                 self._auditor = None
                 show_nothing(self._context.metrics)
@@ -133,9 +133,9 @@ class Autorecovery:
             self._foreign = None
             self._auditor = self._elected()
         could_check = self._auditor.can_check
-        wait = self._auditor.step(self._audit_bell.ring)
+        wait = self._auditor.step(self._audit_bell.set)
         if self._auditor.can_check and not could_check:
-            self._check_bell.ring()
+            self._check_bell.set()
         return wait
 
     def _elected(self) -> Auditor:
@@ -154,21 +154,21 @@ class Autorecovery:
         self._ring()
 
     def check_once(self) -> float:
-        """Do the checks of ledgers that are due, as the auditor; seconds until the next."""
+        """Do the due checks of ledgers as the auditor; return the seconds until the next."""
         auditor = self._auditor
-        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.ring)
+        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.set)
 
     def work_once(self) -> float:
-        """One round of the worker; seconds until the next at the latest."""
+        """Do one round of the worker; return the most seconds until the next round."""
         tally, began = Tally(), self._context.runtime.now()
         try:
             for row in self._worker.round(
-                self._work_bell.ring, is_stopping=lambda: self._is_stopping
+                self._work_bell.set, is_stopping=lambda: self._is_stopping
             ):
                 tally.add(row)
         except DisabledError:
-            if self._context.store.underreplication.is_enabled(self._work_bell.ring):
-                return 0.0  # by now it is enabled again
+            if self._context.store.underreplication.is_enabled(self._work_bell.set):
+                return 0.0  # it was enabled again meanwhile
             return _LOOK_SECONDS
         finally:
             if tally.outcomes:
@@ -180,7 +180,7 @@ class Autorecovery:
         left = (due - self._context.cluster_ms()) / 1000
         return min(_LOOK_SECONDS, max(0.1, left))
 
-    def _run(self, once: Callable[[], float], bell: Bell) -> None:
+    def _run(self, once: Callable[[], float], wake_up: AutoResetEvent) -> None:
         while not self._is_stopping:
             try:
                 wait = once()
@@ -191,14 +191,14 @@ class Autorecovery:
                 wait = _LOOK_SECONDS
                 _log.exception("%s made a mistake, and tries again in %.0f s", self._name, wait)
             if not self._is_stopping:
-                bell.wait(wait)
+                wake_up.wait(wait)
 
     def _ring(self) -> None:
-        for bell in (self._audit_bell, self._check_bell, self._work_bell):
-            bell.ring()
+        for wake_up in (self._audit_bell, self._check_bell, self._work_bell):
+            wake_up.set()
 
     def _say_who(self, auditor: str | None) -> None:
-        """Once for each foreign auditor."""
+        """Log a warning, once for each foreign auditor."""
         if auditor is None or is_ours(auditor) or auditor == self._foreign:
             return
         self._foreign = auditor

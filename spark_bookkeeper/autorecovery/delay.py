@@ -1,4 +1,4 @@
-"""How long a bookie may be away before it is lost, whatever somebody has written there."""
+"""The delay that a bookie may be away before it is lost; an unreadable value counts as 0."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Changed, Underreplication
 
 _UNREADABLE: Final = Versioned(0, -1)
-"""No time at all, as where nobody has said. No node has this version, so another delay is news."""
+"""No delay, as if none was set. No node has this version, so any other delay counts as a change."""
 
 
 class Delay(NamedTuple):
-    """What is obeyed, and what is the matter with it."""
+    """The delay that the auditor uses, and a warning about it."""
 
     seconds: Versioned[int] | None
-    """``None`` where nobody has said; 0 where what is said cannot be read."""
+    """``None`` if none was set; 0 if the stored value cannot be read."""
     warning: str | None = None
-    """That it cannot be read, and what to do."""
+    """The warning that it cannot be read, with the remedy."""
 
 
 def read_delay(tree: Underreplication, changed: Changed | None = None) -> Delay:
-    """The delay of the cluster; ``changed`` is called once when there is another.
+    """Return the delay of the cluster; ``changed`` is called once when it changes.
 
     Raises:
         MetadataUnavailableError: there was no answer.

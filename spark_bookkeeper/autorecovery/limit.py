@@ -1,5 +1,5 @@
-"""The limit on copying that holds for every worker. It is kept in the cluster, and may change while
-they work.
+"""The limit on copying for every worker. The cluster stores it, and it may change while workers
+copy.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.stored_json import number
 
 _LIMIT: Final = "autorecovery/bytes-per-second"
-"""The register that has it."""
+"""The register that holds the limit."""
 
 
 def read_limit(registers: Registers) -> int | None:
-    """Bytes per second that each worker may copy; ``None`` is no limit."""
+    """Return the bytes per second that each worker may copy; ``None`` is no limit."""
     limit = _decoded(registers.read(_LIMIT))
     return limit if limit > 0 else None
 
 
 def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
-    """Set it for all workers; those at work obey within seconds, also in the middle of a ledger."""
+    """Set the limit for all workers; those at work obey within seconds, also within a ledger."""
     wanted = bytes_per_second or 0
     change_register(
         registers, _LIMIT, _decoded, lambda value: str(value).encode(), lambda _: wanted
@@ -30,19 +30,19 @@ def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
 
 
 def limit_at_first(context: ClientContext) -> int | None:
-    """The limit for a batch that begins: it is looked up, and remembered for all that copy here."""
+    """Read the limit for a batch that begins, and remember it for all copying in this process."""
     found = read_limit(context.store.registers)
     context.copy_limit.told(context.runtime.now(), found)
     return found
 
 
 def share_now(sharing: int, context: ClientContext, before: int | None) -> int | None:
-    """The part that one of so many ledgers has, by the limit as this process looked it up last.
+    """Return the part of one of ``sharing`` ledgers in the limit that this process read last.
 
-    However many ledgers it copies, the process asks once in ``LOOK_SECONDS``.
+    The process reads the limit once in ``LOOK_SECONDS``, however many ledgers it copies.
 
     Args:
-        before: the part it had until now, for as long as nobody here has found the limit.
+        before: the ledger's part until now, which is kept until this process has read the limit.
     """
     found = context.copy_limit.value(
         context.runtime.now(),
@@ -53,7 +53,7 @@ def share_now(sharing: int, context: ClientContext, before: int | None) -> int |
 
 
 def _decoded(found: Versioned[bytes] | None) -> int:
-    """Not above 0 where there is no limit, or what is there says nothing."""
+    """Return the stored number; -1, which means no limit, if it is missing or unreadable."""
     try:
         return -1 if found is None else number(found.value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What would be at risk without some bookies: asked before they are taken away, and not after."""
+"""The entries at risk without some bookies, computed before an operator takes the bookies away."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ AT_RISK: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """A fragment that would have fewer than Qa live copies of some entry."""
+    """A fragment in which some entry would have fewer than Qa live copies."""
 
     ledger_id: LedgerId
     first_entry_id: EntryId
     last_entry_id: EntryId | None
     ack_quorum_size: int
     live_copies: int
-    """Now, of the entries that have the fewest."""
+    """Live copies now, of the entries that have the fewest."""
     copies_without: int
-    """The same without the bookies. With 0 there are entries that nobody could read."""
+    """The same without the bookies. 0: there are entries that no client could read."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What the loss of some bookies at once would mean, as the metadata tells it."""
+    """The effect of losing some bookies at once, according to the metadata."""
 
     bookies: tuple[BookieId, ...]
     at_risk: Sequence[AtRisk]
-    """Of more than ``spool.IN_MEMORY`` not in memory: they are read from a temporary file."""
+    """More than ``spool.IN_MEMORY`` of them are kept in a temporary file, not in memory."""
     unreadable: tuple[LedgerId, ...]
-    """Ledgers whose metadata cannot be read, of which nothing can be told."""
+    """Ledgers whose metadata cannot be read; their risk is unknown."""
 
     @property
     def is_safe(self) -> bool:
-        """Whether every entry of every ledger would keep Qa live copies."""
+        """Whether every entry of every ledger would certainly keep Qa live copies."""
         return not self.at_risk and not self.unreadable
 
     def __bool__(self) -> bool:
@@ -80,7 +80,7 @@ class Losses:
         return "; ".join(parts) or safe
 
     def to_arrow(self) -> pa.Table:
-        """The fragments at risk (``docs/tables.md``)."""
+        """Return the fragments at risk (``docs/tables.md``)."""
         tables = [
             pa.Table.from_pylist(rows, schema=AT_RISK)
             for rows in chunks(map(asdict, self.at_risk), LEDGERS_AT_ONCE)
@@ -88,7 +88,7 @@ class Losses:
         return pa.concat_tables([AT_RISK.empty_table(), *tables])
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return a dict, for programs."""
         at_risk = [asdict(each) for each in self.at_risk]
         named = {"bookies": self.bookies, "at_risk": at_risk, "unreadable": self.unreadable}
         return {"is_safe": self.is_safe, **named}
@@ -98,12 +98,12 @@ class Losses:
 
 
 def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
-    """Which ledgers would drop below Qa live copies without these bookies; changes nothing.
+    """Return the ledgers with fewer than Qa live copies without these bookies; changes nothing.
 
-    What is registered counts as live; whether it holds what it should, ``check_ledgers`` tells.
+    A registered bookie counts as live; ``check_ledgers`` shows whether it holds its entries.
 
     Raises:
-        InvalidArgumentError: no bookie is named, or one that nobody knows.
+        InvalidArgumentError: no bookie is named, or an unknown one.
     """
     named = tuple(dict.fromkeys(bookies))
     if not named:

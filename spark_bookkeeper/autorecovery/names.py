@@ -1,7 +1,7 @@
-"""What a process of ours calls itself in the cluster, and how it is told from BookKeeper's.
+"""The names of this library's processes in the cluster, which differ from BookKeeper's.
 
-BookKeeper's auditor and workers use the id of a bookie. Ours put a word before it that no bookie
-id of BookKeeper's has, so that who reads a vote knows whose it is.
+BookKeeper's auditor and workers use the id of a bookie. This library puts a word before it that no
+BookKeeper bookie id has, so that a reader of an election node knows whose it is.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ FOREIGN: Final = (
     "healthy. Stop it (its `autorecovery` daemon, or autoRecoveryDaemonEnabled=false), and one of "
     "ours takes over"
 )
-"""What is said of a foreign auditor; ``name`` is its own."""
+"""The message about a foreign auditor; ``name`` is the auditor's name."""
 
 DISABLED: Final = (
     "autorecovery is disabled for the whole cluster: nobody publishes the ledgers of a lost "
     "bookie, and nobody repairs what was published. When maintenance is over: `spark-bookkeeper "
     "autorecovery enable`"
 )
-"""What is said while the switch is off."""
+"""The message while autorecovery is disabled."""
 
 NONE_RUNS: Final = (
     "no autorecovery runs, so nobody notices a lost bookie: start it with `spark-bookkeeper "
     "autorecovery start`, or beside bookies with `bookie start --autorecovery`"
 )
-"""What is said where there is no auditor."""
+"""The message while there is no auditor."""
 
 
 def process_name(bookie: BookieId | None = None) -> str:
-    """Of this process: by the bookie beside which it runs, or by machine and process id."""
+    """Return this process's name, from its bookie, or from its machine and process id."""
     if bookie is not None:
         return f"{_OURS}{bookie}"
     host = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in _host())
@@ -52,7 +52,7 @@ def is_ours(name: str) -> bool:
 
 
 def beside(name: str) -> BookieId | None:
-    """The bookie beside which a process of ours runs, by its name; ``None`` for one alone."""
+    """Return the bookie next to which the named process runs; ``None`` if it runs alone."""
     try:
         return parse_bookie_id(name.removeprefix(_OURS))
     except InvalidArgumentError:

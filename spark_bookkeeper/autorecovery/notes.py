@@ -1,7 +1,7 @@
-"""What was tried for each task, kept where it survives the worker that tried.
+"""Notes on the attempts at each task, stored where they survive the worker that tried.
 
-A note is a register of ours, so BookKeeper's own nodes hold nothing that its tools do not know.
-Only ledgers with trouble, or whose writers are being waited for, have one.
+A note is a register of this library, so BookKeeper's own nodes hold nothing that its tools do not
+know. Only a ledger with a problem, or one whose writer is waited for, has a note.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ _LEDGER_ID: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 _PARENT: Final = "autorecovery/notes"
 _IN_A_FOLDER: Final = 10_000
-"""So that no list of names gets longer than ZooKeeper answers with."""
+"""The most notes in a folder, so that a reply of ZooKeeper can hold the list of their names."""
 
 
 class Notes:
-    """Those of one cluster."""
+    """The notes of one cluster."""
 
     def __init__(self, registers: Registers) -> None:
         self._registers = registers
 
     def read(self, ledger_id: LedgerId) -> TaskNote:
-        """The note of one ledger; an empty one where there is none, or none that can be read."""
+        """Return the note of one ledger; an empty one if it is missing or unreadable."""
         return _decode(self._registers.read(_name(ledger_id)))
 
     def read_many(self, ledger_ids: Iterable[LedgerId]) -> Iterator[tuple[LedgerId, TaskNote]]:
-        """The same for many, in order; each may be a little older."""
+        """Yield the notes of many ledgers, in order; each may be a little out of date."""
         ids = list(ledger_ids)
         found = self._registers.read_many(map(_name, ids))
         for ledger_id, (_, note) in zip(ids, found, strict=True):
             yield ledger_id, _decode(note)
 
     def ledger_ids(self) -> Iterator[LedgerId]:
-        """The ledgers that have a note, in no order."""
+        """Yield the ledgers that have a note, in no order."""
         for folder in self._registers.names(_PARENT):
             for name in self._registers.names(f"{_PARENT}/{folder}"):
-                if _LEDGER_ID.fullmatch(name) and int(name) < 1 << 63:  # else it is not ours
+                if _LEDGER_ID.fullmatch(name) and int(name) < 1 << 63:  # else not ours
                     yield LedgerId(int(name))
 
     def change(self, ledger_id: LedgerId, step: Callable[[TaskNote], TaskNote]) -> TaskNote:
-        """Change a note by a pure step."""
+        """Change a note by a pure step, and return the new note."""
         return change_register(self._registers, _name(ledger_id), _decode, _encode, step)
 
     def read_versioned(self, ledger_id: LedgerId) -> Versioned[TaskNote] | None:
-        """The note of one ledger, for ``forget``; ``None`` where there is none."""
+        """Return the note of one ledger, for ``forget``; ``None`` if there is none."""
         found = self._registers.read(_name(ledger_id))
         return None if found is None else Versioned(_decode(found), found.version)
 
     def forget(self, ledger_id: LedgerId, note: Versioned[TaskNote] | None) -> bool:
-        """Its task is done; a note that is another one by now is about the next task, and stays:
-        then ``False``.
+        """Remove the note of a finished task. Return ``False`` if the note has changed: then it is
+        about the next task, and stays.
 
         Args:
-            note: as it was read while the task was there; ``None``: there was none.
+            note: the note as it was read while the task existed; ``None`` if there was none.
         """
         if note is not None:
             try:
@@ -81,19 +81,19 @@ class Notes:
 def forget_what_is_done(context: ClientContext) -> None:
     """Remove the notes of ledgers that have no task.
 
-    A worker whose session ended may write one after another worker has done its task. It would
-    stay for ever, and the next task of that ledger would begin with its attempts and times.
+    A worker whose session ended may write a note after another worker has done the task. The note
+    would stay for ever, and the ledger's next task would begin with its attempts and times.
     """
     notes, tree = Notes(context.store.registers), context.store.underreplication
     noted = set(notes.ledger_ids())
     for ledger_id in sorted(noted.difference(tree.ledger_ids()) if noted else ()):
         note = notes.read_versioned(ledger_id)
-        if (ledger_id, None) in tree.read_many([ledger_id]):  # or its task came after its note
+        if (ledger_id, None) in tree.read_many([ledger_id]):  # else a task came after its note
             notes.forget(ledger_id, note)
 
 
 def as_marked(task: Versioned[Task] | MetadataFormatError) -> Marked | None:
-    """A task as notes remember it; ``None`` where it cannot be read."""
+    """Return a task as notes store it; ``None`` if the task cannot be read."""
     if not isinstance(task, Versioned):
         return None
     return Marked(task.value.missing, task.value.marked_at_ms, task.version)
@@ -108,7 +108,7 @@ def _encode(note: TaskNote) -> bytes:
 
 
 def _decode(found: Versioned[bytes] | None) -> TaskNote:
-    """A note that cannot be read counts as an empty one: it only says what is to be tried later."""
+    """Return the note; one that cannot be read counts as empty, because it only delays retries."""
     if found is None:
         return TaskNote()
     try:
@@ -118,7 +118,7 @@ def _decode(found: Versioned[bytes] | None) -> TaskNote:
 
 
 def _note(values: Any) -> TaskNote:
-    """What another version of this library added is left out."""
+    """Return a note without the fields that another version of this library added."""
     return TaskNote(**{name: _FIELDS[name](values[name]) for name in _FIELDS.keys() & values})
 
 
@@ -127,7 +127,7 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _marked(values: Any) -> Marked:
-    # BookKeeper's auditor marks by its own clock, whatever that says.
+    # BookKeeper's auditor marks by its own clock, so every time is accepted.
     at_ms = None if values["at_ms"] is None else number(values["at_ms"], -(1 << 63))
     return Marked(_texts(values["missing"]), at_ms, number(values.get("version", 0)))
 
@@ -171,4 +171,4 @@ _FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "refusals": lambda values: tuple(map(_refusal, values)),
     "whole": _or_none(_whole),
 }
-"""How each field of a note is read."""
+"""The function that reads each field of a note."""

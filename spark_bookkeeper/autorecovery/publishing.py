@@ -1,4 +1,4 @@
-"""Scan the ledgers, and publish a task for each that counts on a bookie which is not there.
+"""Scan the ledgers, and publish a task for each ledger that names an absent bookie.
 
 Source: Bookie Ledger Recovery, "Auditor" ("it immediately scans the complete ledger list ... it
 will publish a rereplication task for each ledger under the /underreplicated/ znode"); BookKeeper
@@ -26,7 +26,7 @@ from spark_bookkeeper.runtime.spool import Spool
 T = TypeVar("T")
 
 LEDGERS_AT_ONCE: Final = 1_000
-"""So many are held in memory; and the switch is looked at again."""
+"""The most ledgers in memory at once; before each such batch, the switch is read again."""
 
 MARKS_AT_ONCE: Final = 32
 
@@ -38,23 +38,23 @@ DISABLED: Final = (
 
 @dataclass(frozen=True, repr=False)
 class AuditReport(Report):
-    """Of an audit: the ledgers that lack replicas, each with the bookies that are not there."""
+    """The report of an audit: the ledgers that lack replicas, each with its absent bookies."""
 
     is_cut_short: bool = False
-    """Whether autorecovery was disabled before all ledgers were looked at."""
+    """Whether autorecovery was disabled before all ledgers were scanned."""
     failure: str | None = None
-    """Why not all ledgers were looked at otherwise; the first reason, if there are several."""
+    """Another reason why not all ledgers were scanned; the first, if there are several."""
     looked_at: int = 0
-    """Ledgers."""
+    """The number of ledgers that were scanned."""
     back: frozenset[BookieId] = frozenset()
-    """Of the bookies that were looked for, those that were there when some ledgers were; of each
-    there is a row, however many ledgers that were."""
+    """The lost bookies that were present while some ledgers were scanned. Each has one row, however
+    many ledgers those were."""
 
     @property
     def marked_ledgers(self) -> int:
-        """How many ledgers were published, or of a dry run, would be."""
+        """The number of ledgers that were published; in a dry run, that would be."""
         marked = (row.ledger_id for row in self.rows if row.status in _MARKED)
-        return sum(1 for _ in groupby(marked))  # the rows of a ledger follow each other
+        return sum(1 for _ in groupby(marked))  # the rows of a ledger are adjacent
 
 
 _MARKED: Final = frozenset({Outcome.PUBLISHED, Outcome.PLANNED})
@@ -63,16 +63,16 @@ _IS_BACK: Final = "the bookie is there: ledgers that it serves are not published
 
 
 class DisabledError(InvalidArgumentError):
-    """Autorecovery is disabled for the cluster; what was published before stays."""
+    """Autorecovery is disabled for the cluster; existing tasks stay published."""
 
 
 class EndedError(Exception):
-    """Whoever looks at ledgers is to end, or is not the auditor any more."""
+    """A scan or check must end, or its process is not the auditor any more."""
 
 
 Heed = Callable[[], None]
-"""Asked again and again by what takes long, and raises when it is to end: ``EndedError`` or
-``DisabledError``."""
+"""A callback that long work calls again and again. It raises ``EndedError`` or ``DisabledError``
+when the work must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class _AbsentBookies:
-    """Publishes the ledgers that name them. Picklable.
+    """Publishes the ledgers that name absent bookies. Picklable.
 
     Args:
-        lost: as ``audit_bookies`` has it.
+        lost: as in ``publish_lost_bookies``.
     """
 
     lost: frozenset[BookieId] | None
@@ -104,7 +104,7 @@ class _AbsentBookies:
             elif found is not None and missing_in(found.value):
                 lacking.append((ledger_id, found.value))
         marks: list[_Mark] = []
-        if lacking:  # a bookie that has come meanwhile may be named by what was read after that
+        if lacking:  # metadata that were read later may name a bookie that came meanwhile
             missing_in = self._missing_now(context, here)
             marks = [_Mark(i, missing) for i, value in lacking if (missing := missing_in(value))]
         if not self.dry_run:
@@ -124,10 +124,10 @@ class _AbsentBookies:
     def _missing_now(
         self, context: ClientContext, here: set[BookieId]
     ) -> Callable[[LedgerMetadata], tuple[BookieId, ...]]:
-        """Which of the bookies that are looked for a ledger names, and are not there.
+        """Return a function that gives the absent bookies of a ledger, limited to ``lost``.
 
         Args:
-            here: takes those of them that are there by now.
+            here: gets the bookies of ``lost`` that are registered now.
         """
         registered = registered_incarnations(context.bookies.registrations())
         absent_in = _absent_by(registered)
@@ -138,7 +138,7 @@ class _AbsentBookies:
         return lambda metadata: tuple(b for b in absent_in(metadata) if b in lost)
 
 
-def audit_bookies(
+def publish_lost_bookies(
     context: ClientContext,
     lost: Collection[BookieId] | None = None,
     *,
@@ -147,20 +147,20 @@ def audit_bookies(
     progress: Progress = no_progress,
     heed: Heed | None = None,
 ) -> AuditReport:
-    """One task for each ledger that names a bookie which is not there; what is published stays.
+    """Publish one task for each ledger that names an absent bookie; existing tasks stay.
 
-    Repeated, or ended in the middle and begun again, it publishes nothing twice.
+    Repeated, or interrupted and run again, it publishes nothing twice.
 
     Args:
-        lost: the bookies to look for; ``None`` is every one that is named and not registered in the
-            incarnation that the ledger means.
+        lost: the bookies to look for; ``None`` is every bookie that a ledger names and that is not
+            registered in the incarnation that the ledger means.
         runner: does the work where there are many ledgers; ``None`` is this process.
-        dry_run: only say which; nothing is published.
-        heed: asked between lots of ledgers.
+        dry_run: report the ledgers only; publish nothing.
+        heed: called between batches of ledgers.
 
     Raises:
-        DisabledError: autorecovery is disabled, and nothing was published. Disabled later, it ends
-            with a report of what was published, and a row that says that the rest is left.
+        DisabledError: autorecovery is disabled, and nothing was published. If it is disabled later,
+            the report shows what was published, and has a row for the rest.
         EndedError: ``heed`` raised it.
     """
     look = _AbsentBookies(None if lost is None else frozenset(lost), dry_run)
@@ -182,10 +182,10 @@ def report_of_scan(
     progress: Progress = no_progress,
     heed: Heed | None = None,
 ) -> AuditReport:
-    """What a look at all ledgers finds; the arguments are those of ``scan``.
+    """Scan all ledgers and return the report; the arguments are those of ``scan``.
 
     Raises:
-        DisabledError: autorecovery was disabled before it began.
+        DisabledError: autorecovery was disabled before the scan began.
         EndedError: ``heed`` raised it.
     """
     started = context.runtime.now()
@@ -193,16 +193,16 @@ def report_of_scan(
     rows: Spool[Row] = Spool()
     is_cut_short, failure, looked_at = False, None, 0
     back: set[BookieId] = set()
-    for lot in scan(context, runner, job, look, progress):
-        for row in lot.rows():
+    for batch in scan(context, runner, job, look, progress):
+        for row in batch.rows():
             if row.status is Outcome.NO_LONGER_NEEDED and row.source is not None:
                 if row.source in back:
                     continue
                 back.add(BookieId(row.source))
             rows.append(row)
-        looked_at += lot.ledgers
-        is_cut_short = is_cut_short or lot.is_cut_short
-        failure = failure or lot.failure
+        looked_at += batch.ledgers
+        is_cut_short = is_cut_short or batch.is_cut_short
+        failure = failure or batch.failure
         if heed is not None:
             heed()
     if is_cut_short:
@@ -224,7 +224,7 @@ def report_of_scan(
 def _absent_by(
     registered: Mapping[BookieId, str],
 ) -> Callable[[LedgerMetadata], tuple[BookieId, ...]]:
-    """Which members of a ledger are not there; found once for ledgers that have them in common."""
+    """Return a function that gives a ledger's absent members, computed once for equal ensembles."""
     known: dict[tuple[object, ...], tuple[BookieId, ...]] = {}
 
     def absent(metadata: LedgerMetadata) -> tuple[BookieId, ...]:
@@ -238,7 +238,7 @@ def _absent_by(
 
 
 def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
-    """Publish tasks, many at once. Those that are there already are not counted again."""
+    """Publish tasks, many at once. The metric counts only tasks that are new or were changed."""
     tree, now_ms = context.store.underreplication, context.cluster_ms()
 
     def mark(each: _Mark) -> bool:
@@ -249,13 +249,13 @@ def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
 
 
 def check_enabled(context: ClientContext) -> None:
-    """Raises ``DisabledError``."""
+    """Raise ``DisabledError`` if autorecovery is disabled."""
     if not context.store.underreplication.is_enabled():
         raise DisabledError(DISABLED)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of so many items, as they come."""
+    """Yield lists of ``size`` items, as they come; the last may be shorter."""
     following = iter(items)
     while chunk := list(islice(following, size)):
         yield chunk

@@ -1,4 +1,4 @@
-"""How many replicas of every entry there are, as their bookies say: no entry is read.
+"""Count the replicas of every entry from what bookies list; no entry is read.
 
 Source: BookKeeper ``replication/AuditorReplicasCheckTask``.
 """
@@ -18,8 +18,8 @@ from spark_bookkeeper.autorecovery.checks import (
     Found,
     report_of_check,
 )
-from spark_bookkeeper.autorecovery.lots import Lots
 from spark_bookkeeper.autorecovery.publishing import Heed, check_enabled
+from spark_bookkeeper.autorecovery.scan_batches import ScanBatches
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
@@ -28,12 +28,12 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, NotDone, Runner, Step, limited
 from spark_bookkeeper.replication.shares import share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 REPLICA_BYTES: Final = 4096
 ENTRY_BYTES: Final = 16
-"""What a bookie reads to tell which entries it has is taken as so much for each replica, and for
+"""Estimates of what a bookie reads to list its entries: so many bytes for each replica, and for
 each entry of it."""
 
 
@@ -44,24 +44,24 @@ class CountWork:
     ledger_id: LedgerId
     size_bytes: int = 0
     bytes_per_second: int | None = None
-    """Limit on what bookies read to answer, about."""
+    """The limit on what bookies read to answer, by the estimates above."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted of one fragment, of which something is not as it should be."""
+    """The result for one fragment that has a fault."""
 
     row: Row
     few: str | None = None
-    """How few replicas there are of some entry; ``None`` where not all bookies could be asked."""
+    """The finding for the entry with the fewest replicas; ``None`` if a bookie was unavailable."""
 
     @property
     def bytes(self) -> int:
-        """Nothing was read."""
+        """0, because no entry was read."""
         return self.row.bytes
 
 
@@ -72,24 +72,24 @@ def check_replicas(
     bytes_per_second: int | None = None,
     heed: Heed | None = None,
 ) -> AuditorCheck:
-    """Closed ledgers with entries of which too few replicas are there; nothing is published.
+    """Find closed ledgers that have entries with too few replicas; publish nothing.
 
-    Bookies are asked which entries they have, and no entry is read. Ledgers that have a task are
-    passed over.
+    Bookies list the entries that they have, and no entry is read. Ledgers that have a task are
+    skipped.
 
     Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
+        DisabledError: autorecovery is disabled, or was disabled during the check.
         EndedError: ``heed`` raised it.
     """
     heed = heed or partial(check_enabled, context)
     step = Step("counting replicas", count_replicas, _not_counted, limited)
-    lots = Lots(context, runner, "check_replicas", bytes_per_second, heed)
+    batches = ScanBatches(context, runner, "check_replicas", bytes_per_second, heed)
 
     def check(chunk: list[LedgerId], found: Found) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
         left: set[LedgerId] = set()
-        for result in lots.run(works, step, step):
+        for result in batches.run(works, step, step):
             heed()
             if isinstance(result, NotDone):
                 counted = _not_counted(result.work, result.failure)
@@ -101,7 +101,7 @@ def check_replicas(
             yield counted.row
         found.ledgers += len(chunk) - len(left)
 
-    return report_of_check(context, Check.REPLICAS, check, heed, lots)
+    return report_of_check(context, Check.REPLICAS, check, heed, batches)
 
 
 def _not_counted(work: CountWork, failure: Failure) -> Counted:
@@ -109,9 +109,9 @@ def _not_counted(work: CountWork, failure: Failure) -> Counted:
 
 
 def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]:
-    """The fragments of a closed ledger that lack replicas, each with the fewest that are there.
+    """Return a closed ledger's fragments that lack replicas, with the fewest of any entry.
 
-    A bookie that cannot be asked is ``unavailable``, and nothing is said of what it holds.
+    If a bookie cannot be queried, its fragment is ``unavailable``; its entries count as lacking.
     """
     throttle = Throttle(context.runtime, work.bytes_per_second)
     try:
@@ -158,7 +158,7 @@ def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Counted]
 
 
 def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:
-    """Those of a share that a bookie does not say it has."""
+    """Return the entries of a share that a bookie does not list."""
     if not entries:
         return []
     held = replica.holdings(entries[0], entries[-1])

@@ -1,7 +1,7 @@
-"""One task, from its ledger's metadata to "fully replicated", or to a note that says why not.
+"""Do one task, from its ledger's metadata to "fully replicated", or to a note with the reason.
 
-Every step may be the last of its process, and every step may be repeated: copies are named by
-their content, metadata changes by compare-and-swap, and the task goes last.
+The process may die after any step, and any step may be repeated: copies are named by their content,
+metadata changes by compare-and-swap, and the task is removed last.
 
 Source: Bookie Ledger Recovery, "ReplicationWorker" and "The Rereplication process"; BookKeeper
 ``replication/ReplicationWorker.rereplicate``; SLOT-LOG rule R13.
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.autorecovery.limit import share_now
-from spark_bookkeeper.autorecovery.named_replicas import NamedReplicas
-from spark_bookkeeper.autorecovery.notes import Notes, as_marked
-from spark_bookkeeper.autorecovery.waiting import (
+from spark_bookkeeper.autorecovery.backoff import (
     awaited_event,
     blocker_of,
     is_for_others,
     is_refused,
     writable_of,
 )
+from spark_bookkeeper.autorecovery.limit import share_now
+from spark_bookkeeper.autorecovery.notes import Notes, as_marked
+from spark_bookkeeper.autorecovery.reported_replicas import ReportedReplicas
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, registered_incarnations
 from spark_bookkeeper.client.presence import writer_state
@@ -43,7 +43,7 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import reason_of
 from spark_bookkeeper.replication.shares import share_bytes
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 _NOWHERE: Final = (
     "it is being written, and no bookie could take the place of the lost one: its writer keeps it"
@@ -56,30 +56,30 @@ _NO_TIME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TaskWork:
-    """Do one task; whoever asks for it holds its lock. Picklable."""
+    """Do one task; the caller holds its lock. Picklable."""
 
     ledger_id: LedgerId
     local: BookieId | None
-    """Copy only to this bookie; ``None`` spreads targets."""
+    """The only bookie that gets copies; ``None`` spreads copies over all bookies."""
     config: AutorecoveryConfig
     bytes_per_second: int | None = None
     size_bytes: int = 0
-    """Not known before its metadata is read."""
+    """0, because the size is unknown before the metadata is read."""
     sharing: int = 1
-    """So many ledgers share the limit on copying, which may change meanwhile."""
+    """The number of ledgers that share the limit on copying; the limit may change during work."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id)
 
     @property
     def rate_now(self) -> RateNow:
-        """Its part of the limit, whenever it is asked for."""
+        """A function that returns this task's current part of the limit."""
         return partial(share_now, self.sharing)
 
 
 def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
-    """One row for each share that was looked at; the last says how the task itself ended.
+    """Do the task; return a row for each share that was checked, and last a row for the task.
 
     Raises:
         MetadataError: the task cannot be read or decoded; nothing was done, and no note says so.
@@ -101,7 +101,7 @@ def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
 def fragment_work(
     work: TaskWork, metadata: LedgerMetadata, fragment: FragmentRange, absent: Sequence[BookieId]
 ) -> FragmentWork:
-    """To make the replicas again that a fragment lacks."""
+    """Return the work that copies the replicas which a fragment lacks."""
     return FragmentWork(
         work.ledger_id,
         fragment.first_entry_id,
@@ -122,22 +122,22 @@ class _Replication:
         self._task = task
         self._notes = Notes(context.store.registers)
         rate, rate_now = work.bytes_per_second, work.rate_now
-        self._replicas = NamedReplicas(context, self._notes, task, rate, rate_now)
+        self._replicas = ReportedReplicas(context, self._notes, task, rate, rate_now)
         self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
         self._marked = as_marked(task)
         self._nonce: bytes | None = None
-        """Of the ledger, once it is known."""
+        """The nonce of the ledger, once it is known."""
         self._has_writer = False
-        """Whether what is left has to wait until a writer that lives closes its ledger."""
+        """Whether the rest must wait until a living writer closes its ledger."""
         self._were_absent: set[BookieId] = set()
-        """When copies were tried to be made for them."""
+        """The bookies that were absent when this attempt copied."""
         self.rows: list[Row] = []
 
     def run_if_there(self) -> None:
-        """All of it; or the task of a ledger that was deleted goes."""
+        """Do the task; remove it if its ledger was deleted."""
         try:
             self._run()
-        except NoSuchLedgerError as error:  # by the metadata, or on some bookie by its tombstone
+        except NoSuchLedgerError as error:  # from the metadata, or from a bookie's tombstone
             if not self._is_gone():
                 raise
             self.finish(Outcome.GONE, error.message)
@@ -156,7 +156,7 @@ class _Replication:
         self._replicas.begin(note, found)
         self._rereplicate(ledger, self._absent(ledger))
         if not ledger.metadata.is_closed:
-            # Copying took its time, and the writer may have left the lost bookie meanwhile.
+            # Copying takes time, and the writer may have replaced the lost bookie meanwhile.
             ledger, found = self._context.ledger(self._work.ledger_id, found.value.nonce)
             self._alive = self._context.bookies.last_registrations()
         repaired = self._repair_in_place(ledger)
@@ -166,11 +166,11 @@ class _Replication:
             if self._must_end(ledger.metadata, absent, repaired):
                 if self._waits_for_writer(last, note, absent, repaired):
                     return
-                # Not before the grace period, and never without: fence, recover, close; then copy.
+                # Only once the grace period is over: fence, recover, close; then copy.
                 ledger = self._recover(ledger, found)
                 self._rereplicate(ledger, self._absent(ledger))
                 repaired = self._repair_in_place(ledger)
-            elif note.open_fragment is not None:  # should one go again, the time begins anew
+            elif note.open_fragment is not None:  # the next loss starts the time anew
                 note = self._notes.change(self._work.ledger_id, TaskNote.without_grace)
         self.rows += repaired
         self._settle(found.value.nonce)
@@ -178,7 +178,7 @@ class _Replication:
     # The steps
 
     def _rereplicate(self, ledger: Ledger, absent: Sequence[BookieId]) -> None:
-        """Every fragment that has an end and lacks a replica."""
+        """Copy every fragment that has a last entry and lacks a replica."""
         metadata, local = ledger.metadata, self._work.local
         self._were_absent.update(absent)
         for fragment in metadata.fragment_ranges():
@@ -196,7 +196,7 @@ class _Replication:
     def _must_end(
         self, metadata: LedgerMetadata, absent: Sequence[BookieId], repaired: Sequence[Row]
     ) -> bool:
-        """Whether an open ledger is to be closed, so that the replicas of its end can be made."""
+        """Whether an open ledger must be closed, so that its last fragment can be replicated."""
         last = metadata.last_fragment
         lost = [bookie for bookie in last.ensemble if bookie in absent]
         is_damaged = any(
@@ -207,8 +207,8 @@ class _Replication:
             return True
         if not lost and not is_damaged:
             return False
-        # A writer that lives does not know of the damage, or has nowhere to go: then no copy could
-        # be made either, and without its ledger it could not make another one.
+        # A living writer does not know of the damage, or finds no other bookie. Then no copy could
+        # be made either, and if its ledger were closed, it could not create another one.
         if writer_state(self._context, self._work.ledger_id, metadata) != "lives":
             return True
         self._has_writer = True
@@ -223,15 +223,15 @@ class _Replication:
         absent: Sequence[BookieId],
         repaired: Sequence[Row],
     ) -> bool:
-        """Whether the writer of an open ledger has time left to replace the bookie itself: then
-        that is how the task ends, after what was repaired.
+        """Whether the writer of an open ledger still has time to replace the bookie itself. If so,
+        this reports the repairs and ends the task.
         """
         grace_ms = self._work.config.open_ledger_grace_ms
         if grace_ms == 0:
             return False
         context = self._context
         now_ms = context.clock.asked_ms(context.store, context.runtime)
-        if now_ms is None:  # by another clock it may seem to be over
+        if now_ms is None:  # another clock might show it as over
             self.rows += repaired
             self.defer(_NO_TIME, None, absent)
             return True
@@ -250,7 +250,7 @@ class _Replication:
         return True
 
     def _recover(self, ledger: Ledger, found: Versioned[LedgerMetadata]) -> Ledger:
-        """Close an open ledger, unless its writer has gone on to another fragment just now."""
+        """Close an open ledger, unless its writer has just moved on to another fragment."""
         last = ledger.metadata.last_fragment
 
         def flag(old: LedgerMetadata) -> LedgerMetadata | None:
@@ -265,23 +265,23 @@ class _Replication:
         return self._context.ledger(ledger_id, found.value.nonce)[0]
 
     def _repair_in_place(self, ledger: Ledger) -> Sequence[Row]:
-        """Replicas that the task names and whose bookies are there."""
+        """Repair the replicas that the task names and whose bookies are present."""
         registered = registered_incarnations(self._alive)
         return self._replicas.repair(ledger, self._absent(ledger), registered)
 
     def _settle(self, nonce: bytes | None) -> None:
-        """Take the task away when nothing is left, and say why not otherwise."""
+        """Remove the task if nothing is left; otherwise write a note with the reason."""
         ledger, _ = self._context.ledger(self._work.ledger_id, nonce)
         self._alive = self._context.bookies.registrations()
         absent = self._absent(ledger)
         unfinished = [row for row in self.rows if not row.status.is_done]
         if self._replicas.known and not absent and not unfinished:
-            self._replicas.known = frozenset()  # the last look is at all of them
+            self._replicas.known = frozenset()  # the last check covers all replicas
             self.rows += self._repair_in_place(ledger)
             unfinished = [row for row in self.rows if not row.status.is_done]
         for_others = is_for_others(ledger.metadata, absent, self._work.local)
-        # Anybody takes a task that names a bookie which is there: without a note this worker would
-        # take it again at once, and for ever.
+        # Any worker takes a task that names a present bookie. Without a note, this worker would
+        # take it again at once, without end.
         needs_note = bool(self._replicas.there(ledger, absent))
         if not absent and not unfinished:
             self.finish(Outcome.REPLICATED, None, ledger)
@@ -294,7 +294,7 @@ class _Replication:
             if unfinished:
                 reason = unfinished[0].reason or unfinished[0].status
             local = self._work.local
-            # Where a writer is waited for, no bookie is in the way, and no other worker is better.
+            # While a writer is waited for, no bookie is in the way, and no other worker is better.
             refused = not self._has_writer and is_refused(absent, unfinished)
             event = awaited_event(ledger, absent, unfinished, self._alive)
             if event is not None:
@@ -305,22 +305,22 @@ class _Replication:
                 needed = blocker_of(
                     ledger.metadata, absent, unfinished, self._alive, has_writer=self._has_writer
                 )
-                # Who came back meanwhile ends the wait as who comes from now on.
+                # A bookie that came back during the attempt ends the wait, like a later one.
                 came = self._were_absent.difference(absent)
                 self.defer(reason, needed, absent, came=came)
 
     # How it ends
 
     def finish(self, status: Outcome, reason: str | None, ledger: Ledger | None = None) -> None:
-        """The task goes, unless somebody has marked the ledger again since it was read, or a note
-        asks by now to look more closely than was looked.
+        """Remove the task, unless the ledger was marked again since the task was read, or its note
+        now demands a closer check than was made.
 
         Args:
-            ledger: one that lacked nothing when it was looked at last. A bookie that has gone since
-                may have been marked in the task that went, which named it before.
+            ledger: a ledger that lacked nothing at the last check. If a bookie has gone since, the
+                auditor may have found it named in the removed task already; so it is marked again.
         """
         ledger_id, tree = self._work.ledger_id, self._context.store.underreplication
-        now_ms = self._context.cluster_ms()  # once the task is gone, nothing may fail before a mark
+        now_ms = self._context.cluster_ms()  # after the removal, nothing may fail before a mark
         note = self._notes.read_versioned(ledger_id)
         is_news = note is not None and self._replicas.is_news(note.value)
         if (is_news and status is not Outcome.GONE) or not tree.remove(self._task):
@@ -328,15 +328,15 @@ class _Replication:
             return
         absent: Sequence[BookieId] = ()
         if ledger is not None:
-            # That answer came with the news of everybody who was marked before it.
+            # Before that reply, the session reported every lost bookie that was marked earlier.
             self._alive = self._context.bookies.last_registrations()
             if absent := self._absent(ledger):
                 tree.mark(ledger_id, absent, now_ms)
-        # Not before: a task that stays is looked at as closely. A note that stays, since its worker
-        # is killed or has no answer, goes with the auditor's next round.
+        # Not before: a task that stays needs its note's percentage. If this worker dies here, or
+        # the store does not answer, the note stays until the auditor's next round.
         with suppress(MetadataUnavailableError):
             if not self._notes.forget(ledger_id, note) and ledger is not None:
-                # Its finding may have been marked in what another worker left, and went just now.
+                # Its finding may have been marked in a task that another worker left and removed.
                 tree.mark(ledger_id, self._task.value.missing, now_ms)
         if absent:
             self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
@@ -360,7 +360,7 @@ class _Replication:
         waits_for_event: bool = False,
         came: Collection[BookieId] = (),
     ) -> None:
-        """The task stays, with a note for whoever comes next."""
+        """Keep the task, and write a note for the next worker."""
         config = self._work.config
         now_ms = self._context.cluster_ms()
         away, writable = [*self._away(absent), *came], self._writable()
@@ -382,7 +382,7 @@ class _Replication:
         self._say("task", Outcome.LEFT, reason)
 
     def _leave_to_others(self, local: BookieId, reason: str) -> None:
-        """The task stays, and keeps only this worker waiting."""
+        """Keep the task, and write a note that delays only this worker."""
         config, now_ms = self._work.config, self._context.cluster_ms()
         first_ms, most_ms = config.retry_first_ms, config.retry_most_ms
         self._notes.change(
@@ -409,8 +409,8 @@ class _Replication:
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
-        """The absent bookies whose return could help. One that is registered in another incarnation
-        is not among them: it has returned.
+        """Return the absent bookies whose return could help. A bookie that is registered in another
+        incarnation is left out, because it has returned.
         """
         return [bookie for bookie in absent if bookie not in self._alive]
 

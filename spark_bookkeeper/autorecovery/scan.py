@@ -1,7 +1,7 @@
-"""All ledgers looked at by their metadata, a lot of them at a time.
+"""Scan all ledgers by their metadata, batch by batch. A batch is some neighbouring ledgers.
 
-Where there are many, that is a Spark job, whose tasks list, read and publish by themselves; where
-there are few, this process does it, by the same functions.
+Many ledgers are scanned by a Spark job, whose tasks list, read and publish by themselves. Few
+ledgers are scanned by this process, with the same functions.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from spark_bookkeeper.replication.runner import (
 )
 
 LEDGERS_FOR_SPARK: Final = 100_000
-"""With fewer this process scans them itself. A ledger costs some 20 us of processor, so these are
-two seconds; a Spark job costs half a second, and the first one of a session several."""
+"""Fewer ledgers are scanned by this process. A ledger costs about 20 us of processor time, so this
+many take two seconds; a Spark job costs half a second, and a session's first job several."""
 
-LOT_LEDGERS: Final = 20_000
-"""Ledgers in a lot: 0.4 s of processor, beside which the 50 ms of a Spark task are little."""
+BATCH_LEDGERS: Final = 20_000
+"""The ledgers in a batch: 0.4 s of processor time, far more than the 50 ms of a Spark task."""
 
 SCANNED_AT_ONCE: Final = 5_000
-"""Before so many, the switch and the bookies are looked at again. Of most of them nothing is held.
-Between two such parts ZooKeeper has nothing to do but to tell of these, so there are few."""
+"""The ledgers in a part of a batch; most are not kept. Before each part, the switch and the bookies
+are read again. ZooKeeper does nothing else meanwhile, so a batch has few parts."""
 
-LOTS_AT_ONCE: Final = 256
-"""Lots in one Spark job. If all of their ledgers lack replicas, their rows are 10 to 30 MB."""
+BATCHES_AT_ONCE: Final = 256
+"""The batches in one Spark job. If all their ledgers lack replicas, their rows are 10 to 30 MB."""
 
 
 class Look(Protocol):
-    """What is looked for. Picklable."""
+    """The function that a scan applies to some ledgers. Picklable."""
 
     @property
     def action(self) -> str:
-        """What its rows say was done."""
+        """The action that its rows name."""
 
     def __call__(self, context: ClientContext, ledger_ids: Sequence[LedgerId], /) -> Sequence[Row]:
-        """Look at some ledgers, in whatever process; repeating it changes nothing."""
+        """Check some ledgers, in any process; a repetition changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """Some neighbouring ledgers to look at. Picklable."""
+class ScanBatch:
+    """Some neighbouring ledgers to scan. Picklable."""
 
     among: LedgerRange
     look: Look
@@ -63,32 +63,32 @@ class Lot:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """The first that it may have."""
+        """The first ledger id that the batch may have."""
         return self.among.first
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         if self.among.end == LEDGER_IDS_END:
             return f"ledgers from {self.among.first} on"
         return f"ledgers {self.among.first} to {self.among.end - 1}"
 
 
 @dataclass(frozen=True, slots=True)
-class LotScanned:
-    """What was found in a lot."""
+class BatchScanned:
+    """The result of one batch."""
 
     packed: bytes
-    """Its rows, small: of a Spark job those of all lots are in memory together."""
+    """Its rows, compressed: the rows of all batches of a Spark job are in memory at once."""
     is_cut_short: bool = False
-    """Whether autorecovery was disabled before all of them were looked at."""
+    """Whether autorecovery was disabled before all ledgers were scanned."""
     failure: str | None = None
-    """Why not all of them were looked at otherwise."""
+    """Another reason why not all ledgers were scanned."""
     ledgers: int = 0
-    """That were looked at."""
+    """The number of ledgers that were scanned."""
     bytes: int = 0
 
     def rows(self) -> list[Row]:
-        """As the look gave them."""
+        """Return the rows that ``look`` returned."""
         found: list[Row] = pickle.loads(zlib.decompress(self.packed))
         return found
 
@@ -99,57 +99,57 @@ def scan(
     name: str,
     look: Look,
     progress: Progress = no_progress,
-) -> Iterator[LotScanned]:
-    """Look at all ledgers; what was found, lot by lot.
+) -> Iterator[BatchScanned]:
+    """Scan all ledgers; yield the results batch by batch.
 
-    A lot that fails is told by a row of its own, and does not end the scan.
+    A batch that fails has a row of its own, and does not end the scan.
 
     Args:
-        runner: carries it out where there are many; ``None`` is this process.
-        name: of the job.
-        progress: is told of ledgers, not of lots.
+        runner: carries out the scan of many ledgers; ``None`` is this process.
+        name: the name of the job.
+        progress: gets the numbers of ledgers, not of batches.
 
     Raises:
-        MetadataError: the metadata store does not answer, here and not only in a task.
+        MetadataError: the metadata store does not answer this process. Tasks alone raise nothing.
     """
-    ranges = list(context.store.ledger_ranges(LOT_LEDGERS))
+    ranges = list(context.store.ledger_ranges(BATCH_LEDGERS))
     ledgers = sum(each.ledgers for each in ranges)
     if runner is None or ledgers < LEDGERS_FOR_SPARK:
         runner = LocalRunner(context)
 
-    def tell(phase: str, done: int, lots: int, _: int) -> None:
-        progress(phase, ledgers * done // lots, ledgers, 0)
+    def tell(phase: str, done: int, batches: int, _: int) -> None:
+        progress(phase, ledgers * done // batches, ledgers, 0)
 
     job = Job(name, context, runner, no_progress if progress is no_progress else tell)
-    step = Step("reading ledger metadata", scan_lot, _failed, is_computing=True)
-    lots = [Lot(each, look) for each in ranges]
-    for scanned in job.run(step, lots, group_items=LOTS_AT_ONCE):
+    step = Step("reading ledger metadata", scan_batch, _failed, is_computing=True)
+    batches = [ScanBatch(each, look) for each in ranges]
+    for scanned in job.run(step, batches, group_items=BATCHES_AT_ONCE):
         yield scanned
-        if scanned.failure is not None:  # without an answer the next lots would only wait for it
+        if scanned.failure is not None:  # raises if the store is down: the next batches would wait
             context.store.underreplication.is_enabled()
 
 
-def scan_lot(context: ClientContext, lot: Lot) -> Sequence[LotScanned]:
-    """Look at a lot, part by part, as long as autorecovery is enabled."""
-    # A register is read as it is after everything that the auditor was told of, and so is what
-    # is read after it. A task has a session of its own, perhaps with a server that lags behind:
-    # there the lost bookie might be registered still, or the newest ledgers might not be there.
+def scan_batch(context: ClientContext, batch: ScanBatch) -> Sequence[BatchScanned]:
+    """Scan a batch, part by part, as long as autorecovery is enabled."""
+    # A task has a session of its own, perhaps with a server that lags behind: there the lost bookie
+    # might still be registered, or the newest ledgers might be missing. Reading a register first
+    # brings the session up to date with everything that the auditor knew.
     context.store.registers.read("autorecovery")
     rows: list[Row] = []
-    ledger_ids = context.store.ledger_ids(lot.among)
+    ledger_ids = context.store.ledger_ids(batch.among)
     looked_at = 0
     while some := list(islice(ledger_ids, SCANNED_AT_ONCE)):
         if not context.store.underreplication.is_enabled():
-            return [LotScanned(_packed(rows), is_cut_short=True, ledgers=looked_at)]
-        rows += lot.look(context, some)
+            return [BatchScanned(_packed(rows), is_cut_short=True, ledgers=looked_at)]
+        rows += batch.look(context, some)
         looked_at += len(some)
-    return [LotScanned(_packed(rows), ledgers=looked_at)]
+    return [BatchScanned(_packed(rows), ledgers=looked_at)]
 
 
-def _failed(lot: Lot, failure: Failure) -> LotScanned:
-    reason = f"not all of {lot.name()} were looked at: {failure.reason}"
-    row = Row(-1, lot.look.action, Outcome.LEFT, reason)
-    return LotScanned(_packed([row]), failure=reason)
+def _failed(batch: ScanBatch, failure: Failure) -> BatchScanned:
+    reason = f"not all of {batch.name()} were looked at: {failure.reason}"
+    row = Row(-1, batch.look.action, Outcome.LEFT, reason)
+    return BatchScanned(_packed([row]), failure=reason)
 
 
 def _packed(rows: list[Row]) -> bytes:

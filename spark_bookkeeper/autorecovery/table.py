@@ -1,4 +1,4 @@
-"""Why is it still under-replicated? Every task with all that is known of it, as a table."""
+"""The table of all tasks, which shows why each ledger is still under-replicated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.autorecovery.backoff import blocked_by, writable_of
 from spark_bookkeeper.autorecovery.names import beside, is_ours
 from spark_bookkeeper.autorecovery.notes import Notes, as_marked
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.waiting import blocked_by, writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
@@ -31,10 +31,10 @@ from spark_bookkeeper.protocol.underreplication import (
 from spark_bookkeeper.replication.report import Outcome, Row
 
 _NAMED: Final = 3
-"""So many bookies are named that could take copies."""
+"""The most bookies that are named as possible targets."""
 
 _BELIEVED_MS: Final = WAIT_FOR_EVENT_MS
-"""Times that are further off are of another clock, whatever a worker is configured to wait."""
+"""A longer wait was set by another clock, whatever wait a worker is configured to."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -54,11 +54,11 @@ UNDERREPLICATED: Final = pa.schema(
 
 
 def underreplicated_table(context: ClientContext) -> pa.Table:
-    """Every task (``UNDERREPLICATED``); changes nothing.
+    """Return every task (``UNDERREPLICATED``); change nothing.
 
-    ``live_copies`` is of the entries that have the fewest; null where the metadata is gone or
-    cannot be read. ``blocker`` is what the last attempt met, or what any attempt would meet, and
-    why no worker makes one, as the votes of those that run tell; null where it is somebody's turn.
+    ``live_copies`` counts the copies of the entries that have the fewest; null where the metadata
+    is gone or cannot be read. ``blocker`` is what blocked the last attempt or would block any
+    attempt, and why no running worker makes one; null where a worker may take the task now.
     """
     tables = [
         pa.Table.from_pylist(rows, schema=UNDERREPLICATED)
@@ -70,7 +70,7 @@ def underreplicated_table(context: ClientContext) -> pa.Table:
 def _rows(
     context: ClientContext, ledger_ids: Sequence[LedgerId] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Of these ledgers, as far as they have a task; of all that have one where none are given."""
+    """Yield the rows of the given ledgers that have a task; by default of all tasks."""
     tree, notes = context.store.underreplication, Notes(context.store.registers)
     locks = tree.locks()
     registered = context.bookies.registrations()
@@ -102,13 +102,13 @@ def _row(
     error, blocker, copies, next_ms = note.last_error, note.blocker, None, note.next_try_at_ms
     marked = as_marked(task)
     if isinstance(found, Versioned) and note.is_past_grace(found.value):
-        error = blocker = None  # it was about a fragment that is open no more
+        error = blocker = None  # the note was about a fragment that is closed now
     if marked is not None and note.marked is None:
-        error = blocker = None  # it was about a task that could not be read, and this one can
+        error = blocker = None  # the note was about an unreadable task, and this one is readable
     for refusal in note.refusals:
         error = error or f"{refusal.bookie} did not take it: {refusal.error}"
     if note.is_due(at_ms, marked, registered, len(writable_of(registered)), _BELIEVED_MS):
-        next_ms = 0  # it was published again, say
+        next_ms = 0  # for example, it was published again
     unattended = workers.none_works
     if isinstance(task, MetadataFormatError):
         error = task.message
@@ -123,7 +123,7 @@ def _row(
         waits_for = blocked(found.value, live, writable, limbo)
         if note.waits_for_event:
             blocker = waits_for
-            next_ms = next_ms if blocker else 0  # what it waited for has come
+            next_ms = next_ms if blocker else 0  # the event has come
         blocker = blocker or waits_for or blocked_by(found.value, absent, registered)
         unattended = unattended or workers.lacking(found.value, live, writable)
     if locked_by is not None:
@@ -144,21 +144,21 @@ def _row(
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Those that run, as their votes tell: each takes part in the election of the auditor."""
+    """The workers that run, by the auditor's election: each worker is a candidate."""
 
     is_enabled: bool
     names: tuple[str, ...]
-    """Of ours: BookKeeper's cannot read these bookies."""
+    """The names of this library's workers; BookKeeper's workers cannot read these bookies."""
 
     @classmethod
     def seen(cls, context: ClientContext) -> Workers:
-        """As they are now."""
+        """Return the workers that run now."""
         tree = context.store.underreplication
         return cls(tree.is_enabled(), tuple(filter(is_ours, tree.candidates())))
 
     @property
     def none_works(self) -> str | None:
-        """Why no worker does anything, and what to do."""
+        """Why no worker works on any task, with the remedy; ``None`` if workers do."""
         if not self.is_enabled:
             return "autorecovery is disabled: `spark-bookkeeper autorecovery enable`"
         if not self.names:
@@ -166,8 +166,8 @@ class Workers:
         return None
 
     def refused_until(self, refusals: Collection[LocalRefusal]) -> int | None:
-        """When the first of those that run tries again, where each is beside a bookie that has
-        refused; ``None`` where it is the turn of another.
+        """Return when the first running worker tries again, if each runs next to a bookie that has
+        refused; ``None`` if one of them has not refused.
         """
         until = {each.bookie: each.next_try_at_ms for each in refusals}
         bookies = {beside(name) for name in self.names}
@@ -177,12 +177,12 @@ class Workers:
     def lacking(
         self, metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
     ) -> str | None:
-        """Why none of those that run can take some fragment that another one could."""
+        """Return why no running worker can take some fragment that another worker could take."""
         bookies = {beside(name) for name in self.names}
         if None in bookies:
-            return None  # that one copies to any bookie
+            return None  # that worker copies to any bookie
         for fragment, fit in takers(metadata, live, writable):
-            # Where nobody has what is lacking, another worker would not help.
+            # If no bookie has the lacking entries, another worker would not help.
             if fit and not fit & bookies and has_source(metadata.quorum, fragment, live):
                 some, more = " or ".join(sorted(fit)[:_NAMED]), len(fit) - _NAMED
                 others = f" or {more} others" if more > 0 else ""
@@ -198,8 +198,8 @@ class Workers:
 def without_worker(
     context: ClientContext, ledger_ids: Sequence[LedgerId]
 ) -> Iterator[tuple[LedgerId, str]]:
-    """Of ledgers with a task those that none of the workers that run can repair, and why; each
-    reason names a command.
+    """Yield the ledgers with a task that no running worker can repair, with the reason; each reason
+    names a command.
     """
     tree = context.store.underreplication
     locks, workers = tree.locks(), Workers.seen(context)
@@ -216,7 +216,7 @@ def without_worker(
 def not_repaired_now(
     context: ClientContext, ledger_ids: Sequence[LedgerId]
 ) -> Iterator[tuple[LedgerId, str]]:
-    """Of ledgers with a task those that wait for more than their turn, and why."""
+    """Yield the ledgers with a task that waits for more than its turn, with the reason."""
     at_ms = context.cluster_ms()
     for row in _rows(context, ledger_ids):
         if row["locked_by"] is None and (row["blocker"] or row["last_error"]):
@@ -226,17 +226,17 @@ def not_repaired_now(
 def _time(ms: int | None) -> datetime | None:
     try:
         return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:  # nobody's clock: it was damaged
+    except OverflowError:  # no clock shows this time: the value is damaged
         return None
 
 
 def why_waiting(row: Mapping[str, Any], at_ms: int, *, is_whole: bool = False) -> str:
-    """Why a task is still there, in words.
+    """Return the reason why a task still exists, in words.
 
     Args:
-        row: of ``underreplicated_table``.
+        row: a row of ``underreplicated_table``.
         at_ms: now, in milliseconds since 1970.
-        is_whole: the bookies that the metadata name now are all there.
+        is_whole: whether all bookies that the metadata name now are present.
     """
     said = []
     if is_whole:
@@ -257,7 +257,7 @@ def why_waiting(row: Mapping[str, Any], at_ms: int, *, is_whole: bool = False) -
 
 
 def left_waiting(context: ClientContext, worked_on: Container[int]) -> Iterator[Row]:
-    """A row for each task that is there and that a round of work did not take, with the reason."""
+    """Yield a row with the reason for each existing task that a round of work did not take."""
     at_ms = context.cluster_ms()
     for row in _rows(context):
         if row["ledger_id"] not in worked_on:

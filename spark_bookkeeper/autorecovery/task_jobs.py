@@ -1,10 +1,10 @@
-"""The tasks of one worker as jobs: each is done in the end, or has a note that says why not.
+"""The tasks of one worker as jobs: each task is done, or gets a note with the reason.
 
-A ledger that ends the process which does it takes a whole Spark job with it, and nothing tells
-which one it was. So what a job has lost is done in halves, until that ledger is alone: none of the
-others is to wait with it, or has its failure in a note.
+A ledger that kills the process that works on it ends a whole Spark job, and nothing shows which
+ledger it was. So the tasks of a lost job are done again in halves, until that ledger is alone. The
+other ledgers neither wait with it, nor get its failure in a note.
 
-Small copies of many ledgers are made together, and each task is its own.
+Small copies of many ledgers are made in batches; each task is then done by itself.
 
 Source: Bookie Ledger Recovery, "ReplicationWorker"; SLOT-LOG rules R13, R17.
 """
@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.limit import limit_at_first
 from spark_bookkeeper.autorecovery.notes import Notes, as_marked
 from spark_bookkeeper.autorecovery.replication import TaskWork, fragment_work, replicate_task
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -28,10 +28,10 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members
+from spark_bookkeeper.replication.batch_rereplicate import rereplicate_many
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import (
     Bounds,
     Failure,
@@ -49,14 +49,14 @@ _DONE: Final = "it was done before its job was lost, or somebody else has done i
 
 
 TaskResult: TypeAlias = Row | NotDone[TaskWork]
-"""The rows of a task, or that its attempt ended before it could leave a note."""
+"""A row of a task, or an attempt that ended before it could leave a note."""
 
 
 class TaskJobs:
-    """Those of one worker.
+    """Does the tasks of one worker.
 
     Args:
-        runner: carries them out.
+        runner: carries out the jobs.
     """
 
     def __init__(self, context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> None:
@@ -64,42 +64,42 @@ class TaskJobs:
         self._runner = runner
         self._config = config
         self._alone: set[LedgerId] = set()
-        """Ledgers that failed a job of their own: they are done alone, and behind all others."""
+        """Ledgers that failed in a job of their own: each is done alone, after all others."""
 
     def rows(
         self, works: Sequence[TaskWork], progress: Progress, is_stopping: Callable[[], bool]
     ) -> list[Row]:
-        """Do these; what became of each share and each task.
+        """Do the tasks; return a row for each share and each task.
 
         Args:
-            works: whoever asks holds their locks.
-            is_stopping: asked before what a job has lost is done again. What is left then has no
-                row and no note.
+            works: the caller holds their locks.
+            is_stopping: called before the tasks of a lost job are done again. If true, the rest has
+                no row and no note.
         """
         job = Job(
             "rereplicate", self._context, self._runner, progress, limit_at_first(self._context)
         )
         rows: list[Row] = []
         failed: dict[LedgerId, str] = {}
-        lots: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
-        lots.append([work for work in works if work.ledger_id not in self._alone])
+        batches: list[Sequence[TaskWork]] = [[w] for w in works if w.ledger_id in self._alone]
+        batches.append([work for work in works if work.ledger_id not in self._alone])
         in_vain, most = 0, 3 * len(works).bit_length()
-        while lots and not (in_vain and is_stopping()):
+        while batches and not (in_vain and is_stopping()):
             since_ms = self._context.cluster_ms()
-            lot = lots.pop()
-            done, not_done = self._told(job.run(task_step(), lot), since_ms)
+            batch = batches.pop()
+            done, not_done = self._told(job.run(task_step(), batch), since_ms)
             rows += done
             lost = [each.work for each in not_done if each.failure.of_job is not None]
             in_vain = in_vain + 1 if lost else 0
-            if len(lot) == 1:
+            if len(batch) == 1:
                 change = self._alone.add if lost else self._alone.discard
-                change(lot[0].ledger_id)
-            # One bad ledger fails as many jobs in a row as the ledgers can be halved, and some bad
-            # ones side by side fail more. Where three times as many fail in a row, the cause is
-            # taken to be another: each lot is tried once more, and not halved.
+                change(batch[0].ledger_id)
+            # One bad ledger fails as many jobs in a row as the ledgers can be halved, and several
+            # bad neighbours fail more. After three times as many failures in a row, the cause must
+            # be another: then each batch is tried once more, and not halved.
             if len(lost) > 1 and in_vain < most:
                 half = len(lost) // 2
-                lots += [lost[half:], lost[:half]]
+                batches += [lost[half:], lost[:half]]
                 not_done = [each for each in not_done if each.failure.of_job is None]
             failed |= {each.work.ledger_id: _reason(each.failure) for each in not_done}
         gone: Collection[LedgerId] = ()
@@ -114,8 +114,8 @@ class TaskJobs:
     def _told(
         self, results: Iterable[TaskResult], since_ms: int
     ) -> tuple[list[Row], list[NotDone[TaskWork]]]:
-        """What was told, and what ended before it could leave a note. The others of a job that was
-        lost say in their notes what became of them.
+        """Separate rows from tasks that ended without a note. The other tasks of a lost job have
+        their result in a note.
 
         Args:
             since_ms: when the job began.
@@ -136,7 +136,7 @@ class TaskJobs:
             _log.warning("%d failed tasks may have notes: %s", len(not_done), error.message)
         now_ms = self._context.cluster_ms()
         for ledger_id, note in notes.items():
-            # A time to come is another clock's: it would be after the beginning of every job.
+            # A future time was set by another clock; it would be after the start of every job.
             if since_ms <= note.tried_at_ms <= now_ms:
                 failure = not_done.pop(ledger_id).failure
                 reason = note.last_error or _reason(failure)
@@ -144,13 +144,13 @@ class TaskJobs:
         return rows, list(not_done.values())
 
     def _note(self, failed: Mapping[LedgerId, str]) -> Collection[LedgerId]:
-        """What left no note has one now: its task would be taken again at once, and for ever.
+        """Write a note for each failed task, or it would be taken again at once, without end.
 
         Args:
-            failed: of each ledger the reason.
+            failed: the reason for each ledger.
 
         Returns:
-            those of them whose task is gone. A job that is lost may have done it before.
+            the ledgers whose task is gone; a lost job may have done it.
         """
         gone: set[LedgerId] = set()
         if not failed:
@@ -180,23 +180,23 @@ class TaskJobs:
 
 
 def _reason(failure: Failure) -> str:
-    """Why a task was not done. Whoever runs the job need do nothing: it is a worker's."""
+    """Return why a task was not done, without advice for a person, because workers retry."""
     if failure.of_job is None:
         return failure.reason
     return f"{failure.of_job}; it is tried again by itself"
 
 
 def task_step() -> Step[TaskWork, TaskResult]:
-    """The doing of many tasks, with a limit on what is copied."""
+    """Return the step that does many tasks, with a limit on copying."""
     return Step("replicating", replicate_task, NotDone, limited, _replicate_some)
 
 
 def _replicate_some(
     context: ClientContext, works: Sequence[TaskWork], bounds: Bounds
 ) -> Sequence[Sequence[TaskResult] | None]:
-    """Copy small shares of many ledgers together, then do each task by itself.
+    """Copy small shares of many ledgers in batches, then do each task by itself.
 
-    Each task reads again what its ledger lacks, so nothing is decided here and no lock is relied
+    Each task reads again what its ledger lacks. So nothing is decided here, and no lock is relied
     on: if a lock is lost meanwhile, two workers replicate the ledger, and the compare-and-swap of
     its metadata lets one of them publish.
     """
@@ -204,7 +204,7 @@ def _replicate_some(
     if not tree.is_enabled():
         return [None] * len(works)
     lacking = _lacking(context, works)
-    # Nobody hears of what is copied before its task is done.
+    # No callback for results: a copy is reported only when its task is done.
     until = Bounds(bounds.shares, lambda: bounds.is_ending() or not tree.is_enabled())
     done = rereplicate_many(context, list(lacking.values()), until)
     copied = {number: shares for number, shares in zip(lacking, done, strict=True) if shares}
@@ -219,14 +219,14 @@ def _replicate_some(
         return [*(share.row() for share in copied[number]), *results]
 
     numbers = list(copied)
-    # What a task still finds to copy, it copies with its own share of a limit, be it set just now.
+    # A task copies what it still lacks with its own share of a limit, even of one set just now.
     finished = context.runtime.map(finish, numbers, bounds.shares)
     found = dict(zip(numbers, finished, strict=True))
     return [found.get(number) for number in range(len(works))]
 
 
 def _lacking(context: ClientContext, works: Sequence[TaskWork]) -> dict[int, FragmentWork]:
-    """The first fragment of each ledger that has an end, lacks a replica, and can be helped."""
+    """Return each ledger's first fixed fragment that lacks a replica and suits this worker."""
     numbers = {work.ledger_id: number for number, work in enumerate(works)}
     alive = context.bookies.registrations()
     registered = registered_incarnations(alive)

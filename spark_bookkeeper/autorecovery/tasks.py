@@ -1,11 +1,11 @@
-"""Which tasks to take next: the most endangered ledgers, then the oldest, else at random.
+"""Choose the next tasks: the most endangered ledgers first, then the oldest, else at random.
 
-What was read of a task is kept until it is taken, or until something happens to a bookie that
-matters to it: so a whole large bookie that is lost is not read again with every round, nor with
-every other bookie that is started again.
+A task that was read is kept until it is taken, or until something happens to a bookie that matters
+to it. So the tasks of a large lost bookie are not read again in every round, nor whenever another
+bookie restarts.
 
-Source: BookKeeper ``ZkLedgerUnderreplicationManager.getLedgerToRereplicate`` (skips what is
-locked; at random, so that workers do not meet).
+Source: BookKeeper ``ZkLedgerUnderreplicationManager.getLedgerToRereplicate`` (skips locked ledgers;
+chooses at random, so that workers do not meet).
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ from spark_bookkeeper.autorecovery.backlog import (
     is_among,
     mark_of,
 )
+from spark_bookkeeper.autorecovery.backoff import writable_of
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
-from spark_bookkeeper.autorecovery.waiting import writable_of
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.task_notes import TaskNote
 
 TASKS_PLANNED: Final = 1_000
-"""So many of the most endangered are taken in one round."""
+"""The most tasks that one round takes, the most endangered first."""
 
 _PART: Final = 8
-"""The tree is listed again when one in so many of the tasks that are known is gone: then what is
-listed in all is a few times the tasks, however many there are."""
+"""The tree is listed again when one in this many known tasks is gone. So all listings name only a
+few times as many tasks as exist, however many that are."""
 
 _LIST_SECONDS: Final = 30.0
-"""And after so long, for what was published meanwhile."""
+"""The tree is listed again after this time too, to find tasks that were published meanwhile."""
 
 _MARKS_SEEN: Final = 1_000
-"""Of so many that are left alone it is read then whether they were published again, of others the
-next time: some sixteen requests."""
+"""The number of left tasks that a listing checks for a new publication, in some sixteen requests;
+the next listing checks others."""
 
 _SELDOM: Final = 10
-"""Where none may be taken, it is listed when somebody tells that tasks came or went: while others
-work through very many, that is all the time, so it takes at most one part in so many of it."""
+"""Without a free task, a worker lists the tree when tasks come or go. While others work through
+very many, that is all the time, so listing takes at most one part in this many of the time."""
 
 _Standing: TypeAlias = tuple[str, bool]
-"""The incarnation of a bookie, and whether it is read-only: what the order depends on."""
+"""The incarnation of a bookie, and whether it is read-only: the order depends on both."""
 
 
 class _Listing(NamedTuple):
-    """What is known of the last time that the tree was listed."""
+    """The facts about the last listing of the tree."""
 
     at: float
     seconds: float
-    """How long the names took."""
+    """How long it took to list the names."""
     free: int
-    """How many tasks were known then that may be taken."""
+    """The number of free tasks that were known then."""
 
 
 class Tasks:
-    """The tasks as one worker sees them.
+    """The tasks from the view of one worker.
 
     Args:
-        local: the bookie beside which it runs; it takes what that bookie can store, or what needs
-            no bookie.
-        config: how long a ledger is left alone at the most before it is looked at again.
-        asked_at_ms: what waits for an event, and was not tried since then, is due all the same.
+        local: the bookie next to which it runs; it takes tasks that this bookie can store, and
+            tasks that need no bookie.
+        config: has the longest time until a left task is checked again.
+        asked_at_ms: a task that waits for an event is due if it was last tried before this time.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class Tasks:
         self._backlog = Backlog()
         self._left = LeftTasks()
         self._locked: Ids = np.empty(0, np.int64)
-        """Tasks that are in neither, as another had their locks when they were looked at."""
+        """Tasks that are neither free nor left, because another worker had their locks."""
         self._listed: _Listing | None = None
         self._marks_seen_at = 0.0
-        """When it was looked last whether what is left alone was published again."""
+        """When left tasks were last checked for a new publication."""
         self._is_told = False
-        """Whether tasks came or went since then, as far as anybody told."""
+        """Whether a notification of new or removed tasks came since the last listing."""
         self._changed: Callable[[], None] | None = None
         self._without: list[LedgerId] = []
-        """What was listed, and had no task when it was read."""
+        """Ledgers that were listed, but had no task when it was read."""
 
     @property
     def next_due_at_ms(self) -> int | None:
-        """When there is something to do or to look at, if nothing changes before."""
+        """The time of the next work or check, if nothing changes before; ``None``: never."""
         if len(self._backlog):
             return 0
         times = [self._left.until_ms]
@@ -120,21 +120,21 @@ class Tasks:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a bookie came or went since the order was made, as far as anybody was told."""
+        """Whether a bookie came or went since the order was made, by the last registrations."""
         return _standing(self._context.bookies.last_registrations()) != self._bookies
 
     def next(self, changed: Callable[[], None] | None = None) -> list[FreeTask]:
-        """The tasks to take, the most urgent first; at most ``TASKS_PLANNED``. None of them comes
-        again, unless it is put back, or the tree is listed again and it is still there.
+        """Return the tasks to take, the most urgent first; at most ``TASKS_PLANNED``. A task is
+        returned once, unless it is put back, or a later listing finds it again.
 
         Args:
-            changed: called once when tasks come or go, or a lock is released that kept this worker
-                from a task. Who gives none is told nothing, so it is listed anew.
+            changed: called once when tasks come or go, or when a lock is released that kept this
+                worker from a task. Without it no change is noticed, so the tree is listed anew.
         """
         registered = self._context.bookies.registrations()
         self._forget_what_changed(registered)
         self._changed = changed
-        listed, self._listed = self._listed, None  # without an answer, what is taken is found anew
+        listed, self._listed = self._listed, None  # if a request fails, the next call lists all
         due = self._left.take_due(self._context.cluster_ms(), self._config.retry_most_ms)
         found: list[FreeTask] = []
         was_empty = not len(self._backlog)
@@ -154,26 +154,26 @@ class Tasks:
         return found
 
     def rest(self) -> Iterator[FreeTask]:
-        """Those that come after what ``next`` has given, as they were when it looked; for a plan.
-        None of them comes again.
+        """Yield the tasks that come after those of ``next``, as they were at that call; for a plan.
+        Each task is removed.
         """
         while more := self._backlog.take(TASKS_PLANNED):
             yield from more
 
     def take_those_without(self) -> Sequence[LedgerId]:
-        """The ledgers that were listed and had no task when it was read; none of them comes again,
-        unless it is listed again: it was done just then, or something is left of its task.
+        """Return and forget the ledgers that were listed but had no task when it was read: it was
+        done just then, or only remains of it are left. A later listing may find them again.
         """
         without, self._without = self._without, []
         return without
 
     def put_back(self, tasks: Sequence[FreeTask]) -> None:
-        """They were not worked on after all."""
+        """Put back tasks that were not worked on."""
         self._backlog.add(tasks)
 
     def _forget_what_changed(self, registered: Bookies) -> None:
-        """What came, went or changed its mode since the last look moves some tasks: those are found
-        when the tree is listed, and read again.
+        """Forget the tasks that depend on a bookie that came, went or changed its mode since the
+        last call. The next listing finds them, and they are read again.
         """
         before, self._bookies = self._bookies, _standing(registered)
         moved = {b for b, _ in before.items() ^ self._bookies.items()}
@@ -184,7 +184,7 @@ class Tasks:
             happened |= TAKES_DATA
         there = {b: each.incarnation for b, each in registered.items()}
         if any(there.get(b) != incarnation for b, (incarnation, _) in before.items()):
-            happened |= GOES  # one that was formatted again is as lost as one that is away
+            happened |= GOES  # a bookie that was formatted again is as lost as an absent one
         self._backlog.forget(happened)
         self._left.forget(happened)
         self._listed = None
@@ -198,13 +198,13 @@ class Tasks:
         return self._changed is None or (self._is_told and since >= _pause(listed))
 
     def _tell(self) -> None:
-        """Tasks came or went; called from any thread."""
+        """Record that tasks came or went, and call ``changed``; any thread may call this."""
         self._is_told = True
         if self._changed is not None:
             self._changed()
 
     def _list(self, locked: Collection[LedgerId], registered: Bookies) -> _Listing:
-        """Find the tasks that are not known."""
+        """List the tree, and read the tasks that are not known."""
         runtime, tree = self._context.runtime, self._context.store.underreplication
         began = runtime.now()
         self._is_told = False
@@ -219,8 +219,8 @@ class Tasks:
         return _Listing(at, at - began, len(self._backlog))
 
     def _forget_marked_again(self) -> None:
-        """What was published again since it was left alone is not known any more: nothing in the
-        tree tells of it.
+        """Forget the left tasks that were published again since they were left. Nothing else in the
+        tree shows a new publication.
         """
         now = self._context.runtime.now()
         if now - self._marks_seen_at < _LIST_SECONDS:
@@ -234,11 +234,11 @@ class Tasks:
     def _look_at(
         self, ids: Ids, locked: Collection[LedgerId], registered: Bookies, noted: Ids | None = None
     ) -> None:
-        """Put those of them where they belong of which nobody has the lock.
+        """Read the tasks whose lock is free, and sort them in; remember those that are locked.
 
         Args:
-            ids: of tasks that are not known, or were there when they were looked at last.
-            noted: ledgers that have a note, ascending; ``None``: each is asked for.
+            ids: ledgers whose tasks are unknown, due, or were locked at the last check.
+            noted: ledgers that have a note, ascending; ``None`` reads the note of each.
         """
         is_locked = np.array([ledger_id in locked for ledger_id in ids.tolist()], np.bool_)
         self._locked = ids[is_locked]
@@ -246,7 +246,7 @@ class Tasks:
             self._sort_in(chunk, np.sort(chunk) if noted is None else noted, registered)
 
     def _sort_in(self, ledger_ids: Sequence[LedgerId], noted: Ids, registered: Bookies) -> None:
-        """Read them, and put each where it belongs."""
+        """Read the tasks, and add each to the free or the left tasks."""
         sorter = self._sorter(registered)
         is_noted = is_among(np.array(ledger_ids, np.int64), noted).tolist()
         asked = [i for i, has_note in zip(ledger_ids, is_noted, strict=True) if has_note]
@@ -268,8 +268,8 @@ class Tasks:
         self._backlog.add(free)
 
     def _still_free(self, tasks: Sequence[FreeTask], registered: Bookies) -> list[FreeTask]:
-        """Those that nobody has done or tried in vain since they were read; what was tried is left
-        until its time.
+        """Return the tasks that are still free: since they were read, no worker has done or tried
+        them. A task that was tried is left until its time.
         """
         sorter, ids = self._sorter(registered), [each.ledger_id for each in tasks]
         read = self._read(ids, ids)
@@ -282,7 +282,7 @@ class Tasks:
         return [each for each in tasks if each.ledger_id in free]
 
     def _read(self, ledger_ids: Sequence[LedgerId], noted: Sequence[LedgerId]) -> Read:
-        """Their tasks, and the notes of those that may have one."""
+        """Return the tasks of these ledgers, and the notes of those that may have one."""
         empty = TaskNote()
         notes = {i: note for i, note in self._notes.read_many(noted) if note != empty}
         tasks = self._context.store.underreplication.read_many(ledger_ids)
@@ -302,7 +302,7 @@ class Tasks:
 
 
 def _pause(listed: _Listing) -> float:
-    """After so many seconds it may be listed again."""
+    """Return the seconds after which the tree may be listed again."""
     return min(_LIST_SECONDS, _SELDOM * listed.seconds)
 
 

@@ -1,4 +1,4 @@
-"""The replication worker: takes tasks, some at a time, until there is nothing it can do.
+"""The replication worker: it takes tasks, some at a time, until it can do no more.
 
 Source: Bookie Ledger Recovery, "ReplicationWorker"; BookKeeper ``replication/ReplicationWorker``.
 """
@@ -33,15 +33,15 @@ from spark_bookkeeper.runtime.spool import Spool
 _log = logging.getLogger(__name__)
 
 BATCHES: Final = 4
-"""Locks held at once, for each ledger that is under way: the next ones are at hand."""
+"""The number of locks held for each ledger in work, so that the next ledgers are ready."""
 
 _OTHERS: Final = 4
-"""Where there are many tasks, no worker takes more than one in so many of them at a time."""
+"""Where there are many tasks, a worker takes at most one in this many at a time."""
 
 
 def runner_of_worker(context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> Runner:
-    """The runner of a worker, of one that stays and of one for a round: in this process it does as
-    many ledgers at once as ``ledgers_at_once`` says, and not as ``job_items_at_once``.
+    """Return the runner of a worker, of a lasting one and of one for a round. In this process, it
+    does ``ledgers_at_once`` ledgers at once, and not ``job_items_at_once``.
     """
     if isinstance(runner, LocalRunner):
         return LocalRunner(context, config.ledgers_at_once)
@@ -53,8 +53,8 @@ class ReplicationWorker:
 
     Args:
         runner: does the work: this process, or the tasks of a Spark job.
-        name: what others are told who holds a lock.
-        local: the bookie beside which it runs; it copies to no other.
+        name: shown to other processes as the holder of a lock.
+        local: the bookie next to which it runs; the worker copies to no other.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class ReplicationWorker:
         self._jobs = TaskJobs(context, runner, config)
         self._tasks = self._new_tasks()
         self.fully_replicated = 0
-        """Ledgers that this worker has made whole."""
+        """The number of ledgers that this worker has fully replicated."""
 
     def _new_tasks(self) -> Tasks:
         return Tasks(self._context, self._local, self._config, self._asked_at_ms)
 
     def try_everything(self) -> None:
-        """From now on also those are tried once that wait for an event: somebody asks for it, and
-        may know what nobody is told of.
+        """Try once, from now on, also the tasks that wait for an event: the operator who requests
+        it may know of changes that no event shows.
         """
         self._asked_at_ms = self._context.cluster_ms()
         self._tasks = self._new_tasks()
 
     def plan(self) -> list[Row]:
-        """The tasks that rounds would take now, in order; nothing is locked or changed."""
+        """Return the tasks that rounds would take now, in order; lock and change nothing."""
         check_enabled(self._context)
         tasks = self._new_tasks()
         return [
@@ -102,7 +102,7 @@ class ReplicationWorker:
 
     @property
     def next_due_at_ms(self) -> int | None:
-        """When another round has something to do or to look at, if nothing changes before."""
+        """The time at which another round has work or a check to do, if nothing changes before."""
         return self._tasks.next_due_at_ms
 
     @property
@@ -117,15 +117,15 @@ class ReplicationWorker:
         progress: Progress = no_progress,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> Iterator[Row]:
-        """Do what can be done of the tasks that are there; rows as they come. It ends early when a
-        bookie comes or goes, which may put others first.
+        """Do what can be done of the existing tasks, and yield rows as they come. The round ends
+        early when a bookie comes or goes, because other tasks may then come first.
 
         Args:
             changed: called once when there may be more to do.
-            is_stopping: asked between batches.
+            is_stopping: called between batches.
 
         Raises:
-            DisabledError: somebody disabled autorecovery; what is under way was finished.
+            DisabledError: autorecovery is or was disabled; running work was finished.
         """
         check_enabled(self._context)
         for ledger_id in self._tasks.take_those_without():
@@ -155,8 +155,8 @@ class ReplicationWorker:
             self._tasks.put_back(found[done:])
 
     def _at_once(self, tasks: int) -> int:
-        """So many are locked at a time: more where there are many, since small ones go together,
-        and never so many that other workers find none.
+        """Return how many tasks to lock at a time: more where there are many, because small ones
+        share batches, and never so many that other workers find none.
         """
         return max(self._runner.width * BATCHES, min(ITEMS_TOGETHER, tasks // _OTHERS))
 
@@ -191,15 +191,15 @@ def rereplicate(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
-    """Rounds until one leaves nothing that can be done now; a row for each share and each task.
+    """Run rounds until one leaves nothing that can be done now; a row for each share and each task.
 
-    What waits for an event is tried once too. Tasks that are there and were not taken, since
-    another has their lock or it is not their time yet, are rows too: nobody is to read that all is
-    done while they wait.
+    Tasks that wait for an event are tried once too. A task that was not taken, because another
+    worker has its lock or its time has not come, has a row as well: otherwise a report would look
+    complete while tasks wait.
 
     Raises:
-        DisabledError: autorecovery is disabled, and nothing was done. Disabled later, it ends
-            with a report of what was done, and of what is left.
+        DisabledError: autorecovery is disabled, and nothing was done. If it is disabled later, the
+            report shows what was done, and what is left.
     """
     started = context.runtime.now()
     worker.try_everything()
@@ -221,7 +221,7 @@ def rereplicate(
             if not tried | ids:
                 raise
             disabled = error
-        # What was left is not tried again at once.
+        # A task that was left is not tried again at once.
         is_over = disabled is not None or (ids <= tried and not worker.is_outdated)
         tried |= ids
         if is_over:

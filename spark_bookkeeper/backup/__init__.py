@@ -1,1 +1,1 @@
-"""Ledgers and logs copied to a directory, and put from there into a cluster."""
+"""Backups: ledgers and logs are copied to a directory, and restored into a cluster."""

@@ -1,9 +1,9 @@
-"""The directory of a backup: a bookie's partition that belongs to no cluster, and snapshots.
+"""The directory of a backup: a partition that belongs to no cluster, and snapshots.
 
-Entries lie in it as on any bookie, in the files that ``bookie/FORMAT.md`` describes, so that what
-writes, reads and verifies them is what does so everywhere. A snapshot says what of it makes up the
-cluster at one time. It may lie beside a Delta table, which stands for ledgers then as it does for
-those that were released to it. ``FORMAT.md`` beside this file is the page about it.
+Entries lie in it as on any bookie, in the files that ``bookie/FORMAT.md`` describes. So the same
+code writes, reads and verifies them. A snapshot says which of them make up the cluster at one time.
+The directory may lie below a Delta table. The table then stands for ledgers, as it does for ledgers
+that were released to it. ``FORMAT.md`` describes the files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import Final, TypeVar
 
 from spark_bookkeeper.backup.snapshot import SNAPSHOTS, Snapshots, local_path
 from spark_bookkeeper.bookie.bookie import LedgerRef
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
@@ -31,6 +30,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
 )
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.table.listing import DIRECTORY, Listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG
@@ -38,41 +38,42 @@ from spark_bookkeeper.table.snapshot import LOG
 T = TypeVar("T")
 
 BESIDE_TABLE: Final = f"{DIRECTORY}/backup"
-"""Where a backup is that has the rows of ledgers in a Delta table, below that table. Delta passes
-over names with an underscore, also when it vacuums."""
+"""Path, below a Delta table, of a backup whose ledgers have their rows in that table. Delta ignores
+names with an underscore, also when it vacuums."""
 
 
 class BackupFolder:
-    """One directory, as this process reaches it.
+    """The directory of one backup, as this process reaches it.
 
     Args:
-        context: any cluster; how storage is opened and how long it may be silent is its affair.
+        context: any cluster; it opens storage, and its time-outs apply.
         uri: a path or an fsspec URI.
     """
 
     def __init__(self, context: ClientContext, uri: str) -> None:
-        # A slash at the end makes no other place. The root of all, or of a host, has nothing else.
+        # A slash at the end is ignored, except for a root or a host, which have nothing else.
         bare = uri.rstrip("/")
         self.uri = uri = uri if bare == "" or bare.endswith(":") else bare
         is_beside = uri.endswith(f"/{BESIDE_TABLE}")
         self.table = uri.removesuffix(f"/{BESIDE_TABLE}") if is_beside else None
-        """URI of the table beside which it is, if it is."""
+        """URI of the table that the directory is below; ``None``: no table."""
         self._context = context
         name = hashlib.sha256(uri.encode()).hexdigest()[:16]
         self.bookie_id = BookieId(f"backup-{name}:1")
         context.bookies.learn({self.bookie_id: uri})
         try:
-            self._storage: Storage = partition_of(context, self.bookie_id)
+            self._storage: Storage = storage_of(context, self.bookie_id)
         except BookieUnavailableError as error:
-            said = self.in_words(error.message)
+            said = self.error_text(error.message)
             raise InvalidArgumentError(f"no backup can be at {uri!r}: {said}") from error
+        self._partition = Partition(self._storage)
         self.snapshots = Snapshots(self._storage, uri, context.runtime)
 
     def incarnation(self, instance_id: str | None = None) -> str:
-        """The name of this formatting of the directory.
+        """Return the incarnation of the directory.
 
         Args:
-            instance_id: of the cluster that is to be backed up here.
+            instance_id: id of the cluster that the directory has to be a backup of.
 
         Raises:
             InvalidArgumentError: there is no backup here, or one of another cluster.
@@ -91,14 +92,14 @@ class BackupFolder:
         return marker.incarnation
 
     def _marker(self) -> Marker | None:
-        """That of a backup; ``None``: there is none."""
-        marker = _unless_file(lambda: read_marker(self._storage))
+        """Return the marker of a backup; ``None``: the directory is no backup."""
+        marker = _unless_file(self._partition.marker)
         is_one = marker is not None and marker.bookie_id.startswith("backup-")
         return marker if is_one else None
 
     @property
     def is_there(self) -> bool:
-        """Whether somebody has made it a backup."""
+        """Whether the directory was made a backup."""
         return self._marker() is not None
 
     @property
@@ -119,11 +120,10 @@ class BackupFolder:
         )
 
     def prepare(self, instance_id: str) -> str:
-        """Make an empty or missing directory a backup's; returns its incarnation.
+        """Make an empty or missing directory a backup; return its incarnation.
 
         Raises:
-            InvalidArgumentError: something else is there, or it cannot be reached. Nothing was
-                changed.
+            InvalidArgumentError: it has other files, or it cannot be reached. Nothing was changed.
             BookieFullError: it has no room.
         """
         with self._reached():
@@ -137,11 +137,11 @@ class BackupFolder:
                     has_witness=not self._storage.has_directories,
                 )
                 self._storage.make_directory(SNAPSHOTS)
-                furnish(self._storage, marker)
+                self._partition.furnish(marker)
             return self.incarnation(instance_id)
 
     def check(self, instance_id: str) -> None:
-        """Whether ``prepare`` would do it, as far as that shows without writing.
+        """Check that ``prepare`` would succeed, as far as possible without writing.
 
         Raises:
             InvalidArgumentError: as ``prepare``.
@@ -151,13 +151,13 @@ class BackupFolder:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """What goes wrong at the directory is said of the backup."""
+        """Turn storage errors of the directory into errors about the backup."""
         try:
             yield
         except BookieFullError as error:
             raise BookieFullError(self.without_room(error), bookie_id=self.bookie_id) from error
         except (BookieUnavailableError, OSError) as error:
-            said = self.in_words(str(error))
+            said = self.error_text(str(error))
             raise InvalidArgumentError(
                 f"no backup can be made at {self.uri}: {said}. It has to be a directory or bucket "
                 "that can be written; nothing was changed in the cluster"
@@ -167,12 +167,12 @@ class BackupFolder:
         """Whether it is this cluster's backup; if not, it can become one. Nothing is written.
 
         Raises:
-            InvalidArgumentError: something else is there.
-            BookieUnavailableError, OSError: it cannot be reached, or not be written.
+            InvalidArgumentError: it has other files, or is a backup of another kind.
+            BookieUnavailableError, OSError: it cannot be reached or written.
         """
         if self._storage.has_directories:
             _check_writable(local_path(self._storage.uri))
-        if read_marker(self._storage) is not None:
+        if self._partition.marker() is not None:
             self.incarnation(instance_id)
             return True
         found = self._storage.list("")
@@ -187,7 +187,7 @@ class BackupFolder:
                 f"{self.uri} has a backup whose ledgers go into a table, of which there is nothing "
                 "yet: in_table=True (`cluster backup --table`) goes on with it. Nothing was changed"
             )
-        if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # which a run may have left
+        if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # a run may have left these
             raise InvalidArgumentError(
                 f"{self.uri} is not empty (it holds {', '.join(found[:5])}) and no backup; "
                 "nothing was changed. Choose an empty directory"
@@ -195,18 +195,18 @@ class BackupFolder:
         return False
 
     def replica(self, ledger: Ledger, incarnation: str) -> Replica:
-        """A ledger as it is in the backup, where no ledger has to be ended."""
+        """Return a ledger's replica in the backup, without a reserve for ending ledgers."""
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding, may_take_last=True)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
 
     def source(self, ledger: Ledger, incarnation: str, index: str | None) -> Replica:
-        """Where a ledger is read from that a snapshot has.
+        """Return the replica from which a ledger of a snapshot is read.
 
         Args:
-            index: the digest of its list, when a table stands for it.
+            index: the digest of the ledger's list, if a table stands for it.
 
         Raises:
-            InvalidArgumentError: it is in a table, and this directory is beside none.
+            InvalidArgumentError: the ledger is in a table, and this directory is below none.
         """
         if index is None:
             return self.replica(ledger, incarnation)
@@ -220,32 +220,32 @@ class BackupFolder:
         return Replica(table_of(self._context, self.table), ref)
 
     def listing(self, ledger: Ledger, index: str | None) -> Listing | None:
-        """The list of a ledger's entries; ``None``: no table stands for it.
+        """Return the list of a ledger's entries; ``None``: no table stands for the ledger.
 
         Raises:
-            BookieUnavailableError: it is not there, or is damaged.
+            BookieUnavailableError: the list does not exist, or is damaged.
         """
         if index is None or self.table is None:
             return None
         ref = LedgerRef(ledger.key, index, ledger.encoding)
         return table_of(self._context, self.table).listing(ref)
 
-    def in_words(self, reason: str) -> str:
-        """What a bookie says of itself, as said of a backup."""
+    def error_text(self, reason: str) -> str:
+        """Turn a bookie's error text about itself into a text about the backup."""
         return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
 
     def without_room(self, error: BookieFullError) -> str:
-        """What to do when the backup takes no more."""
+        """Return what an operator can do about a full backup."""
         return (
-            f"there is no room for it in {self.uri} ({self.in_words(error.message)}): make room "
+            f"there is no room for it in {self.uri} ({self.error_text(error.message)}): make room "
             "there, and run it again: it goes on where it was"
         )
 
     def unreadable(self, ledger: Ledger, entry_id: int, reason: str, index: str | None) -> str:
-        """Why an entry cannot be restored, and what to do.
+        """Return why an entry cannot be restored, and what an operator can do.
 
         Args:
-            index: the digest of the ledger's list, when a table stands for it.
+            index: the digest of the ledger's list, if a table stands for it.
         """
         if index is not None:
             return (
@@ -254,13 +254,13 @@ class BackupFolder:
             )
         return (
             f"entry {entry_id} cannot be read from the backup at {self.uri}: "
-            f"{self.in_words(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
+            f"{self.error_text(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
             "cluster that it is of, which copies again what is damaged or missing; without that "
             "cluster this ledger is lost to this backup, and the others are not"
         )
 
     def _how_to_mend(self, ledger: Ledger, index: str) -> str:
-        """What to do where a table lacks what it had of a ledger."""
+        """Return what an operator can do about rows that a table has lost."""
         again = (
             "Run `spark-bookkeeper cluster backup --table --verify` in the cluster that it is of, "
             "which puts what the table lacks into the directory beside it"
@@ -278,23 +278,23 @@ class BackupFolder:
 
 
 def beside_table(context: ClientContext, table: str) -> BackupFolder:
-    """The directory of a backup that has the rows of ledgers in a table.
+    """Return the backup directory of a table that has the rows of ledgers.
 
     Args:
-        table: URI of the table; there need not be one yet.
+        table: URI of the table, which need not exist yet.
     """
     return BackupFolder(context, f"{table.rstrip('/')}/{BESIDE_TABLE}")
 
 
 def backup_at(context: ClientContext, uri: str) -> BackupFolder:
-    """The backup that somebody means by a URI: of a table that has one beside it, that one."""
+    """Return the backup at a URI; for the URI of a table, the backup below the table."""
     folder = BackupFolder(context, uri)
     beside = beside_table(context, uri)
     return beside if not folder.is_there and beside.is_there else folder
 
 
 def _unless_file(ask: Callable[[], T]) -> T | None:
-    """What is at a path; ``None``: a file, below which there is nothing for certain."""
+    """Call a function; return ``None`` if its path is below a file, so that nothing is there."""
     try:
         return ask()
     except BookieUnavailableError as error:
@@ -304,7 +304,7 @@ def _unless_file(ask: Callable[[], T]) -> T | None:
 
 
 def _check_writable(path: str) -> None:
-    """Raises ``OSError``: no directory can be at a path, or nothing be written there."""
+    """Raise ``OSError`` if no directory can be at a path, or if it cannot be written."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):

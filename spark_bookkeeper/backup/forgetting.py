@@ -1,7 +1,7 @@
-"""Giving up restores that did not end: what they copied becomes garbage, and is collected.
+"""Giving up unfinished restores: their copies become garbage, and are collected.
 
-A restore that was killed leaves copies of ledgers that have no metadata, and its registers keep
-collectors from them. Whoever does not repeat it forgets it.
+A killed restore leaves copies of ledgers that have no metadata, and its registers protect these
+from garbage collection. An operator who does not repeat the restore forgets it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_bookkeeper.replication.runner import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """What a restore has put on a bookie of one ledger."""
+    """The copies of one ledger that a restore has put on a bookie."""
 
     bookie: BookieId
     bytes: int
@@ -36,9 +36,9 @@ def forget_restores(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
-    """Give up restores that did not end (``BookKeeper.forget_restores``).
+    """Give up unfinished restores (``BookKeeper.forget_restores``).
 
-    A ledger whose metadata are there is whole, and stays as it is.
+    A ledger whose metadata exist is whole, and stays.
     """
     started = context.runtime.now()
     store, who = context.store, str(WriterInfo.of_this_process())
@@ -60,7 +60,7 @@ def forget_restores(
 def _wanted(
     store: MetadataStore, ledger_ids: Sequence[LedgerId] | None
 ) -> Mapping[LedgerId, bytes]:
-    """The ledgers to be forgotten, each with its nonce."""
+    """Return the nonce of each ledger to be forgotten."""
     begun = restores.begun(store.registers)
     if unknown := [i for i in ledger_ids or () if i not in begun]:
         known = ", ".join(map(str, begun)) or "none"
@@ -70,13 +70,13 @@ def _wanted(
         )
     chosen = begun if ledger_ids is None else sorted(ledger_ids)
     nonces = {ledger_id: restores.nonce_of(store.registers, ledger_id) for ledger_id in chosen}
-    return {i: nonce for i, nonce in nonces.items() if nonce is not None}  # ended meanwhile
+    return {i: nonce for i, nonce in nonces.items() if nonce is not None}  # others have ended
 
 
 def _copies_of(
     context: ClientContext, wanted: Mapping[LedgerId, bytes], rows: list[Row], progress: Progress
 ) -> dict[LedgerId, list[_Copies]]:
-    """What bookies have of these ledgers, and a row for each bookie that does not say."""
+    """Return the copies on bookies; add a row for each bookie that does not answer."""
     found: dict[LedgerId, list[_Copies]] = {ledger_id: [] for ledger_id in wanted}
     bookies = sorted(context.bookies.registrations()) if wanted else []
     for done, bookie in enumerate(bookies, start=1):

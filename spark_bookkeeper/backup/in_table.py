@@ -1,4 +1,4 @@
-"""What a backup asks of a table that takes the rows of ledgers; ``delta/`` has one."""
+"""The interface of a table that takes the rows of ledgers for a backup; see ``delta/``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import LedgerId
 
 CLOCKS_MS: Final = 3_600_000
-"""How much the clocks of who creates a ledger and of who backs it up may differ. Where they differ
-by more, a ledger may be proven a second time."""
+"""Tolerated difference between the clocks of a ledger's creator and of the backup. With a larger
+difference, a ledger may be proven a second time."""
 
 
 @dataclass(frozen=True, slots=True)
 class InTable:
-    """A table stands for a closed ledger: all of it was proven, by this run or one before."""
+    """A table stands for a closed ledger: this run or an earlier one has proven all of it."""
 
     index: str
     """The digest of its list."""
     length_bytes: int | None
-    """Of the ledger, as its last entry says; ``None``: an earlier run has proven it."""
+    """Length of the ledger, from its last entry; ``None``: an earlier run has proven it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotInTable:
-    """It does not: the ledger has to be copied."""
+    """A table does not stand for a ledger, which has to be copied."""
 
     reason: str
     is_certain: bool
-    """Whether it never will. Else something went wrong that may pass, and the next run asks it
-    again."""
+    """Whether the table never will. If false, an error occurred that may pass, and the next run
+    tries again."""
 
 
 Taken: TypeAlias = InTable | NotInTable
@@ -46,66 +46,66 @@ class LedgerTable(Protocol):
 
     @property
     def uri(self) -> str:
-        """Where it is, or will be."""
+        """URI of the table, which may not exist yet."""
 
     def check(self) -> None:
-        """Whether it can take ledgers, as far as that shows without writing.
+        """Check that it can take ledgers, as far as possible without writing.
 
         Raises:
-            InvalidArgumentError: something else is there, or it is another cluster's.
+            InvalidArgumentError: it is no such table, or it is another cluster's.
         """
 
     def take(
         self, ledgers: Sequence[Ledger], known: Mapping[LedgerId, str], *, verify: bool
     ) -> Mapping[LedgerId, Taken]:
-        """Have it take what it lacks, and prove that it stands for ledgers.
+        """Append the rows that the table lacks, and prove that it stands for ledgers.
 
         Args:
-            ledgers: closed ones with entries.
+            ledgers: closed ledgers with entries.
             known: digests of lists by which it stood for some of them before. These are read back
-                only where the files that a list names are not the table's any more.
+                only if the table no longer has the files that the list names.
             verify: read all of them back.
 
         Returns:
-            what is to be said of each.
+            the result for each ledger.
 
         Raises:
-            BookKeeperError: the table cannot be used at all now, or somebody cancelled it.
+            BookKeeperError: the table cannot be used at all now, or the job was cancelled.
         """
 
 
 class LastPlaces:
-    """Where snapshots have closed ledgers, the newest that has each."""
+    """The place of each closed ledger in the newest snapshot that has it."""
 
     def __init__(self, folder: BackupFolder) -> None:
         self._folder = folder
         self._numbers = list(folder.snapshots.numbers())
-        """Of those that were not read yet, ascending."""
+        """Numbers of the snapshots not yet read, ascending."""
         self._read_to_ms: int | None = None
-        """When the oldest that was read was taken."""
+        """Time of the oldest snapshot that was read."""
         self._places: dict[str, SavedPlace] = {}
 
     def find(self, ledgers: Iterable[Ledger]) -> None:
-        """Go back until each of some ledgers is found, or is too young to be found.
+        """Read older snapshots until each ledger is found, or is too young to be in them.
 
-        However many snapshots of other ledgers there are since: without its list, what the table
-        stands for would be read from bookies again, which may have lost it.
+        The search has no limit of snapshots: without a ledger's list, the entries that the table
+        stands for would be read again from bookies, which may have lost them.
         """
         lacking = list(ledgers)
         while lacking := [x for x in lacking if self._may_be_older(x)]:
             if not self._numbers:
                 return
-            with suppress(InvalidArgumentError):  # a damaged one says nothing
+            with suppress(InvalidArgumentError):  # a damaged snapshot is skipped
                 closed = self._folder.snapshots.closed_ledgers(self._numbers[-1])
                 self._read_to_ms = closed.taken_at_ms
                 for name, place in closed.places.items():
-                    # Copied for a reason that may have passed: an older one may have its list.
+                    # The reason for a copy may have passed: an older snapshot may have its list.
                     if place.index is not None or place.is_refused:
                         self._places.setdefault(name, place)
             self._numbers.pop()
 
     def _may_be_older(self, ledger: Ledger) -> bool:
-        """Whether a ledger is to be looked for in older snapshots."""
+        """Whether an older snapshot may have a ledger that was not found yet."""
         created_ms, read_to_ms = ledger.metadata.ctime_ms, self._read_to_ms
         is_younger = (
             created_ms is not None
@@ -115,11 +115,11 @@ class LastPlaces:
         return str(ledger.key) not in self._places and not is_younger
 
     def is_refused(self, ledger: Ledger) -> bool:
-        """Whether all of it was put into the folder, since the table can never stand for it."""
+        """Whether a ledger was copied into the folder since the table can never stand for it."""
         place = self._places.get(str(ledger.key))
         return place is not None and place.is_refused
 
     def index_of(self, ledger: Ledger) -> str | None:
-        """The digest of its list, where the table stood for it."""
+        """Return the digest of a ledger's list; ``None``: the table did not stand for it."""
         place = self._places.get(str(ledger.key))
         return None if place is None else place.index

@@ -1,10 +1,9 @@
-"""Restoring: entries go to bookies of a cluster, and then each ledger appears, whole and closed.
+"""Restoring: entries go to bookies of a cluster; then each ledger appears, whole and closed.
 
-Ids, entries, positions, labels, digests and passwords are those that they were; bookies are new.
-A ledger's metadata are created when all of its copies are there, and the list of a log when all of
-its ledgers are, so that whoever looks meanwhile sees nothing that cannot be read. Copies without
-metadata are garbage everywhere else; a register says that these are none
-(``metadata/restores.py``).
+Ids, entries, positions, labels, digests and passwords stay the same; bookies are new. A ledger's
+metadata are created after all of its copies, and the list of a log after all of its ledgers. So
+readers never see a ledger or a log that cannot be read. Copies without metadata are garbage
+everywhere else; a register protects these (``metadata/restores.py``).
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.rows import Presence
 
 LOOKED_AT: Final = 5
-"""Snapshots before the newest of which a restore says what they have besides."""
+"""Number of older snapshots that a restore searches for ledgers which the newest lacks."""
 
 KEPT_AT_ONCE: Final = 256
-"""Ids of the counter that are noted together. A process that dies before it has noted them loses
-them: no ledger of such an id can be restored to that cluster."""
+"""Number of ids of the counter that are noted in one write. If the process dies before the write,
+these ids are lost: no ledger with such an id can be restored to that cluster."""
 
 
 def restore(
@@ -67,7 +66,7 @@ def restore(
 ) -> BackupReport:
     """Put ledgers and logs of a backup into a cluster that lacks them (``BookKeeper.restore``).
 
-    Repeat it until it is complete: what is there already, in the same life, is passed over.
+    Repeat it until it is complete: ledgers that exist already, in the same life, are skipped.
     """
     started = context.runtime.now()
     folder = backup_at(context, uri)
@@ -95,10 +94,10 @@ def restore(
 def _chosen(
     number: int, taken: Snapshot, ledger_ids: Sequence[LedgerId] | None, log: str | None
 ) -> tuple[list[SavedLedger], list[str]]:
-    """The ledgers of a snapshot that are asked for, and the logs, both ascending.
+    """Return the requested ledgers and logs of a snapshot, both ascending.
 
     Raises:
-        InvalidArgumentError: it does not have them.
+        InvalidArgumentError: the snapshot does not have them.
     """
     log_names = saved_logs(taken.registers)
     saved = {each.ledger_id: each for each in taken.ledgers}
@@ -120,7 +119,7 @@ def _chosen(
 
 
 def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> str:
-    """The older snapshot that has most of what this one lacks, in words; empty: none has."""
+    """Describe the older snapshot with most ledgers that this one lacks; empty without one."""
     most = ""
     lacking = 0
     for older in reversed(
@@ -129,7 +128,7 @@ def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> st
         try:
             found = folder.snapshots.ledger_ids(older)
         except InvalidArgumentError:
-            continue  # it is damaged, and not the one that was asked for
+            continue  # damaged, and not the requested one
         if len(found - ledger_ids) > lacking:
             lacking = len(found - ledger_ids)
             most = f" (snapshot {older} has {len(found):,}, of which this one lacks {lacking:,})"
@@ -137,7 +136,7 @@ def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> st
 
 
 class _Restoring:
-    """One run."""
+    """One run of a restore."""
 
     def __init__(
         self,
@@ -156,10 +155,10 @@ class _Restoring:
         self._kept = restores.kept(context.store.registers)
         self._rows: dict[LedgerId, Row] = {}
         self._presence: Presence | None = None
-        """Of the files of a table, for a plan."""
+        """The presence of a table's files, for a plan."""
 
     def plan(self, chosen: Sequence[SavedLedger]) -> list[Row]:
-        """What a run would restore, and what it could not."""
+        """Return a row for each ledger that a run would restore, or could not restore."""
         if self._folder.table is not None:
             rows = table_of(self._context, self._folder.table).rows
             ledger_ids = [each.ledger_id for each in chosen if each.index is not None]
@@ -172,10 +171,10 @@ class _Restoring:
         registers: Mapping[str, bytes],
         log_names: Sequence[str],
     ) -> list[Row]:
-        """Ledgers first, and logs when all of them are there; a row for each.
+        """Restore ledgers, and then logs if all of their ledgers exist; return a row for each.
 
         Args:
-            registers: of the snapshot.
+            registers: registers of the snapshot.
         """
         rows = [self.look(each, dry_run=False) for each in chosen]
         self._restore_ledgers()
@@ -189,7 +188,7 @@ class _Restoring:
         return rows
 
     def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
-        """Whether a ledger is there already, and what is to be done if not."""
+        """Return a ledger's row: it exists already, or its restore is planned or queued."""
         ledger_id = saved.ledger_id
         try:
             there = self._context.store.read_ledger(ledger_id)
@@ -223,7 +222,7 @@ class _Restoring:
         return _row(saved, Outcome.LEFT, "it was not reached")
 
     def _what_is_lacking(self, saved: SavedLedger, ledger: Ledger) -> str | None:
-        """What of a ledger the backup lacks, by what its files say that they hold."""
+        """Return what the backup lacks of a ledger, as far as its files' headers show it."""
         if saved.last_entry_id == NO_ENTRY:
             return None
         source = self._folder.source(ledger, self._incarnation, saved.index)
@@ -240,19 +239,19 @@ class _Restoring:
         return self._folder.unreadable(ledger, 0, reason, saved.index)
 
     def _placed(self, saved: SavedLedger) -> Ledger:
-        """The ledger as it will be: closed, in one fragment on bookies of this cluster.
+        """Return the ledger as it will be: closed, in one fragment on bookies of this cluster.
 
-        The same bookies whenever it is asked for, so that a repeated run finds what it copied.
+        It always chooses the same bookies, so that a repeated run finds its earlier copies.
         """
         before, quorum = saved.metadata, saved.metadata.quorum
         alive = self._context.bookies.registrations()
         share = f"restore/{saved.ledger_id}-{(before.nonce or b'').decode()}"
-        found = self._context.bookies.candidates(alive)  # whose space changes between two runs
+        found = self._context.bookies.candidates(alive)  # their free space changes between runs
         candidates = drawn(share, [replace(each, free_bytes=None) for each in found])
         reasons = self._context.bookies.ineligible(alive, quorum.ensemble_size)
         purpose = f"for ledger {saved.ledger_id}"
         ensemble = choose_ensemble(quorum, candidates, reasons, purpose)
-        # No table stands for copies here, and nobody has removed any.
+        # No table stands for the copies here, and none of them was collected.
         custom = {k: v for k, v in before.custom_metadata.items() if k not in (ARCHIVE, COLLECTED)}
         metadata = replace(
             before,
@@ -267,11 +266,11 @@ class _Restoring:
         return Ledger.of(saved.ledger_id, with_incarnations(metadata, incarnations, renewed=True))
 
     def _pass_ids(self, highest: int) -> None:
-        """Have the cluster give out higher ids than those that are restored.
+        """Advance the cluster's id counter beyond the restored ledgers.
 
-        The ledgers of a log ascend, so its next one must come behind them. It is done when all
-        are there: an id that was given out is never taken by anybody else (SLOT-LOG rule R16). So
-        these are kept for what is restored later.
+        The ledgers of a log ascend, so its next ledger needs a higher id. This is done after all
+        ledgers exist: no other client takes an id that was given out (SLOT-LOG rule R16), so the
+        skipped ids are kept for later restores.
         """
         store, given = self._context.store, [LedgerId(-1)]
         while given[-1] <= highest:
@@ -285,7 +284,7 @@ class _Restoring:
         failed: dict[LedgerId, str] = {}
         others: Counter[LedgerId] = Counter()
         for ledger_id, (saved, _) in self._todo.items():
-            try:  # [gc_restored]: from now on copies without metadata are no garbage
+            try:  # [gc_restored]: protects copies without metadata from here on
                 restores.begin(
                     self._context.store.registers, ledger_id, saved.metadata.nonce or b""
                 )
@@ -311,7 +310,7 @@ class _Restoring:
             )
 
     def _create(self, ledger: Ledger) -> str | None:
-        """Make the ledger appear; why it could not."""
+        """Create the ledger's metadata; return why it failed, or ``None``."""
         try:
             reason = self._create_once(ledger)
             restores.end(self._context.store.registers, ledger.ledger_id)
@@ -320,7 +319,7 @@ class _Restoring:
         return reason
 
     def _create_once(self, ledger: Ledger) -> str | None:
-        """Why it can never be made here."""
+        """Create the metadata; return why they can never be created here, or ``None``."""
         store, ledger_id = self._context.store, ledger.ledger_id
         try:
             store.create_ledger(ledger_id, ledger.metadata, is_kept=ledger_id in self._kept)
@@ -343,10 +342,10 @@ def _used(ledger_id: LedgerId) -> str:
 
 
 def _how(saved: SavedLedger, other_bytes: int = 0) -> str | None:
-    """What is to be said of a ledger that is there now.
+    """Return the remark about a restored ledger.
 
     Args:
-        other_bytes: entries with other bytes than they had.
+        other_bytes: number of entries whose bytes differ from the original ones.
     """
     if other_bytes:
         return (

@@ -1,4 +1,4 @@
-"""Entries out of a backup, to the bookies of the ledgers that they are restored to."""
+"""Copies entries from a backup to the bookies of restored ledgers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Bounds, Failure, Step
 from spark_bookkeeper.replication.shares import share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import Listing
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES, together
 from spark_bookkeeper.table.opening import table_of
 
 WINDOW_ENTRIES: Final = 4096
-"""Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
+"""Number of entries that are read at once, if they have at most ``WINDOW_BYTES`` in all."""
 
 TOGETHER_BYTES: Final = 1 << 20
-"""Ledgers of so many bytes, or fewer, are read from a table together."""
+"""Ledgers with at most this many bytes are read from a table in batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +34,27 @@ class RestoreWork:
     """Put a range of a ledger on the bookies of its new ensemble."""
 
     ledger: Ledger
-    """As it will be."""
+    """The ledger as it will be."""
     uri: str
     incarnation: str
     index: str | None
-    """The digest of its list, when a table stands for it."""
+    """The digest of its list, if a table stands for it."""
     first_entry_id: EntryId
     last_entry_id: EntryId
     size_bytes: int
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose range it is."""
+        """The id of the ledger."""
         return self.ledger.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name of the range, for messages."""
         return name_of(self.ledger_id, self.first_entry_id)
 
     @property
     def may_go_with_others(self) -> bool:
-        """Whether it is all of a small ledger that is read from a table."""
+        """Whether it is a whole small ledger that is read from a table."""
         is_whole = self.first_entry_id == 0 and (
             self.last_entry_id == self.ledger.metadata.last_entry_id
         )
@@ -64,24 +64,24 @@ class RestoreWork:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a range came to."""
+    """The result for a range."""
 
     ledger_id: LedgerId
     bytes: int
     reason: str | None = None
-    """Why not all of it is there."""
+    """Why a part of the range is missing; ``None`` if it is complete."""
     other_bytes: int = 0
-    """Entries whose bytes are not those that they had, with the same values."""
+    """Number of entries whose bytes differ from the original ones, with the same values."""
 
 
 def pieces_of(
     ledger: Ledger, uri: str, incarnation: str, index: str | None
 ) -> Iterator[RestoreWork]:
-    """All of a ledger, as it will be.
+    """Yield the ranges that make up a whole ledger.
 
     Args:
-        uri: of the backup's directory.
-        index: the digest of its list, when a table stands for it.
+        uri: URI of the backup's directory.
+        index: the digest of the ledger's list, if a table stands for it.
     """
     last = ledger.metadata.last_entry_id
     assert last is not None, "restored ledgers are closed"
@@ -95,7 +95,7 @@ def _not_restored(work: RestoreWork, failure: Failure) -> Restored:
 
 
 def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
-    """Copy a range to every bookie that is to have of it what it lacks; each reads it back."""
+    """Copy to every bookie the entries of its share that it lacks, and read them back."""
     ledger = work.ledger
     folder = BackupFolder(context, work.uri)
     source = folder.source(ledger, work.incarnation, work.index)
@@ -122,8 +122,8 @@ def _restore(context: ClientContext, work: RestoreWork) -> Sequence[Restored]:
 def _restore_many(
     context: ClientContext, works: Sequence[RestoreWork], _: Bounds
 ) -> Sequence[Sequence[Restored] | None]:
-    """Small ledgers whose rows are read from a table together; ``None`` for every other, and for
-    each with which something is the matter: ``_restore`` says what.
+    """Restore small ledgers, whose rows are read from a table in batches. ``None`` for all other
+    works, and for each that failed: ``_restore`` then finds the reason.
     """
     done: list[Sequence[Restored] | None] = [None] * len(works)
     for some in together(works):
@@ -155,11 +155,11 @@ def _restore_many(
 
 
 def _in_other_bytes(listing: Listing | None, delivery: Delivered[StoredEntry]) -> int:
-    """How many entries were made of a table's rows in other bytes than the list says, as another
-    version of Arrow does.
+    """Return how many entries were rebuilt from a table's rows with other bytes than the list says,
+    as another version of Arrow does.
 
     Args:
-        listing: of the ledger; ``None``: it is in no table.
+        listing: the ledger's list; ``None``: the ledger is in no table.
     """
     if listing is None:
         return 0
@@ -173,14 +173,14 @@ def _in_other_bytes(listing: Listing | None, delivery: Delivered[StoredEntry]) -
 def _lacking(
     context: ClientContext, ledger: Ledger, first: int, last: int
 ) -> Mapping[BookieId, Set[int]]:
-    """Which entries of a range each bookie is to have, and has not."""
+    """Return the entries of a range that each bookie is to have and lacks."""
     (fragment,) = ledger.metadata.fragments
     lacking: dict[BookieId, Set[int]] = {}
     for position, bookie in enumerate(fragment.ensemble):
         share = share_of(ledger, position, EntryId(first), EntryId(last))
         if share:
             good = context.bookies.replica(bookie, ledger).verify(share).good
-            lacking[bookie] = set(share).difference(good)  # what is found is durable, too
+            lacking[bookie] = set(share).difference(good)  # a verified entry is durable, too
     return lacking
 
 
@@ -190,7 +190,7 @@ def _copy(
     delivery: Delivered[StoredEntry],
     lacking: Mapping[BookieId, Set[int]],
 ) -> int:
-    """Have each bookie write what it lacks; how many bytes that were."""
+    """Let each bookie write the entries that it lacks; return their bytes."""
     entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
     wanted = set().union(*lacking.values())
     assert wanted <= {entry.entry_id for entry in entries}, "what is not refused is found"
@@ -208,4 +208,4 @@ def _copy(
 RESTORING: Final = Step("restoring ledgers", _restore, _not_restored)
 
 RESTORING_FROM_TABLE: Final = replace(RESTORING, do_many=_restore_many, shares_with_neighbours=True)
-"""Where some of the ledgers are in a table, in which neighbours lie side by side."""
+"""The step if some ledgers are in a table, where neighbours lie next to each other."""

@@ -1,4 +1,4 @@
-"""Logs out of a backup: which ledgers they name, and their registers, the head last."""
+"""Restores logs from a backup: checks their ledgers, and writes their registers, head last."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spark_bookkeeper.replication.report import Outcome, Row, counted
 
 
 def saved_logs(registers: Mapping[str, bytes]) -> list[str]:
-    """The names of the logs that a snapshot has, ascending."""
+    """Return the names of the logs in a snapshot, ascending."""
     parts = (name.partition("/") for name in registers)
     return sorted(log for parent, _, log in parts if parent == logs.LOGS_PARENT and "/" not in log)
 
 
 def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
-    """The ids of a log's ledgers that were not truncated, as its registers tell."""
+    """Return the ids of a log's ledgers that were not truncated, from its registers."""
     path = f"{logs.LOGS_PARENT}/{log}"
     head = json.loads(registers[path])
     ids = [i for name, *_ in head["chunks"] for i in json.loads(registers[f"{path}/{name}"])]
@@ -31,7 +31,7 @@ def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
 def planned_log(
     context: ClientContext, registers: Mapping[str, bytes], log: str, saved: Set[LedgerId]
 ) -> Row:
-    """What a dry run says of a log.
+    """Return the row of a log in a dry run.
 
     Args:
         saved: the ledgers that the snapshot has.
@@ -50,7 +50,7 @@ def planned_log(
 def restore_log(
     context: ClientContext, registers: Mapping[str, bytes], log: str, *, is_whole: bool
 ) -> Row:
-    """A log's registers, the head last; nothing while ledgers of the backup are not there."""
+    """Create a log's registers, the head last, but only if all of its ledgers exist."""
     ledgers = ledgers_of_log(registers, log)
     path = f"{logs.LOGS_PARENT}/{log}"
     if not is_whole:
@@ -72,7 +72,7 @@ def restore_log(
 
 
 def _row_of_found(context: ClientContext, registers: Mapping[str, bytes], log: str) -> Row:
-    """What is said of a log where the cluster has one of its name: perhaps it is this one."""
+    """Return the row of a log whose name the cluster has used, perhaps for this very log."""
     found = logs.find_log(context.store.registers, log)
     saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
     if found is not None and found.nonce == saved["nonce"]:

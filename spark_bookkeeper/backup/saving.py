@@ -1,12 +1,12 @@
-"""Backing up: entries that a directory lacks are copied there, and a snapshot says what it has.
+"""Backing up: copies missing entries to a directory, and writes a snapshot that lists them.
 
-The snapshot is written last, so a run that was killed leaves copies that the next run finds and
-goes on with. What is there is not read again, unless it is asked to be.
+The snapshot is written last. So a killed run leaves copies that the next run finds and completes.
+Existing copies are not read again, unless ``verify`` is set.
 
-Beside a table the directory has only what the table cannot stand for: ledgers that are not closed,
-and those that it does not give back exactly. The others are in the snapshot with the digest of
-their list (rule ``backup-after-proof``). Their rows are found too after a kill; what was proven of
-them counts from the snapshot on, and before it is proven again.
+Below a table the directory has only the ledgers that the table cannot stand for: open ones, and
+those that it does not return exactly. The snapshot has the others with the digest of their list
+(rule ``backup-after-proof``). After a kill their rows are found, too. But the proof of a ledger
+counts only once a snapshot has it; until then it is repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_bookkeeper.backup.saving_entries import SAVING, Saved, pieces_of
 from spark_bookkeeper.backup.snapshot import SavedLedger, Snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,
@@ -41,20 +41,20 @@ from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 _AS_BEFORE: Final = "in the directory beside the table, as before"
 
 _ROUNDS: Final = 5
-"""Looks at the lists of logs, for ledgers that came while others were copied."""
+"""Number of reads of the logs' lists, for ledgers that were added during the copying."""
 
 
 @dataclass(frozen=True, repr=False)
 class BackupReport(Report):
-    """Of ``backup`` and ``restore``: one row for each ledger."""
+    """The report of ``backup`` and ``restore``: one row for each ledger."""
 
     snapshot: int | None = None
-    """The number of the one that was written, or restored; ``None``: there is none."""
+    """The number of the snapshot that was written or restored; ``None``: no snapshot."""
     remark: str | None = None
-    """What that snapshot has, and what an older one has besides."""
+    """How many ledgers that snapshot has, and how many an older one has that it lacks."""
 
     def totals(self) -> dict[str, Any]:
-        """As every job's, and the snapshot."""
+        """Return the totals of every report, and the snapshot."""
         return {**super().totals(), "snapshot": self.snapshot, "remark": self.remark}
 
 
@@ -73,7 +73,7 @@ def backup(
     """Copy ledgers, those of a log, or a whole cluster to a directory (``BookKeeper.backup``).
 
     Args:
-        table: the one at ``uri``, which takes what it can; the directory is beside it then.
+        table: the table at ``uri``, which takes ledgers; the directory is then below it.
     """
     started = context.runtime.now()
     if table is not None:
@@ -117,7 +117,7 @@ def backup(
     )
     rows = [saving.rows[i] for i in sorted(saving.rows)]
     number = remark = None
-    if taken.ledgers or taken.registers:  # an empty one would be the newest
+    if taken.ledgers or taken.registers:  # an empty snapshot would become the newest one
         try:
             number = folder.snapshots.put(taken)
             remark = about_snapshot(number, len(taken.ledgers))
@@ -131,7 +131,7 @@ def backup(
 
 
 def about_snapshot(snapshot: int, ledgers: int) -> str:
-    """What a person is told of a snapshot."""
+    """Return a description of a snapshot for operators."""
     return f"snapshot {snapshot}, which has {counted(ledgers, 'ledger')}"
 
 
@@ -140,7 +140,7 @@ def _ms(context: ClientContext, started: float) -> int:
 
 
 class _Saving:
-    """One run."""
+    """One run of a backup."""
 
     def __init__(
         self,
@@ -161,12 +161,12 @@ class _Saving:
         self._verify = verify
         self._places: LastPlaces | None = None
         self._refused: set[LedgerId] = set()
-        """Closed ledgers for which the table can never stand."""
+        """Closed ledgers that the table can never stand for."""
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
     def plan(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
-        """What a run would look at."""
+        """Yield a row for each ledger that a run would copy or skip."""
         places = None if self._table is None else LastPlaces(self._folder)
         for ledger, last in self._readable(ledger_ids):
             row = _row(ledger, last, Outcome.PLANNED, _how(ledger))
@@ -180,7 +180,7 @@ class _Saving:
         yield from self.rows.values()
 
     def save(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """Copy ledgers, with a row and an entry of the snapshot for each."""
+        """Copy ledgers, and add a row and an entry of the snapshot for each."""
         found = {ledger.ledger_id: (ledger, last) for ledger, last in self._readable(ledger_ids)}
         why = {} if self._table is None else self._put(self._table, found)
         works = [
@@ -210,7 +210,7 @@ class _Saving:
             self._add(saved_here, row)
 
     def _add(self, saved: SavedLedger, row: Row) -> None:
-        """What the snapshot says of a ledger, unless that is not what its metadata say."""
+        """Add a ledger to the snapshot, unless its length contradicts its metadata."""
         said = saved.metadata.length_bytes
         if said in (None, saved.length_bytes):
             self.saved[saved.ledger_id] = saved
@@ -222,11 +222,11 @@ class _Saving:
     def _put(
         self, table: LedgerTable, found: dict[LedgerId, tuple[Ledger, EntryId]]
     ) -> Mapping[LedgerId, str]:
-        """Have a table take the closed ones, and be done with those for which it stands: they are
-        not in ``found`` any more.
+        """Let a table take the closed ledgers. Those that it stands for are complete, and are
+        removed from ``found``.
 
         Returns:
-            why others are in the directory beside it.
+            why each other one is copied to the directory below it.
         """
         places = self._places = self._places or LastPlaces(self._folder)
         why: dict[LedgerId, str] = {}
@@ -263,7 +263,7 @@ class _Saving:
         return why
 
     def _readable(self, ledger_ids: Sequence[LedgerId]) -> Iterator[tuple[Ledger, EntryId]]:
-        """The ledgers, each with its last entry for now; rows for those that are none."""
+        """Yield the readable ledgers, each with its current last entry; add rows for the others."""
         for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
             if found is None:
                 reason = "it was deleted"
@@ -283,7 +283,7 @@ class _Saving:
 
 
 def _can_be_in_table(ledger: Ledger) -> bool:
-    """Whether it has entries, all of them, and none can be added."""
+    """Whether a ledger is closed, has entries, and lacks none of them."""
     last = ledger.metadata.last_entry_id
     kept = () if last is None else kept_entries(ledger.metadata, EntryId(0), last)
     return bool(kept) and last == len(kept) - 1
@@ -318,19 +318,19 @@ def _row(
 
 @dataclass(frozen=True, slots=True)
 class SavedList:
-    """The list of a log, and the registers that make it up."""
+    """The list of a log, and the registers that store it."""
 
     ledgers: tuple[LedgerId, ...]
     registers: Mapping[str, bytes]
 
 
 def listed(lists: Mapping[str, SavedList]) -> set[LedgerId]:
-    """The ledgers of all of them."""
+    """Return the ledgers of all lists."""
     return {ledger_id for each in lists.values() for ledger_id in each.ledgers}
 
 
 def lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, SavedList]:
-    """The lists of logs; those that were deleted are left out, unless they were asked for."""
+    """Return the lists of logs. Raise for a deleted log in ``names``; else leave it out."""
     found = {}
     for name in logs.log_names(context.store.registers) if names is None else names:
         try:
@@ -342,7 +342,7 @@ def lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, S
 
 
 def _list_of(context: ClientContext, name: str) -> SavedList:
-    """Read until nothing changed meanwhile."""
+    """Return the list of a log: read the registers until the head is the same before and after."""
     registers = context.store.registers
     while True:
         nonce = logs.read_log(registers, name).nonce

@@ -1,4 +1,4 @@
-"""Entries into a backup, from the bookies of their ledgers."""
+"""Copies entries into a backup, from the bookies of their ledgers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from spark_bookkeeper.errors import BookieFullError
 from spark_bookkeeper.protocol.accepted_loss import kept_entries
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 FILE_BYTES: Final = 32 << 20
-"""About how large the files of a backup get."""
+"""Approximate size of a file of a backup."""
 
 PIECE_BYTES: Final = 512 << 20
-"""About how much one task copies."""
+"""Approximate amount that one task copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveWork:
-    """Copy what a backup lacks of a range of one ledger."""
+    """Copy the entries of a range of one ledger that a backup lacks."""
 
     ledger: Ledger
     uri: str
@@ -38,17 +38,17 @@ class SaveWork:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose range it is."""
+        """The id of the ledger."""
         return self.ledger.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name of the range, for messages."""
         return name_of(self.ledger_id, self.first_entry_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of it."""
+    """The result for a range."""
 
     ledger_id: LedgerId
     entries: int
@@ -59,7 +59,7 @@ class Saved:
 
 
 def cut(last: EntryId, size_bytes: int) -> Iterator[tuple[EntryId, EntryId, int]]:
-    """Entries 0 to ``last`` in ranges of about ``PIECE_BYTES``: first, last, bytes of each."""
+    """Cut entries 0 to ``last`` into ranges of ``PIECE_BYTES`` each: yield first, last, bytes."""
     if last == NO_ENTRY:
         return
     count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size_bytes))
@@ -71,11 +71,11 @@ def cut(last: EntryId, size_bytes: int) -> Iterator[tuple[EntryId, EntryId, int]
 def pieces_of(
     ledger: Ledger, last: EntryId, uri: str, incarnation: str, *, verify: bool
 ) -> Iterator[SaveWork]:
-    """All of a ledger up to its entry ``last``.
+    """Yield the ranges of a ledger up to its entry ``last``.
 
     Args:
-        uri: of the backup's directory.
-        verify: read again also what is there.
+        uri: URI of the backup's directory.
+        verify: read existing copies again.
     """
     for first, end, size_bytes in cut(last, ledger.metadata.length_bytes or 0):
         yield SaveWork(ledger, uri, incarnation, first, end, verify, size_bytes)
@@ -86,7 +86,7 @@ def _not_saved(work: SaveWork, failure: Failure) -> Saved:
 
 
 def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
-    """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
+    """Copy the missing entries, which the bookie reads back, and check that none is missing."""
     ledger_id = work.ledger_id
     folder = BackupFolder(context, work.uri)
     target = folder.replica(work.ledger, work.incarnation)
@@ -111,10 +111,10 @@ def _save(context: ClientContext, work: SaveWork) -> Sequence[Saved]:
 
 
 def runs_of(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
-    """Ascending ids as ranges."""
+    """Yield ascending ids as ranges."""
     start, ends = 0, range(1, len(entry_ids) + 1)
     if entry_ids and entry_ids[-1] - entry_ids[0] == len(entry_ids) - 1:
-        ends = ends[-1:]  # one range, as they mostly are, and there may be millions
+        ends = ends[-1:]  # usually it is one range, and may have millions of ids
     for end in ends:
         if end == len(entry_ids) or entry_ids[end] != entry_ids[end - 1] + 1:
             yield EntryId(entry_ids[start]), EntryId(entry_ids[end - 1])
@@ -122,7 +122,7 @@ def runs_of(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
 
 
 def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:
-    """So many as one file holds."""
+    """Yield the entries in groups that each fit into one file."""
     group: list[StoredEntry] = []
     size = 0
     for entry in entries:

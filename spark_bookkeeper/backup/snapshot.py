@@ -1,4 +1,4 @@
-"""The snapshots of a backup: which there are, and each as a value and as a file (``FORMAT.md``)."""
+"""The snapshots of a backup: their list, and each as a value and as a file (``FORMAT.md``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -20,9 +19,10 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.plain_names import has_names_only
 from spark_bookkeeper.runtime.private_files import warn_if_others_may_read
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.storage import Content, Storage
 
 FORMAT: Final = 2
-"""Since backups to a table; ``index`` and ``is_refused`` are what 1 did not have."""
+"""Introduced with backups to a table; format 1 had neither ``index`` nor ``is_refused``."""
 
 SNAPSHOT: Final = pa.schema(
     [
@@ -37,10 +37,10 @@ SNAPSHOT: Final = pa.schema(
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
-"""``kind`` is ``ledger`` (``name`` is ``<ledger id>-<nonce>``, ``value`` its metadata in
-BookKeeper's own bytes, the last entry and the length those that are in the backup, ``index`` the
-digest of its list when a table stands for it, ``is_refused`` whether the table never will) or
-``register`` (``name`` and ``value`` as in the metadata store; what is between them is null)."""
+"""``kind`` is ``ledger`` or ``register``. For a ledger, ``name`` is ``<ledger id>-<nonce>`` and
+``value`` its metadata in BookKeeper's own bytes. Last entry and length are those in the backup,
+``index`` is the digest of its list if a table stands for it, ``is_refused`` whether the table never
+will. A register has ``name`` and ``value`` as in the metadata store, and nulls in between."""
 
 HEADER_KEY: Final = b"spark-bookkeeper.snapshot"
 
@@ -51,26 +51,26 @@ class SavedLedger:
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
-    """As it was; it may be open."""
+    """The metadata at that time; the ledger may be open."""
     last_entry_id: EntryId
-    """The last in the backup: of a ledger that is not closed the last add confirmed, then."""
+    """The last entry in the backup: for an open ledger, the last add confirmed at that time."""
     length_bytes: int
     index: str | None = None
-    """The digest of its list beside the table that stands for its entries; ``None``: they are in
-    the folder."""
+    """The digest of its list below the table that stands for its entries; ``None``: the entries
+    are in the folder."""
     is_refused: bool = False
-    """Whether they are in the folder since the table beside it cannot stand for them, ever."""
+    """Whether they are in the folder since the table above it can never stand for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What makes up a cluster, or a part of it, at one time."""
+    """The contents of a cluster, or of a part of it, at one time."""
 
     instance_id: str
     taken_at_ms: int
     ledgers: tuple[SavedLedger, ...]
     registers: Mapping[str, bytes]
-    """Of logs and their consumers: names and bytes as in the metadata store."""
+    """Registers of logs and their consumers: names and bytes as in the metadata store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class ClosedLedgers:
 
     taken_at_ms: int
     places: Mapping[str, SavedPlace]
-    """By ``<ledger id>-<nonce>``."""
+    """The place of each ledger, by ``<ledger id>-<nonce>``."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The file."""
+    """Return the bytes of a snapshot's file."""
     rows = [
         {
             "kind": "ledger",
@@ -124,14 +124,14 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decoded_table(data: bytes) -> pa.Table:
-    """Everything that the bytes of a snapshot tell.
+    """Decode the bytes of a snapshot's file to a table.
 
     Raises:
-        InvalidArgumentError: they are none.
+        InvalidArgumentError: they are damaged.
     """
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-        table.validate(full=True)  # Arrow takes offsets as they stand
+        table.validate(full=True)  # without it Arrow trusts the offsets
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _damaged(str(error)) from error
     return table
@@ -144,11 +144,11 @@ def _damaged(reason: str) -> InvalidArgumentError:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """The value.
+    """Decode the bytes of a snapshot's file to a value.
 
     Raises:
-        InvalidArgumentError: a newer version of this library wrote it, or it names what no
-            register is.
+        InvalidArgumentError: they are damaged, have a name that no register can have, or were
+            written by a newer version of this library.
     """
     table = decoded_table(data)
     header = json.loads((table.schema.metadata or {})[HEADER_KEY])
@@ -180,7 +180,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 def closed_ledgers(data: bytes) -> ClosedLedgers:
-    """Where the closed ledgers of a snapshot are. No metadata are decoded."""
+    """Return the places of a snapshot's closed ledgers, without decoding their metadata."""
     table = decoded_table(data)
     header = json.loads((table.schema.metadata or {})[HEADER_KEY])
     wanted = ("name", "state", "index", "is_refused")
@@ -194,18 +194,18 @@ def closed_ledgers(data: bytes) -> ClosedLedgers:
 
 
 SNAPSHOTS: Final = "snapshots"
-"""Their directory, below that of the backup."""
+"""The directory of snapshots, below that of the backup."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.arrow")
 _TAKEN = re.compile(r"([0-9]{20})\.taken")
 
 
 class Snapshots:
-    """Those of one backup, each with a number; the newest has the highest.
+    """The snapshots of one backup, each with a number; the newest has the highest.
 
     Args:
         storage: the backup's directory.
-        uri: of that directory, for people.
+        uri: URI of that directory, for messages.
     """
 
     def __init__(self, storage: Storage, uri: str, runtime: Runtime) -> None:
@@ -213,24 +213,24 @@ class Snapshots:
         self._uri = uri
         self._runtime = runtime
         self._has_looked = False
-        """Whether the mode of a snapshot was checked."""
+        """Whether the mode of a snapshot's file was checked."""
 
     def put(self, snapshot: Snapshot) -> int:
-        """Store a snapshot, durably, behind those there are; returns its number.
+        """Store a snapshot, durably, with the next number; return the number.
 
-        The number is taken first, for itself: of two runs at once, whose snapshots have different
-        names, both would find it free.
+        The number is reserved first, in a file of its own. Otherwise two runs at once, whose
+        snapshots have different file names, would both find it free.
         """
         data = encode_snapshot(snapshot)
         digest = hashlib.sha256(data).hexdigest()
         number = self._take_number()
-        # False would mean that it is there, by an earlier attempt of our own (SLOT-LOG rule R3).
+        # False would mean that an earlier attempt of this call has stored it (SLOT-LOG rule R3).
         content = Content([data], is_private=True)  # the ledgers' passwords
         self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", content)
         return number
 
     def _take_number(self) -> int:
-        """One behind all that were ever taken; nobody else gets it."""
+        """Reserve the number after all that were ever reserved; no other run gets it."""
         token = self._runtime.token().encode()
         while True:
             found = self._storage.list(SNAPSHOTS)
@@ -240,20 +240,20 @@ class Snapshots:
                 return number
 
     def numbers(self) -> Sequence[int]:
-        """Of the snapshots there are, ascending."""
+        """Return the numbers of the existing snapshots, ascending."""
         return _numbers(_NAME, self._storage.list(SNAPSHOTS))
 
     def read(self, number: int | None = None) -> tuple[int, Snapshot]:
-        """A snapshot and its number; ``None`` is the newest.
+        """Return a snapshot and its number; ``None`` selects the newest.
 
         Raises:
-            InvalidArgumentError: there is none of that number, or it is damaged.
+            InvalidArgumentError: no snapshot has that number, or it is damaged.
         """
         taken, data = self._bytes(number)
         return taken, decode_snapshot(data)
 
     def ledger_ids(self, number: int) -> Set[LedgerId]:
-        """Of which ledgers a snapshot is.
+        """Return the ids of a snapshot's ledgers.
 
         Raises:
             InvalidArgumentError: as ``read``.
@@ -263,7 +263,7 @@ class Snapshots:
         return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
 
     def closed_ledgers(self, number: int) -> ClosedLedgers:
-        """Where the closed ledgers of a snapshot are.
+        """Return the places of a snapshot's closed ledgers.
 
         Raises:
             InvalidArgumentError: as ``read``.
@@ -272,7 +272,7 @@ class Snapshots:
         return closed_ledgers(data)
 
     def _bytes(self, number: int | None) -> tuple[int, bytes]:
-        """The number and the bytes of a snapshot."""
+        """Return the number and the bytes of a snapshot."""
         found = [
             (int(m[1]), m[2], name)
             for name in self._storage.list(SNAPSHOTS)
@@ -307,10 +307,10 @@ class Snapshots:
 
 
 def _numbers(form: re.Pattern[str], names: Iterable[str]) -> list[int]:
-    """Of the files whose names have this form, ascending."""
+    """Return the numbers in the file names that have this form, ascending."""
     return sorted(int(m[1]) for name in names if (m := form.fullmatch(name)))
 
 
 def local_path(uri: str) -> str:
-    """The path that a ``file:`` URI means; what is none is a path."""
+    """Return the path of a ``file:`` URI; other texts are paths already."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri

@@ -1,5 +1,4 @@
-"""The slot log: how one storage partition holds the entries of its ledgers, and is fenced.
+"""The slot log: how one storage partition stores the entries of its ledgers, and is fenced.
 
-``storage/storage.py`` says what a file system must offer; ``FORMAT.md`` describes the files. Knows
-nothing of the metadata store.
+``FORMAT.md`` describes the files. This package does not use the metadata store.
 """

@@ -1,17 +1,16 @@
-"""The face of a bookie: what everybody above this package may ask of one storage partition.
+"""The interface of a bookie: the calls that all code above this package makes to a partition.
 
-It speaks of ledgers and their entries. How a bookie keeps them (slots, copies, parts, files) is
-its own affair; whoever asks knows no path and no record. The bookie of this library keeps them in
-files (``file_bookie.py``); one behind a queue is in ``testing/queue_bookie.py``, and both inherit
-``testing/conformance/bookie.py``.
+The interface is about ledgers and their entries. It hides how a bookie stores them (slots, copies,
+parts, files): callers know no path and no record. The bookie of this library stores them in files
+(``file_bookie.py``); a bookie behind a queue is in ``testing/queue_bookie.py``. Both pass the tests
+of ``testing/conformance/bookie.py``.
 
-Requests and answers are values that can be pickled, so that they may travel. What recovery,
-re-replication and audit ask of many ledgers, they ask in one call, which answers for each of them
-with a value or an error, in the order asked; nothing that is wrong with one ledger keeps back the
-answer for another.
+Requests and answers can be pickled, so another process may receive them. Recovery, re-replication
+and audit make one call for many ledgers. Its answers are in the order of the requests: for each
+ledger a value or an error. An error for one ledger does not affect the answer for another.
 
 ``BookieError`` is about this bookie: no answer, another incarnation, damage. Any call may raise
-``BookieUnavailableError``; whether a write took effect is then unknown, and it may still take it
+``BookieUnavailableError``; it is then unknown whether a write took effect, and it may still do so
 later (SLOT-LOG rule R3).
 """
 
@@ -20,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -31,60 +30,51 @@ from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
 
 T = TypeVar("T")
 
-Answer: TypeAlias = T | BookKeeperError
-"""For one of many ledgers."""
 
-
-def value_of(answer: Answer[T]) -> T:
-    """The answer, or its error raised."""
-    if isinstance(answer, BookKeeperError):
-        raise answer
-    return answer
-
-
-def is_by_itself(bookie_id: str) -> BookieUnavailableError:
-    """What ``Bookie.read_small`` answers for a ledger that is not small."""
+def too_large_for_batch(bookie_id: str) -> BookieUnavailableError:
+    """Make the answer of ``Bookie.read_small`` for a ledger that is not small."""
     return BookieUnavailableError("it is read by itself", bookie_id=bookie_id)
 
 
-# What requests name
+# Requests
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRef:
-    """One ledger as a bookie is asked for it."""
+    """One ledger in a request to a bookie."""
 
     key: LedgerKey
     incarnation: str
-    """Which formatting of the bookie's partition is meant; any other refuses (R11)."""
+    """The expected incarnation. A partition with another one refuses the request (R11)."""
     encoding: LedgerEncoding
     cleared: int = 0
-    """How often its copies were removed from there, as the register says (R19)."""
+    """How many removals of its copies from this bookie the register counts (R19)."""
     era_alone: bool = False
-    """Whether only copies of this era count as being there. So it is for whoever is about to have
-    the register name the bookie, where copies were removed from it before, or another formatting
-    of it was named [copy_era]."""
+    """Whether only copies of this era count as stored. A caller that is about to publish the bookie
+    sets this, if copies were removed from the bookie before, or an earlier formatting of it was
+    published [copy_era]."""
     may_take_last: bool = False
-    """Whether copies may take of the last space of the partition (``Reserve``). So they may where a
-    ledger is ended: without them it could not be closed."""
+    """Whether copies may use the last space of the partition (``Reserve``). This is true when a
+    ledger is ended: without these copies it could not be closed."""
 
     @property
     def era(self) -> str:
-        """16 digits in the name of every copy that is brought there. Each removal of copies, and
-        each formatting, begins another era. So a process that falls asleep in the middle of a
-        removal, and goes on much later, removes only files of the era that it looked at [copy_era].
+        """16 digits in the name of every copy that is brought to the bookie. Each removal of copies
+        and each formatting begins a new era. So a process that pauses for long within a removal
+        removes only files of the era that it inspected [copy_era].
         """
         return sha256(f"{self.incarnation}/{self.cleared}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """The entries ``first .. last`` of one ledger; ``last=None`` is all from the first on."""
+    """The entries ``first .. last`` of one ledger; ``last=None`` means all from ``first`` on."""
 
     ledger: LedgerRef
     first: int
@@ -104,58 +94,58 @@ class EntriesRef:
 class NewRecord:
     """A writer's next record on a bookie; ``new_record`` makes it.
 
-    It is encoded when it is made, once for all bookies that get the same one, and goes with the
-    same bytes into every repeat (SLOT-LOG rule R3).
+    It is encoded once for all bookies that get the same record. Every repetition sends the same
+    bytes (SLOT-LOG rule R3).
     """
 
     slot: int
-    """Its number among the writer's records on that bookie, from 0 on without gaps."""
+    """Its number among the writer's records on that bookie, from 0 without gaps."""
     first: int
     last: int
-    """It holds entries of the range ``first .. last`` and no others."""
+    """All its entries are in the range ``first .. last``."""
     data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Verify some entries of a ledger."""
+    """A request to verify some entries of a ledger."""
 
     ledger: LedgerRef
     entry_ids: Sequence[int]
     """Ascending, at least one."""
     known: Holdings | None = None
-    """What this bookie has said of them before, so that it need not look again."""
+    """This bookie's earlier answer about these entries, which saves a search."""
     with_files: bool = False
-    """Also whether what surrounds good entries in their files is whole."""
+    """Whether to check, in the files of good entries, also the bytes outside entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewCopies:
-    """Copies to be stored: entries that were read and verified anywhere, parts that are here."""
+    """Copies to store: entries that were read and verified on any bookie, parts on this one."""
 
     ledger: LedgerRef
     entries: Sequence[StoredEntry] = ()
     parts: Sequence[PlacedPart] = ()
     is_all: bool = True
-    """Whether whoever stores them relies on this call to see that a look-up finds them. Who has
-    much to copy for one ledger looks when all of it is there."""
+    """Whether this call must check that a look-up finds the copies. A caller with many copies of
+    one ledger checks by itself, when all are stored."""
 
 
-# What answers tell
+# Answers
 
 
 @dataclass(frozen=True, slots=True)
 class NewestRecord:
-    """The front of a ledger on one bookie, for people."""
+    """The newest record of a ledger on one bookie, for display."""
 
     last_add_confirmed: int
     stored_at_ms: int | None
-    """By the bookie's clock, in milliseconds since 1970; ``None`` where nothing was stored, or
-    nothing tells."""
+    """When it was stored, in milliseconds since 1970 by the bookie's clock; ``None`` if no record
+    exists or the time is unknown."""
 
 
 class EntryDetails(NamedTuple):
-    """What is known of an entry besides its rows."""
+    """The facts about an entry besides its rows."""
 
     bookie_id: str
     """The bookie that it was read from."""
@@ -168,57 +158,57 @@ class Rows:
     """Verified rows of one message: one batch entry, or several payload entries."""
 
     batch: pa.RecordBatch
-    """Under the ledger's schema, or the columns of it that were asked for."""
+    """The rows with the ledger's schema, or with the requested columns."""
     entry_ids: Int64Array
     """Entry id of each row."""
     positions: Int64Array
     """Position of each row within its entry."""
     entries: tuple[int, ...]
-    """The entries, in the order of their rows; one without rows is named here alone."""
+    """The entries, in the order of their rows. Only this tuple shows an entry without rows."""
     size_bytes: int
-    """Of the entries."""
+    """The bytes of the entries."""
     details: tuple[EntryDetails, ...] = ()
-    """Of each of the entries, where they were asked for."""
+    """The details of each entry, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Compact one closed ledger."""
+    """A request to compact one closed ledger."""
 
     ledger: LedgerRef
     last: int
-    """Its last entry; what a bookie has beyond that is no entry of the ledger, and goes."""
+    """The ledger's last entry. Later entries on the bookie do not belong to it, and are removed."""
     token: str
-    """Hexadecimal, and never used before: it names the new files (SLOT-LOG rule R16)."""
+    """Hexadecimal, never used before; part of the new files' names (SLOT-LOG rule R16)."""
     files_least: int = 16
-    """Fewer files than this are not worth the work."""
+    """The fewest files that are worth the work."""
     bytes_most: int = 256 << 20
-    """About so much is moved by one call; the next one goes on."""
+    """About the bytes that one call moves. The next call continues."""
     dry_run: bool = False
-    """Only say what would be done."""
+    """Whether to report only, and change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of the files of a ledger on a bookie."""
+    """The result of compacting a ledger on a bookie. A dry run reports what it would do."""
 
     removed: int = 0
-    """Files that went, or would go; 0: nothing was to be done."""
+    """The number of files removed; 0 if there was nothing to do."""
     written: int = 0
-    """Files that took their place; of a dry run, about so many."""
+    """The number of files that replace them; an estimate in a dry run."""
     entries: int = 0
-    """That were moved."""
+    """The number of entries moved."""
     size_bytes: int = 0
-    """Of them."""
+    """The bytes of these entries."""
     is_partial: bool = False
-    """Whether more is to be done: this was as many bytes or files as one call takes."""
+    """Whether another call has more to do: this one reached its limit of bytes or files."""
     reason: str | None = None
-    """Why it was left as it is, where it should not have been."""
+    """Why files were left that should have been compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was removed, or would be."""
+    """The files that ``Bookie.sweep`` removed, or would remove in a dry run."""
 
     files: int = 0
     size_bytes: int = 0
@@ -226,16 +216,16 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Delivered(Generic[T]):
-    """What was read of some entries."""
+    """The result of reading some entries."""
 
     found: Sequence[T]
-    """Verified. Not in any order."""
+    """Verified entries or rows, in no order."""
     refused: Mapping[int, str]
-    """The others, each with the reason."""
+    """The other entries, each with the reason."""
 
 
 class Span(NamedTuple):
-    """A run of entries that belong together, and about how large it is."""
+    """A run of entries that one reader should read, and its approximate size."""
 
     first: int
     last: int
@@ -244,16 +234,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartPlace:
-    """Under which name a bookie has a part, or would take it."""
+    """The name under which a bookie has a part, or would store it."""
 
     name: str
     is_there: bool
-    """The whole part is there, and durable."""
+    """Whether the whole part exists, and is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """One slot of a writer's log, for people."""
+    """One slot of a writer's log, for display."""
 
     slot: int
     kind: str
@@ -268,18 +258,18 @@ class SlotView:
 
 
 class EntryView(NamedTuple):
-    """One entry as the records of a bookie tell of it, for people; its bytes were not read."""
+    """One entry as a bookie's record describes it, for display. Its bytes were not read."""
 
     entry_id: int
     size_bytes: int
     last_add_confirmed: int
     digest: bytes
     rows: int | None
-    """``None``: only its batch tells."""
+    """The number of rows. ``None``: unknown without reading the batch."""
 
 
 class PartSink(Protocol):
-    """A new part being written piece by piece. Nothing is visible as final until ``finish``."""
+    """A new part that is written piece by piece. It has no final name until ``finish``."""
 
     def write(self, data: Buffer) -> None:
         """Append bytes."""
@@ -288,127 +278,127 @@ class PartSink(Protocol):
         """Make the part complete and durable under its name (SLOT-LOG rules R9, R15)."""
 
     def abandon(self) -> None:
-        """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
+        """Drop the part. At most an unlisted file is left, for the collector. Never raises."""
 
 
 class Bookie(Protocol):
     """A handle on one bookie.
 
-    Besides ``BookieUnavailableError``, whatever names a ledger may raise, or answer with,
-    ``CookieMismatchError``: the partition is not in the incarnation that is meant.
+    Besides ``BookieUnavailableError``, a call for a ledger may raise or answer with
+    ``CookieMismatchError``: the partition has another incarnation than the request.
     """
 
     @property
     def bookie_id(self) -> str:
-        """Which one."""
+        """The bookie's id."""
 
     @property
     def calls_at_once(self) -> int:
-        """How many calls to make at a time when it is asked about many ledgers: one, where one call
-        does the slow work for all of them together; more, where each ledger waits by itself.
+        """The number of concurrent calls to make for many ledgers: 1 if one call shares the slow
+        work of all its ledgers; more if each ledger waits separately.
         """
         return 1
 
     def session(self) -> Bookie:
-        """A new handle for one purpose, such as a writer or a reader. It may remember what it has
-        seen, and begins with nothing.
+        """Return a new handle for one purpose, such as a writer or a reader. It may cache what it
+        reads, and its cache begins empty.
         """
 
     def answer(self) -> None:
-        """Return, if it answers at all: one small question, whose answer does not matter."""
+        """Send one small request, and return if the bookie answers. The answer is dropped."""
 
     # For writers
 
     def prepare(self, ledger: LedgerRef) -> None:
-        """Once before the first add. Raises ``NoSuchLedgerError``: it was deleted here."""
+        """Prepare for the first add. Raises ``NoSuchLedgerError``: it was deleted here."""
 
     def add(self, ledger: LedgerRef, record: NewRecord) -> None:
-        """Store a writer's next record; returns when it is durable.
+        """Store a writer's next record, and return when it is durable.
 
-        After ``BookieUnavailableError`` repeat the same record, and send no other before.
+        After ``BookieUnavailableError`` repeat the same record before sending another one.
 
         Raises:
-            LedgerFencedError: a fence is in its slot. The record may still be elsewhere.
-            SlotTakenError: the slot is another's, or cannot be read.
+            LedgerFencedError: its slot has a fence. Other bookies may still have the record.
+            SlotTakenError: the slot has another record, or cannot be read.
             BookieReadOnlyError: the last space is kept for the ends of ledgers; nothing was stored.
             NoSuchLedgerError: it was deleted here.
         """
 
     def begin_part(self, ledger: LedgerRef, name: str) -> PartSink:
-        """Begin a part. It counts only where a record lists it (SLOT-LOG rule R15).
+        """Begin a part. It counts only if a record lists it (SLOT-LOG rule R15).
 
-        Its sink raises ``BookieReadOnlyError`` at the last space.
+        The sink raises ``BookieReadOnlyError`` if only the last space is left.
 
         Args:
-            name: never used before, or free as ``find_part`` says.
+            name: a name never used before, or one that ``find_part`` returned as free.
         """
 
     # For recovery and copies
 
     def check(self, ledger: LedgerRef) -> None:
-        """Whether it takes anything of a ledger. Raises ``NoSuchLedgerError``: deleted here."""
+        """Check that it accepts a ledger. Raises ``NoSuchLedgerError``: it was deleted here."""
 
     def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
-        """Fence ledgers: no record of an earlier writer is taken any more. What the tail says was
-        looked up behind the fence, so that what it lacks is absent for ever, unless in doubt.
+        """Fence ledgers, so that earlier writers can add no more records, and return their tails.
+        A tail is read after the fence. So an entry that it lacks is absent for ever, unless the
+        tail has it in doubt.
 
         Errors: ``NoSuchLedgerError`` (deleted here), ``CorruptEntryError`` (nearly all was lost).
         """
 
     def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
-        """The same without fencing. It proves of no entry that it is absent."""
+        """Return the tails of ledgers without fencing. They prove no entry absent."""
 
     def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
-        """How far ledgers have come here, and when."""
+        """Return the newest record of each ledger on this bookie."""
 
     def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
-        """Which entries of ranges are here."""
+        """Return the entries of each range that this bookie has."""
 
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
-        """Compare entries with their digests, and make durable what counts. Rows are decoded only
-        where nothing else can tell (a ledger without digests).
+        """Compare entries with their digests, and make good ones durable. Rows are decoded only if
+        no digest exists (``DUMMY``).
         """
 
     def lacking(self, wanted: Sequence[EntriesRef]) -> Sequence[Answer[Sequence[int]]]:
-        """What is to be copied here of entries, ascending: all that cannot be read here now.
+        """Return the entries to copy to this bookie, ascending: all that cannot be read here now.
 
-        Says of no entry that it is absent. Errors: as ``check`` raises them.
+        This proves no entry absent. Errors: the errors of ``check``.
         """
 
     def read_small(
         self, wanted: Sequence[EntriesRef], most_bytes: int
     ) -> Sequence[Answer[Sequence[StoredEntry]]]:
-        """Read entries of ledgers that are small here: records without parts, and of this size at
-        the most. Not in any order; those that cannot be read are left out.
+        """Read entries of ledgers that are small here: records without parts, and ``most_bytes`` at
+        most. The entries are in no order. Unreadable entries are left out.
 
-        Errors: ``BookieUnavailableError`` for a ledger that is not small, too: ``read`` is for it.
+        Errors: ``BookieUnavailableError`` also for a ledger that is not small: use ``read``.
         """
 
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
-        """Store copies, durably, and read them back; repeating it changes nothing.
+        """Store copies durably, and read them back. A repetition changes nothing.
 
-        It is also seen that whoever looks for them finds them, unless they say that somebody else
-        sees to that (``NewCopies.is_all``).
+        Where ``NewCopies.is_all``, it also checks that a look-up finds the copies.
 
-        Errors: ``BookieReadOnlyError``, as ``add`` raises it, but ``LedgerRef.may_take_last``.
+        Errors: ``BookieReadOnlyError`` as from ``add``, unless ``LedgerRef.may_take_last``.
         """
 
     def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
-        """Where a part is, or can be put.
+        """Return the name of a part on this bookie, or a free name for it.
 
         Args:
-            is_copy: a copy is to list the part, under a name that is made here. Else a record lists
-                it that is the same on every bookie, so it has the name that stands there, unless
-                something else has taken that.
+            is_copy: whether a copy will list the part: then this call makes a name. Otherwise a
+                record will list it, under the same name on every bookie: then the part gets that
+                name, unless another file has taken it.
         """
 
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
-        """The next bytes of a part, some MiB of them, as they are: empty at its end."""
+        """Return the next bytes of a part, some MiB, not verified; empty at its end."""
 
     def check_part(self, ledger: LedgerRef, part: PlacedPart) -> bool:
-        """Whether a part that was just copied here is what was once appended.
+        """Whether a part that was just copied here has the bytes that were once appended.
 
-        Raises ``BookieUnavailableError``: it is not read back as it was written.
+        Raises ``BookieUnavailableError``: it does not read back as written.
         """
 
     # For readers
@@ -420,8 +410,8 @@ class Bookie(Protocol):
 
         Args:
             entry_ids: ascending, at least one.
-            known: what this bookie said of them before; or what another bookie said, to read what
-                its records tell of from the files that are here.
+            known: an earlier answer of this bookie about the entries. Or an answer of another
+                bookie, to find the entries in this one's files by the other's records.
         """
 
     def scan(
@@ -433,53 +423,53 @@ class Bookie(Protocol):
         *,
         has_details: bool = False,
     ) -> Delivered[Rows]:
-        """The same as rows, a message at a time.
+        """Read entries as rows: one ``Rows`` for each message.
 
         Args:
-            columns: the only ones to be delivered.
-            has_details: tell ``EntryDetails`` too.
+            columns: the only columns to return.
+            has_details: whether to return ``EntryDetails`` too.
         """
 
     def split(self, wanted: RangeRef) -> Sequence[Span]:
-        """Where a range is best cut for several readers, ascending; empty says nothing."""
+        """Return where to cut a range for several readers, ascending; empty: no preference."""
 
-    # For people
+    # For display
 
     def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
-        """What writers and fences have put here, up to the first slot that cannot be read."""
+        """Return the records of writers and fences, up to the first unreadable slot."""
 
     def entries(self, wanted: RangeRef) -> Sequence[EntryView]:
-        """What it has of a range, ascending."""
+        """Return the entries of a range that it has, ascending."""
 
-    # For those who look after the bookie
+    # For maintenance
 
     def ledgers(self) -> Sequence[LedgerKey]:
-        """Which ledgers it has anything of; no answer where its storage is not there."""
+        """Return the ledgers of which it has files. Raises if its storage is missing."""
 
     def sizes_of(self, key: LedgerKey) -> Sequence[int]:
-        """Bytes of each file that a ledger has here."""
+        """Return the bytes of each file of a ledger here."""
 
     def files_of(self, key: LedgerKey) -> int:
-        """Files that a ledger has here; none of them is looked at."""
+        """Return the number of a ledger's files here, without opening them."""
 
     def retire(self, key: LedgerKey) -> None:
-        """Take nothing of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""
+        """Refuse all data of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""
 
     def delete(self, key: LedgerKey) -> None:
-        """Remove all that is here of a ledger, which was retired. Idempotent."""
+        """Remove all files of a retired ledger. Idempotent."""
 
     def clear(self, ledger: LedgerRef) -> None:
         """Remove every entry of a closed ledger, and keep its fence. Idempotent.
 
-        The caller has made sure that nothing names this bookie for the ledger, and that nothing
-        begins to until this returned (SLOT-LOG rule R19).
+        The caller ensures that the ledger's metadata do not list this bookie, and will not before
+        this call has returned (SLOT-LOG rule R19).
         """
 
     def compact(self, wanted: Compaction) -> Compacted:
-        """Make few large files of the many small ones of a closed ledger (SLOT-LOG rule R20).
+        """Replace many small files of a closed ledger by few large ones (SLOT-LOG rule R20).
 
-        Every entry that can be read here can be read all the time; what is damaged is left as it
-        is. Ended at any moment, it is done by the next call.
+        Readable entries stay readable all the time. Damaged entries are left as they are. If a call
+        is interrupted, the next call finishes the work.
 
         Errors: ``NoSuchLedgerError`` (deleted here).
         """
@@ -487,19 +477,19 @@ class Bookie(Protocol):
     def sweep(
         self, ledger: LedgerRef, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
     ) -> Swept:
-        """Remove what is left of writes to a closed ledger that were never finished: files without
-        a name of their own, and parts that no record lists (SLOT-LOG rules R15, R21).
+        """Remove the remains of unfinished writes to a closed ledger: temporary files, and parts
+        that no record lists (SLOT-LOG rules R15, R21).
 
         Args:
-            before_ms: only what was written before this time of the storage's clock. It spares
-                writers trouble; safety does not rest on it.
-            shares: what the metadata name this bookie for. Where one of these entries was in a slot
-                that is lost, and is not here otherwise, no part is removed: it may have been listed
-                there.
-            dry_run: only say what.
+            before_ms: remove only files written before this time of the storage's clock. This
+                spares writers repetitions; safety does not depend on it.
+            shares: the entries that the metadata assign to this bookie. If one of them was in a
+                lost slot and is not elsewhere on this bookie, no part is removed: the lost slot
+                may have listed it.
+            dry_run: whether to report only, and remove nothing.
 
-        Errors: ``CorruptEntryError`` (which parts are needed is not known; nothing was removed).
+        Errors: ``CorruptEntryError`` (the needed parts are unknown; nothing was removed).
         """
 
     def close(self) -> None:
-        """Release what it holds; idempotent."""
+        """Release handles; idempotent."""

@@ -1,13 +1,13 @@
-"""Compaction: the many small files of a closed ledger on one bookie become few large ones.
+"""Replace the many small files of a closed ledger on one bookie by few large ones.
 
-Entries are read, written into copies, read back from there and compared with their digests; only
-then do the files go that held them. So every entry can be read here all the time, and whoever
-meets a file that is gone finds the entry by looking again.
+Entries are read, written into copies, read back from the copies and compared with their digests.
+Only then are their old files removed. So every entry can be read here at any time; a reader that
+misses a file looks the entry up again and finds it.
 
-Any number of processes may compact one ledger at once. Each removes only what it found when it
-began, and trusts only what it made itself since, under names never used before, or files that
-nobody removes, since they are large. So the file of an entry that was made last is never removed:
-who removes it would have made a later one [compact_own].
+Any number of processes may compact one ledger at once. Each removes only files that it found when
+it began. It trusts only files that it wrote itself since, under names never used before, and large
+files, which no process removes. So the newest file of an entry is never removed: a process that
+removed it would have written a newer one [compact_own].
 
 Source: SLOT-LOG "Compact", rule R20.
 """
@@ -31,24 +31,24 @@ from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import slot_number
 
 FILE_BYTES: Final = 64 << 20
-"""About how large a new file is; a part of a quarter of that stays as it is."""
+"""Approximate size of a new file. A part of at least a quarter of this size stays as it is."""
 
 ROW_BYTES: Final = 8 << 20
-"""Of payload entries in one file: they share a message, and are read together."""
+"""The most bytes of payload entries in one file; they share a message, which is read whole."""
 
 ROWS: Final = 16_384
-"""And at most so many of them."""
+"""The most payload entries in one file."""
 
 SLOTS: Final = 2 * ROWS
-"""Of a call, the lowest: the header of each takes some KiB of memory until its end."""
+"""The most slots of one call, lowest first: each header takes a few KiB of memory until its end."""
 
 _PARTS_LISTED: Final = 64
-"""By one new copy; their entries all stand in its header."""
+"""The most parts that one new copy lists; its header has all their entries."""
 
 
 def is_full(record: Record) -> bool:
-    """Whether a file is left as it is. It depends on the file alone, so that all who compact agree
-    on it [compact_own].
+    """Whether a file stays as it is. This depends on the file alone, so that all processes that
+    compact agree on it [compact_own].
     """
     if record.kind is not RecordKind.COPY:
         return False
@@ -76,19 +76,19 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What is to be done, from the headers of the files."""
+    """The work of one call, derived from the headers of the files."""
 
     index: EntryIndex
     staying: tuple[Holding, ...]
     leaving: tuple[Holding, ...]
     slots: tuple[str, ...]
-    """Of adds without an entry of the ledger: explicit LACs, and what is beyond its end."""
+    """Slots of adds without an entry of the ledger: explicit LACs, and entries beyond its end."""
     moved: tuple[_Group, ...]
-    """Entries to be written again: for each new file, those that it will hold."""
+    """The entries that each new file will hold."""
     parts: tuple[PlacedPart, ...]
-    """Parts that stay, and that a new file must list."""
+    """Parts that stay and that a new file must list."""
     is_partial: bool
-    """There are more slots."""
+    """Whether there are more slots than one call takes."""
 
     @property
     def files_written(self) -> int:
@@ -101,7 +101,7 @@ class _Survey:
 
 
 class Compactor:
-    """Compacts one ledger. Nothing is changed before the ledger's slots are fenced here."""
+    """Compacts one ledger. The ledger's slots on this bookie are fenced before any change."""
 
     def __init__(self, log: LedgerLog, wanted: Compaction, reserve: Reserve) -> None:
         self._log = log
@@ -112,7 +112,7 @@ class Compactor:
     def run(self) -> Compacted:
         """See ``Bookie.compact``."""
         directories = (self._paths.slots, self._paths.copies, self._paths.parts)
-        # One look. An add that lands after it may hold an entry, and is left alone.
+        # One listing. An add that lands after it may hold an entry, and is left alone.
         names = [self._log.storage.list(directory) for directory in directories]
         if sum(map(len, names)) < self._wanted.files_least:
             return Compacted()
@@ -131,10 +131,10 @@ class Compactor:
             return Compacted(
                 survey.files_removed, survey.files_written, entries, moved, survey.is_partial
             )
-        # All of it is asked for at first: what is written and replaces nothing only takes space.
+        # Reserve all of it first: a copy that cannot replace its sources only takes space.
         size_bytes = min(moved, self._wanted.bytes_most + FILE_BYTES)
         with self._reserve.spent(size_bytes, frees_inodes=True):
-            # Slots that were found are below the fence, and others are left alone [compact_fence].
+            # Slots of the listing are below the fence; later ones are left alone [compact_fence].
             has_slots = survey.slots or any(self._is_slot(h.path) for h in survey.leaving)
             if has_slots and not self._log.ends_in_fence():
                 self._log.fence()
@@ -145,19 +145,19 @@ class Compactor:
         return removed >= self._wanted.files_least and 2 * survey.files_written <= removed
 
     def _survey(self, names: Sequence[str]) -> _Survey | str:
-        """What to do, or why nothing. Args: ``names`` in the directory of the slots."""
+        """Return the work, or why there is none. ``names`` are those in the directory of slots."""
         numbers = sorted(number for name in names if (number := slot_number(name)) is not None)
         some = numbers[:SLOTS]
         index = self._log.locate_in(set(some), self._wanted.last)
-        # A slot that is lost has nothing to be removed: what counts is where its entries are now,
-        # and no file goes before all that it holds was read from files that stay. An earlier
-        # compaction leaves such slots, and a fence that lands late fills them.
+        # A lost slot has no file to remove. Only the present places of its entries count, and no
+        # file is removed before all its entries were read from files that stay. An earlier
+        # compaction leaves such slots, and a late fence fills them.
         damaged = next((d for d in index.doubts if d.is_corrupt and not d.is_lost), None)
         if damaged is not None:
             return f"{damaged.path} is damaged ({damaged.reason}); repair the ledger first"
         staying = tuple(h for h in index.holdings if is_full(h.record))
         is_partial = len(numbers) > SLOTS
-        # Of copies that list parts it is not known yet whether another slot lists them too.
+        # Another slot may list the parts of a copy, too; that is not known yet.
         leaving = tuple(
             h
             for h in index.holdings
@@ -183,7 +183,7 @@ class Compactor:
         )
 
     def _other_adds(self, index: EntryIndex, numbers: Sequence[int]) -> Iterator[str]:
-        """Slots of adds that are not in the index, as they hold nothing of the ledger."""
+        """Return the slots of adds that the index lacks, since they hold no entry of the ledger."""
         known = {holding.path for holding in index.holdings}
         for number in numbers:
             path = self._paths.slot(number)
@@ -230,18 +230,18 @@ class Compactor:
             listed = survey.parts[at : at + _PARTS_LISTED]
             self._log.storage.sync(*(self._paths.part(part.ref.name) for part in listed))
             written.add(self._log.write_copy((), listed, token=self._wanted.token))
-        # What stays: the full files, and those that this run has written.
+        # The files that stay: full ones, and those that this run has written.
         stay = written | {holding.path for holding in survey.staying}
         removed = self._removable(survey, self._log.kept_copies(stay, self._wanted.last))
-        self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile
+        self._log.check()  # the partition is the same, and the ledger was not deleted meanwhile
         for some in removed:
             self._log.storage.delete(*some)
         self._log.look_again()
         return Compacted(sum(map(len, removed)), len(written), moved, size_bytes, is_partial)
 
     def _removable(self, survey: _Survey, kept: EntryIndex) -> tuple[list[str], list[str]]:
-        """The files that may go: every entry of theirs was read from a file that stays, and is as
-        it was written [compact_verified]. Records, and then the parts that they list.
+        """Return the files that may be removed: records, then the parts that they list. Every entry
+        of theirs was read from a file that stays, and matches its digest [compact_verified].
         """
         last = self._wanted.last
         small = {p.ref.name: p for p in _parts(survey.leaving) if not is_large(p.ref)}
@@ -264,7 +264,7 @@ class Compactor:
         return [*survey.slots, *going], [self._paths.part(name) for name in parts]
 
     def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
-        """Which of these entries are in files that stay, durably, and as they were written."""
+        """Return those entries that are durable and undamaged in files that stay."""
         if not ids:
             return set()
         verdict = Retrieval(self._log, ids, kept, looks=0).verify()

@@ -1,10 +1,9 @@
-"""Rows out of bytes that somebody has stored: whatever these say, nothing beside them is read.
+"""Decode rows from stored bytes without reading any memory outside them.
 
-Arrow takes the offsets in a message as they stand: one that points elsewhere ends the process, or
-hands out its memory. A digest tells damage, and not who wrote with intent. So every message is
-looked through before its rows are handed out, for what may point elsewhere, and for nothing more:
-text that is not UTF-8, which Spark makes, or a time of day beyond midnight was acknowledged, and is
-readable.
+Arrow trusts the offsets in a message: an offset that points outside crashes the process or exposes
+its memory. A digest detects damage, but no forged message. So every message is validated before its
+rows are returned. Only its offsets are checked: text that is not UTF-8, which Spark writes, or a
+time of day beyond midnight was acknowledged, and stays readable.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _SCHEMAS_KEPT: Final = 256
 _Known: TypeAlias = tuple[pa.Schema, pa.Schema, bool]
 
 _physical: dict[int, _Known] = {}
-"""By the schema's identity, which is quicker than its hash; it is kept, since that is a key. Behind
-it are the physical schema, and whether Arrow can show the one's columns as the other's.
+"""By the schema's identity, which is faster than its hash: the schema, kept because its identity is
+the key; the physical schema; and whether Arrow can view one's columns as the other's.
 """
 
 
@@ -34,14 +33,13 @@ def read_batch(
     *,
     is_compressed: bool = False,
 ) -> pa.RecordBatch:
-    """The rows of a record batch message, or some columns of them in that order.
+    """Return the rows of a record batch message, or the given columns in their order.
 
     Args:
-        is_compressed: it costs more to decode the message twice than to look at its columns one
-            by one.
+        is_compressed: decoding twice costs more than checking the columns one by one.
 
     Raises:
-        Exception: one of ``framing.UNDECODABLE``; it is no such message, or points elsewhere.
+        Exception: one of ``framing.UNDECODABLE``; it is no message, or an offset points outside.
     """
     data = pa.py_buffer(message)
     _, physical, has_views = _physical_schema(schema)
@@ -79,7 +77,7 @@ def _physical_schema(schema: pa.Schema) -> _Known:
 
 
 def _has_bufferless(kind: pa.DataType) -> bool:
-    """Whether something in it has no buffers of its own: Arrow's view gives it a wrong length."""
+    """Whether a type inside it has no buffers: Arrow's view gives such a column a wrong length."""
     if pa.types.is_null(kind) or pa.types.is_run_end_encoded(kind):
         return True
     kind = getattr(kind, "storage_type", kind)
@@ -87,7 +85,7 @@ def _has_bufferless(kind: pa.DataType) -> bool:
 
 
 def physical_type(kind: pa.DataType) -> pa.DataType:
-    """The type with the same buffers that asks least of what is in them."""
+    """Return the type with the same buffers that restricts their content least."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return physical_type(kind.storage_type)

@@ -1,7 +1,7 @@
 """Digests of entries and of record headers.
 
-Source: BookKeeper ``proto/checksum/DigestManager`` (the four types). Ours
-cover the entry's own bytes; the header that binds them to their entry ids has a digest too.
+Source: BookKeeper ``proto/checksum/DigestManager`` (the four types). Our digests cover the
+entry's own bytes. The header that binds them to entry ids has a digest, too.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _WIDTHS = {DigestType.CRC32: 4, DigestType.CRC32C: 4, DigestType.MAC: 32, Digest
 
 
 def crc(data: Buffer, value: int = 0) -> int:
-    """CRC32C of bytes, going on from ``value``."""
+    """Return the CRC32C of bytes, continued from ``value``."""
     return crc32c.crc32c(data, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Digester:
-    """Digests of one ledger. ``MAC`` is HMAC-SHA256 keyed by the ledger's password."""
+    """The digests of one ledger. ``MAC`` is HMAC-SHA256 keyed by the ledger's password."""
 
     digest_type: DigestType
     password: bytes
 
     @property
     def width(self) -> int:
-        """Bytes in one entry's digest."""
+        """The number of bytes of one digest."""
         return _WIDTHS[self.digest_type]
 
     def digest(self, data: Buffer) -> bytes:
-        """Digest of one entry's bytes; empty for ``DUMMY``."""
+        """Return the digest of one entry's bytes; empty for ``DUMMY``."""
         if self.digest_type is DigestType.CRC32C:
             return crc32c.crc32c(data).to_bytes(4, "little")
         if self.digest_type is DigestType.MAC:
@@ -51,16 +51,16 @@ class Digester:
         assert_never(self.digest_type)
 
     def digests(self, entries: Sequence[Buffer]) -> bytes:
-        """Digests of entries, one after the other."""
+        """Return the digests of entries, concatenated."""
         if self.digest_type is DigestType.CRC32C:
             return struct.pack(f"<{len(entries)}I", *map(crc32c.crc32c, entries))
         return b"".join(map(self.digest, entries))
 
     def header_digest(self, values: tuple[bytes, ...]) -> bytes:
-        """Digest of a record's header.
+        """Return the digest of a record's header.
 
-        Never empty, not even for ``DUMMY``: what is absent from a bookie is concluded from
-        headers, so a damaged one must not pass for a good one (SLOT-LOG rule R5).
+        It is never empty, not even for ``DUMMY``: headers prove which entries are absent from a
+        bookie, so a damaged header must not look good (SLOT-LOG rule R5).
         """
         framed = b"".join([len(value).to_bytes(8, "little") + value for value in values])
         if self.digest_type is DigestType.MAC:

@@ -1,4 +1,4 @@
-"""How the entries of one ledger become bytes: its schema, digests and compression."""
+"""How the entries of one ledger are encoded: its schema, digests and compression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.metadata import DigestType
 
 PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary())])
-"""Schema of a ledger that was created without one."""
+"""The schema of a ledger that was created without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LedgerEncoding:
     """
 
     schema: pa.Schema = PAYLOAD_SCHEMA
-    """Columns of the rows; dictionary-encoded ones are turned into plain ones."""
+    """The columns of the rows. Dictionary-encoded types are replaced by plain ones."""
 
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
@@ -43,34 +43,34 @@ class LedgerEncoding:
             return
         schema = plain_schema(self.schema)
         if schema.equals(PAYLOAD_SCHEMA, check_metadata=True):
-            schema = PAYLOAD_SCHEMA  # known by its identity, which is quicker than comparing
+            schema = PAYLOAD_SCHEMA  # comparing by identity is faster
         object.__setattr__(self, "schema", schema)
 
     def digester(self) -> Digester:
-        """The digests of this ledger."""
+        """Return the digester of this ledger."""
         return Digester(self.digest_type, self.password)
 
     @property
     def has_payload(self) -> bool:
-        """Whether entries may be plain bytes (the default schema)."""
+        """Whether entries may be plain bytes (for the default schema)."""
         schema = self.schema
         return schema is PAYLOAD_SCHEMA or bool(schema.equals(PAYLOAD_SCHEMA, check_metadata=False))
 
     @property
     def write_options(self) -> pa.ipc.IpcWriteOptions:
-        """How Arrow writes a batch of this ledger."""
+        """The options with which Arrow writes a batch of this ledger."""
         return pa.ipc.IpcWriteOptions(compression=self.compression)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without dictionary encoding: an entry must be readable on its own."""
+    """Return the schema without dictionary encoding, as each entry must be readable alone."""
     return pa.schema(
         [field.with_type(plain_type(field.type)) for field in schema], metadata=schema.metadata
     )
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionary encoding, at any depth but in unions, runs and list views."""
+    """Return the type without dictionary encoding, except inside unions, runs and list views."""
     if not has_dictionary(kind):
         return kind
     if pa.types.is_dictionary(kind):
@@ -96,7 +96,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def has_dictionary(kind: Any) -> bool:
-    """Whether something in it is dictionary-encoded, at any depth."""
+    """Whether any part of a type is dictionary-encoded, at any depth."""
     kind = getattr(kind, "storage_type", kind)
     inner = (kind.field(i).type for i in range(kind.num_fields))
     return pa.types.is_dictionary(kind) or any(map(has_dictionary, inner))

@@ -1,8 +1,8 @@
-"""Entries and parts on their way into and out of a bookie.
+"""Entries and parts as they are passed to and from a bookie.
 
-An entry has one of two forms. *Payload*: plain bytes, one row of a batch that many entries
-share; its own bytes are the payload. *Batch*: rows, its own bytes are one encapsulated Arrow
-IPC record batch message. The form, like the bytes, is the same on every replica.
+An entry has one of two forms. A *payload* is plain bytes: one row of a batch that many entries
+share. Its own bytes are the payload. A *batch* has rows: its own bytes are one encapsulated Arrow
+IPC record batch message. Both the form and the bytes are the same on every replica.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from spark_bookkeeper.protocol.plain_names import plain_name
 
 
 def payload_batch(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The one row of a payload. Not by ``pa.array``, which looks for pandas every time."""
+    """Make a batch with a payload as its row. ``pa.array`` would look for pandas every time."""
     ends = pa.py_buffer(array("i", (0, len(payload))))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(payload)])
     return pa.RecordBatch.from_arrays([column], schema=schema)
 
 
 class NewEntry(NamedTuple):
-    """An entry to be stored within a record."""
+    """An entry to store within a record."""
 
     entry_id: int
     length_after: int
-    """Bytes in the ledger up to and including this entry (BookKeeper's length)."""
+    """The bytes of the ledger up to and including this entry (BookKeeper's length)."""
 
     payload: bytes | pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """A part as the task that wrote it knows it: entry ids are assigned later by the driver.
+    """A part, described by the task that wrote it. The driver assigns its entry ids later.
 
     Raises:
-        ValueError: its name is not a plain one.
+        ValueError: its name is not a plain name.
     """
 
     name: str
-    """File name within the ledger's ``parts``."""
+    """The file name within the ledger's ``parts``."""
 
     size_bytes: int
     crc32c: int
-    """Of the whole file."""
+    """The checksum of the whole file."""
 
     first_offset: int
-    """Where the first entry's message begins; the others follow without gaps."""
+    """The offset of the first entry's message; the others follow without gaps."""
 
     sizes: tuple[int, ...]
-    """Bytes of each entry's message, in order."""
+    """The bytes of each entry's message, in order."""
 
     digests: tuple[bytes, ...]
-    """Digest of each entry, in order."""
+    """The digest of each entry, in order."""
 
     def __post_init__(self) -> None:
-        plain_name("a part's name", self.name, signs="._-")  # a record says anything
+        plain_name("a part's name", self.name, signs="._-")  # a record may have any text
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPart:
-    """A part whose entries have their ids. Ascending, as many as the part has entries."""
+    """A part with the ids of its entries: ascending, one for each entry."""
 
     ref: PartRef
     entry_ids: tuple[int, ...]
@@ -78,49 +78,49 @@ class PlacedPart:
 
 
 class StoredEntry(NamedTuple):
-    """An entry that was read and verified against its digest. There may be very many."""
+    """An entry that was read and verified against its digest. A named tuple: there may be many."""
 
     entry_id: int
     length_after: int
     last_add_confirmed: int
-    """Carried by the record it was read from; confirmed when that was written."""
+    """The value in the record that it was read from, confirmed when that was written."""
 
     digest: bytes
     is_payload: bool
-    """Which of the two forms it has."""
+    """Whether it is a payload; otherwise it is a batch."""
 
     data: Buffer
     """The entry's own bytes: the payload, or the record batch message."""
 
     schema: pa.Schema
-    """The ledger's."""
+    """The ledger's schema."""
 
     message: Buffer | None = None
-    """Of a payload, the message that it was read from, as other entries have it too."""
+    """For a payload, the message that it was read from, which other entries may share."""
 
     message_crc32c: int = 0
-    """The checksum of that message, with which it was compared."""
+    """The verified checksum of that message."""
 
     row: int = -1
-    """Its row there."""
+    """Its row in that message."""
 
     appended_at_ms: int | None = None
-    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people, and
-    never for a decision (SLOT-LOG rule R17). ``None`` where an earlier version wrote it."""
+    """When its writer accepted it, in milliseconds since 1970 by the writer's clock: for display,
+    never for a decision (SLOT-LOG rule R17). ``None`` if an earlier version wrote it."""
 
     rows: pa.RecordBatch | None = None
-    """What ``batch`` gives, where somebody has asked for it and kept it."""
+    """The result of ``batch``, if a caller has kept it."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the entry itself."""
+        """The bytes of the entry itself."""
         return memoryview(self.data).nbytes
 
     @property
     def payload(self) -> bytes:
-        """The payload of an entry of the default schema.
+        """The payload of an entry with the default schema.
 
-        An entry that is a batch of that schema with one row has one too.
+        A batch of that schema with one row has a payload, too.
         """
         if self.is_payload:
             return bytes(self.data)
@@ -131,10 +131,10 @@ class StoredEntry(NamedTuple):
         return bytes(value) if value is not None else b""
 
     def batch(self) -> pa.RecordBatch:
-        """The entry's rows under the ledger's schema.
+        """Return the entry's rows with the ledger's schema.
 
         Raises:
-            CorruptEntryError: they cannot be decoded, though they match their digest.
+            CorruptEntryError: the rows match their digest, but cannot be decoded.
         """
         if self.is_payload:
             return payload_batch(bytes(self.data), self.schema)

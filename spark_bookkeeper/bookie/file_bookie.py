@@ -1,4 +1,4 @@
-"""A bookie that keeps its ledgers in files: the slot log, behind the face of a bookie."""
+"""A bookie that stores its ledgers in files: the slot log behind the ``Bookie`` interface."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.batch_ops import (
+    empty_together,
+    fence_together,
+    locate_together,
+    read_together,
+    verify_together,
+    write_together,
+)
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -30,8 +37,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    is_by_itself,
-    value_of,
+    too_large_for_batch,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -40,23 +46,12 @@ from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import lost_directory, read_marker
-from spark_bookkeeper.bookie.partition import ledger_directories
+from spark_bookkeeper.bookie.marker import ledger_directories, lost_directory, read_marker
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
-from spark_bookkeeper.bookie.rounds import Rounds
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
-from spark_bookkeeper.bookie.together import (
-    empty_together,
-    fence_together,
-    locate_together,
-    read_together,
-    verify_together,
-    write_together,
-)
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import (
     BookieError,
@@ -68,14 +63,17 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer, value_of
+from spark_bookkeeper.storage.batching import BatchingStorage
+from spark_bookkeeper.storage.storage import FileSink, Storage, unavailable
 
 SLOTS_LOOKED_AT: Final = 512
-"""More slots than this hold small appends, and a range of them can be cut anywhere."""
+"""With more slots than this, appends are small, and a range can be cut anywhere."""
 
 _CALLS_AT_ONCE: Final = 8
 
 _LOGS_KEPT: Final = 256
-"""Ledgers of which a session remembers what it saw."""
+"""The most ledgers for which a session caches its reads."""
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -85,7 +83,7 @@ T = TypeVar("T")
 def in_rounds(
     method: Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]],
 ) -> Callable[Concatenate[FileBookie, Sequence[A], P], Sequence[Answer[T]]]:
-    """A call for many ledgers: in an object store each is a run of its own (``rounds.py``)."""
+    """Make each ledger of a batch call a run of its own (``storage/batching.py``)."""
 
     @wraps(method)
     def call(
@@ -107,16 +105,16 @@ class FileBookie(Bookie):
     """One session with a partition. Any thread may call.
 
     Args:
-        storage: the partition; it knows the bookie's id.
-        reserve: of this partition, in this process; ``None`` makes the first. It is one for all
-            sessions: a thousand writers of little would take all of the last space together.
+        storage: the partition, which has the bookie's id.
+        reserve: this process's reserve of the partition; ``None`` makes the first. All sessions
+            share it: otherwise a thousand small writers could use up the last space.
     """
 
     def __init__(self, storage: Storage, reserve: Reserve | None = None) -> None:
-        self.rounds = Rounds(storage) if storage.requests_at_once > 1 else None
-        """For what is asked of many ledgers, where requests can be on their way together."""
+        self.rounds = BatchingStorage(storage) if storage.requests_at_once > 1 else None
+        """Batches requests for many ledgers; ``None`` if the storage sends them one by one."""
         self.storage = self.rounds or storage
-        """Where the files are; for this package, and for whoever formats partitions."""
+        """The storage of the files, for this package and for code that formats partitions."""
         self._logs: dict[LedgerKey, LedgerLog] = {}
         self._reserve = Reserve(storage) if reserve is None else reserve
 
@@ -139,7 +137,7 @@ class FileBookie(Bookie):
         return FileBookie(storage, self._reserve)
 
     def log(self, ledger: LedgerRef) -> LedgerLog:
-        """The slot log of a ledger, with what this session saw of it."""
+        """Return the slot log of a ledger, with this session's cache of it."""
         log = self._logs.get(ledger.key)
         if log is None or (log.ledger is not ledger and log.ledger != ledger):
             if len(self._logs) >= _LOGS_KEPT:
@@ -201,7 +199,7 @@ class FileBookie(Bookie):
         for record in log.records(newest_first=True):
             if record.kind is RecordKind.ADD:
                 confirmed = max(confirmed, record.last_add_confirmed)
-                if len(record.ids):  # and not only an explicit LAC
+                if len(record.ids):  # an explicit LAC has no entries
                     return NewestRecord(
                         confirmed, self.storage.modified_ms(log.paths.slot(record.slot))
                     )
@@ -242,7 +240,7 @@ class FileBookie(Bookie):
                     log = self.log(one.ledger)
                     retrievals[n] = Retrieval(log, one.entry_ids, found[n])
                 elif _is_known(one.known):
-                    with suppress(BookKeeperError):  # met again, by itself
+                    with suppress(BookKeeperError):  # _verify meets the error again
                         retrievals[n] = self._retrieval(one.ledger, one.entry_ids, one.known)
             together = verify_together(self.storage, retrievals)
         return _each(wanted, lambda n, one: together[n] if n in together else self._verify(one))
@@ -279,7 +277,7 @@ class FileBookie(Bookie):
 
         def answer(n: int, one: EntriesRef) -> Sequence[StoredEntry]:
             if n not in found:
-                raise is_by_itself(self.bookie_id)
+                raise too_large_for_batch(self.bookie_id)
             return found[n]
 
         return _each(wanted, answer)
@@ -290,7 +288,7 @@ class FileBookie(Bookie):
         done: Set[int] = frozenset()
         if self._is_together(copies):
             wanted = {n: (self.log(copy.ledger), copy) for n, copy in enumerate(copies)}
-            # Where there is no room for all, each finds out by itself whether there is for it.
+            # If there is no room for the batch, there may still be room for some of its ledgers.
             with suppress(BookieReadOnlyError), self._room_for(copies):
                 done = write_together(self.storage, wanted)
 
@@ -306,7 +304,7 @@ class FileBookie(Bookie):
         return _each(copies, write)
 
     def _room_for(self, copies: Sequence[NewCopies]) -> AbstractContextManager[None]:
-        """While they are put. Raises ``BookieReadOnlyError``."""
+        """Reserve space while copies are put. Raises ``BookieReadOnlyError``."""
         size = sum(entry.size_bytes for copy in copies for entry in copy.entries)
         is_bound = not all(copy.ledger.may_take_last for copy in copies)
         return self._reserve.spent(size, is_new=is_bound)
@@ -325,8 +323,8 @@ class FileBookie(Bookie):
         path = log.paths.part(part.ref.name)
         if not log.parts.holds(part.ref):
             raise unavailable(self.storage, f"{path} is not read back as written", path)
-        # Anybody can make a checksum fit; a keyed digest says more. If it does not match, the
-        # bytes are as they were read: the fault is the source's, or of what was here before.
+        # The checksum matches, but anyone can forge it; a keyed digest proves more. If that does
+        # not match, the copy is exact, and its source is bad, or the file that was here before.
         if ledger.encoding.digest_type is not DigestType.MAC:
             return True
         try:
@@ -375,7 +373,7 @@ class FileBookie(Bookie):
             return []
         spans: dict[int, Span] = {}
         records = [r for r in log.records() if r.kind is RecordKind.ADD and len(r.ids)]
-        for record in records or log.copied():  # it was compacted, or copied here
+        for record in records or log.copied():  # no ADD: the ledger was compacted, or copied here
             average = float(record.sizes.mean())
             for start, end in record.spans or [(record.first, record.last)]:
                 low, high = max(wanted.first, start), end if last is None else min(last, end)
@@ -383,7 +381,7 @@ class FileBookie(Bookie):
                     spans[low] = Span(low, high, average * (high - low + 1))
         return [spans[low] for low in sorted(spans)]
 
-    # For people
+    # For display
 
     @override
     def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
@@ -423,7 +421,7 @@ class FileBookie(Bookie):
             for place in found
         ]
 
-    # For those who look after the bookie
+    # For maintenance
 
     @override
     def ledgers(self) -> Sequence[LedgerKey]:
@@ -436,7 +434,7 @@ class FileBookie(Bookie):
         return [key for key in found if key is not None]
 
     def _why_lost(self) -> str | None:
-        """Why it is not there: an empty mount point looks like a bookie without ledgers."""
+        """Return why the storage is lost: an empty mount looks like a bookie without ledgers."""
         marker = read_marker(self.storage)
         if marker is None:
             return "the storage holds no BOOKIE marker: not mounted, or wiped"
@@ -462,13 +460,13 @@ class FileBookie(Bookie):
     def retire(self, key: LedgerKey) -> None:
         path = LedgerPaths(key).tombstone
         if not self.storage.put_if_absent(path, b""):
-            self.storage.sync(path)  # merely found (R9b)
+            self.storage.sync(path)  # found, not created (R9b)
 
     @override
     def delete(self, key: LedgerKey) -> None:
         paths = LedgerPaths(key)
         assert self.storage.exists(paths.tombstone), "gc_tombstone"
-        # The FENCE goes last: what is left by a process that ended here takes no adds.
+        # The FENCE goes last: if this process ends in between, the rest accepts no adds.
         for directory in (paths.parts, paths.copies, paths.slots, paths.directory):
             self.storage.delete_directory(directory)
 
@@ -491,12 +489,12 @@ class FileBookie(Bookie):
         self.storage.close()
 
     def _is_together(self, wanted: Sequence[object]) -> bool:
-        """Whether they are worth the steps of ``together.py``: many, or one of many in rounds."""
+        """Whether to use ``batch_ops.py``: for several ledgers, or for one run of many."""
         return len(wanted) > 1 or self.rounds is not None
 
 
 class _ReservedSink(PartSink):
-    """A part that takes nothing of the last space."""
+    """A part that may not use the last space."""
 
     def __init__(self, sink: FileSink, reserve: Reserve) -> None:
         self._sink = sink
@@ -517,7 +515,7 @@ class _ReservedSink(PartSink):
 
 
 def _each(wanted: Sequence[A], answer: Callable[[int, A], T]) -> list[Answer[T]]:
-    """One after the other, each with its own error; ``answer`` is told its number as well."""
+    """Answer requests one by one, each with its own error. ``answer`` also gets the number."""
     answers: list[Answer[T]] = []
     for number, one in enumerate(wanted):
         try:
@@ -528,7 +526,7 @@ def _each(wanted: Sequence[A], answer: Callable[[int, A], T]) -> list[Answer[T]]
 
 
 def _is_known(holdings: Holdings | None) -> bool:
-    """Whether they say where the entries are, in files."""
+    """Whether they have the places of entries in files."""
     return holdings is not None and isinstance(holdings.places, EntryIndex)
 
 
@@ -537,7 +535,7 @@ def _told(tail: Tail) -> LedgerTail:
 
 
 def _places(path: str, part: PlacedPart) -> Iterator[Location]:
-    """Where the entries of a part are, at that path."""
+    """Yield the locations of a part's entries in the file at ``path``."""
     offset = part.ref.first_offset
     for entry_id, size, length_after, digest in zip(
         part.entry_ids, part.ref.sizes, part.lengths_after, part.ref.digests, strict=True

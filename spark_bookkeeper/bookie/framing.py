@@ -1,8 +1,8 @@
-"""The frame of an Arrow IPC file, laid around messages that exist already.
+"""The frame of an Arrow IPC file, written around messages that exist already.
 
-pyarrow's file writer takes record batches and encodes them anew. Copies must hold an entry's
-own bytes, whatever version of Arrow or of a compressor wrote them, and one encoding must serve
-several bookies; so the messages are kept as they are and only the frame is made here::
+pyarrow's file writer encodes record batches anew. But a copy must have an entry's own bytes,
+whatever version of Arrow or of a compressor wrote them, and several bookies must share one
+encoding. So this module keeps the messages as they are, and makes only the frame::
 
     "ARROW1" 00 00 | schema message | record batch messages ... | end of stream | footer
     | int32 length of the footer | "ARROW1"
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.bookie.storage.storage import Content
+from spark_bookkeeper.storage.storage import Content
 
 MAGIC: Final = b"ARROW1\0\0"
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 MARK_BYTES: Final = 4
-"""Of the continuation mark with which every message begins."""
+"""The bytes of the continuation mark at the start of every message."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _MARK: Final = b"\xff" * MARK_BYTES
@@ -46,27 +46,27 @@ _FOOTER_HEAD = struct.Struct(
 
 UNDECODABLE: Final = (
     pa.ArrowException,
-    ValueError,  # with FrameError, what JSON and numpy say, and text that is not UTF-8
+    ValueError,  # FrameError, errors of JSON and numpy, text that is not UTF-8
     TypeError,
     LookupError,
     AttributeError,
     ArithmeticError,
-    MemoryError,  # of an absurd size
+    MemoryError,  # for an absurd size
     RecursionError,
     OSError,
     EOFError,
     struct.error,
 )
-"""Whatever a decoder raises over bytes that are not what they should be: they are damaged, and
-the caller says so in the library's own words. An assertion is none of these: it is our mistake."""
+"""The errors of decoders on damaged bytes. The caller translates them into the library's errors.
+An ``AssertionError`` is not among them: it shows a bug of this library."""
 
 
 class FrameError(ValueError):
-    """Bytes that are not an Arrow IPC file as this module lays it out."""
+    """The bytes are not an Arrow IPC file with the layout of this module."""
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    """The encapsulated message of a schema; its length is a multiple of 8."""
+    """Return the encapsulated message of a schema; its length is a multiple of 8."""
     message: bytes = schema.serialize().to_pybytes()
     assert len(message) % 8 == 0
     return message
@@ -78,24 +78,24 @@ _LAYOUTS_KEPT: Final = 256
 
 class _Layout(NamedTuple):
     schema: pa.Schema
-    """Kept, since its identity is a key."""
+    """Kept, so that its ``id`` stays valid as a key."""
 
     message: bytes
-    """With zeros for the values."""
+    """The message with zeros as values."""
 
     places: Sequence[int]
-    """Where each value begins."""
+    """The offset of each value."""
 
 
 _layouts: dict[tuple[int, tuple[bytes, ...], tuple[int, ...]], _Layout] = {}
-"""By the schema's identity, which is quicker than its hash, the keys and the values' lengths."""
+"""By the ``id`` of the schema (faster than its hash), the keys, and the lengths of the values."""
 
 
 def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
-    """The message of a schema with these values in its metadata, behind what is there.
+    """Return the message of a schema with these values added to its metadata.
 
-    Arrow lays a message out by the lengths of what is in it. So where the values are short, one
-    that was made before serves again: values of the same lengths are put into their places.
+    The layout of a message depends only on the lengths of the values. So for short values an
+    earlier message is used again, and values of the same lengths are written into it.
     """
     lengths = tuple(map(len, values.values()))
     if sum(lengths) > _SHORT_BYTES:
@@ -113,7 +113,7 @@ def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
 
 
 def _layout(schema: pa.Schema, lengths: dict[bytes, int]) -> _Layout:
-    """Where a value is: what differs when it is other bytes."""
+    """Find the offset of each value: the first byte that differs if the value differs."""
     zeros = {key: bytes(length) for key, length in lengths.items()}
     empty = _with_metadata(schema, zeros)
     places = []
@@ -128,7 +128,7 @@ def _with_metadata(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
 
 
 def metadata_length(message: Buffer) -> int:
-    """Bytes before the body of an encapsulated message, its prefix included."""
+    """Return the bytes before the body of an encapsulated message, with its prefix."""
     view = memoryview(message)
     if len(view) < _PREFIX.size:
         raise FrameError("a message ends within its prefix")
@@ -139,7 +139,7 @@ def metadata_length(message: Buffer) -> int:
 
 
 def header_end(head: Buffer) -> int:
-    """Offset of the first record batch, from the first 16 bytes of a file."""
+    """Return the offset of the first record batch, from the first 16 bytes of a file."""
     view = memoryview(head)
     if len(view) < len(MAGIC) + _PREFIX.size or bytes(view[: len(MAGIC)]) != MAGIC:
         raise FrameError("not an Arrow IPC file")
@@ -147,10 +147,10 @@ def header_end(head: Buffer) -> int:
 
 
 def read_schema(head: Buffer, end: int) -> pa.Schema:
-    """The schema, from at least the first ``end`` bytes of a file, which is its ``header_end``.
+    """Decode the schema from at least the first ``end`` bytes of a file (its ``header_end``).
 
-    With ``MARK_BYTES`` more it is also checked that the next message, or the end of the stream,
-    begins there: Arrow takes a schema whose length is a little wrong.
+    With ``MARK_BYTES`` more, it also checks that the next message or the end of the stream begins
+    at ``end``: Arrow accepts a schema with a slightly wrong length.
     """
     view = memoryview(head)
     if len(view) < end:
@@ -164,7 +164,7 @@ def read_schema(head: Buffer, end: int) -> pa.Schema:
 
 
 def read_columns(message: Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.RecordBatch:
-    """Some columns of a record batch message, in that order; the others are not decompressed."""
+    """Decode some columns of a record batch message, in that order, without the others."""
     wanted = [schema.get_field_index(name) for name in columns]
     stream = b"".join([schema_message(schema), memoryview(message)])
     options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted))
@@ -173,7 +173,7 @@ def read_columns(message: Buffer, schema: pa.Schema, columns: Sequence[str]) -> 
 
 
 def assemble(schema: bytes, messages: Sequence[Buffer]) -> Content:
-    """A whole file around record batch messages.
+    """Make a whole file from record batch messages.
 
     Args:
         schema: an encapsulated schema message (``schema_message``).
@@ -189,14 +189,14 @@ def assemble(schema: bytes, messages: Sequence[Buffer]) -> Content:
 
 
 def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:
-    """Everything after the last message.
+    """Return the bytes of a file after the last message.
 
     Args:
         schema: the encapsulated schema message at the head of the file.
         blocks: offset, metadata length and size of each record batch message.
 
     Raises:
-        FrameError: the schema message, as it was read from a file, is damaged.
+        FrameError: the schema message is damaged, if it was read from a file.
     """
     try:
         footer = _footer(schema[_PREFIX.size :], list(blocks))
@@ -206,8 +206,8 @@ def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:
 
 
 def _footer(message: bytes, blocks: list[tuple[int, int, int]]) -> bytes:
-    # The Schema table is not built again: the whole Message that holds it is embedded behind
-    # the blocks, and the footer points into it. Offsets inside it are relative, so they hold.
+    # The Schema table is not built again. The whole Message around it is embedded after the
+    # blocks, and the footer points into it. Its inner offsets are relative, so they stay valid.
     embedded_at = _FOOTER_HEAD.size + _BLOCK.size * len(blocks)
     schema_at = embedded_at + _schema_table(message)
     assert embedded_at % 8 == 0
@@ -229,7 +229,7 @@ def _footer(message: bytes, blocks: list[tuple[int, int, int]]) -> bytes:
 
 
 def _schema_table(message: bytes) -> int:
-    """Offset of the Schema table in a flatbuffer whose root is a Message around a Schema."""
+    """Return the offset of the Schema in a flatbuffer whose root is a Message around it."""
     (table,) = struct.unpack_from("<I", message)
     (back,) = struct.unpack_from("<i", message, table)
     (field,) = struct.unpack_from("<H", message, table - back + 4 + 2 * 2)  # field 2: header

@@ -1,4 +1,4 @@
-"""What a bookie has of a ledger: which entries, as its records tell, and where it is in doubt."""
+"""The entries of a ledger on a bookie, according to its records, and the ranges in doubt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.messages import Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """A range in which a bookie cannot say what else it has, and why."""
+    """A range in which a bookie may have more entries, and the reason for this doubt."""
 
     first: int
     last: int
@@ -23,30 +23,30 @@ class Doubtful:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holdings:
-    """Which entries of a range a bookie has, as its records tell; their bytes were not read.
+    """The entries of a range that a bookie has, by its records. The entries were not read.
 
-    What is not among them is certainly not on the bookie, unless it is doubtful. It is proven to
-    be absent for ever only where the bookie was fenced before (SLOT-LOG rule R5).
+    An entry that is neither here nor in a doubt is certainly not on the bookie now. Only if the
+    bookie was fenced before is it proven absent for ever (SLOT-LOG rule R5).
     """
 
     first: int
     last: int
     entry_ids: Int64Array
-    """Ascending, each once."""
+    """Entry ids, ascending, each once."""
     sizes: Int64Array
-    """Bytes of each."""
+    """The bytes of each entry."""
     lengths_after: Int64Array
-    """Bytes in the ledger up to and including each."""
+    """The bytes of the ledger up to and including each entry."""
     messages: Int64Array
-    """A number for each; those with the same number are stored as one piece."""
+    """A number for each entry; entries with the same number are stored as one piece."""
     appended_at_ms: Int64Array
-    """When each was appended, in milliseconds since 1970 by its writer's clock, for people; -1
-    where that is not known."""
+    """When each entry was appended, in milliseconds since 1970 by its writer's clock, for display;
+    -1 if unknown."""
     doubts: tuple[Doubtful, ...]
     parts: tuple[PlacedPart, ...]
-    """Parts with entries of the range; a part also has what lies beyond it."""
+    """Parts with entries of the range; such a part may also have entries outside it."""
     places: object = None
-    """How a bookie of the same kind finds them. Nobody else looks inside."""
+    """The places of the entries, for bookies of the same kind only."""
 
     def __len__(self) -> int:
         return len(self.entry_ids)
@@ -55,23 +55,23 @@ class Holdings:
         return self._row(entry_id) is not None
 
     def length_after(self, entry_id: int) -> int | None:
-        """Bytes in the ledger up to and including an entry; ``None`` for one that is not here."""
+        """Return the ledger's bytes up to and including an entry; ``None`` if it is not here."""
         row = self._row(entry_id)
         return None if row is None else int(self.lengths_after[row])
 
     def appended_at(self, entry_id: int) -> int | None:
-        """When an entry was appended; ``None`` where that is not known."""
+        """Return when an entry was appended; ``None`` if unknown."""
         row = self._row(entry_id)
         time_ms = -1 if row is None else int(self.appended_at_ms[row])
         return None if time_ms < 0 else time_ms
 
     def lacking(self, entry_ids: Sequence[int]) -> list[int]:
-        """Those of many entries that are not among these; some of them may be doubtful."""
+        """Return the given entries that are not here. Some of them may be in doubt."""
         is_here, _ = self._rows(entry_ids)
         return [entry_ids[number] for number in np.flatnonzero(~is_here).tolist()]
 
     def pieces(self, entry_ids: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """``messages`` and ``sizes`` of many entries; -1 and 0 for one that is not here."""
+        """Return ``messages`` and ``sizes`` of entries; -1 and 0 for an entry that is not here."""
         is_here, rows = self._rows(entry_ids)
         numbers: Int64Array = np.full(len(entry_ids), -1, dtype=np.int64)
         sizes: Int64Array = np.zeros(len(entry_ids), dtype=np.int64)
@@ -85,7 +85,7 @@ class Holdings:
         return row if is_here else None
 
     def _rows(self, entry_ids: Sequence[int]) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-        """Whether each is here, and its row, meaningless if it is not."""
+        """Return whether each entry is here, and its row (undefined if it is not)."""
         wanted = np.asarray(entry_ids, dtype=np.int64)
         if not len(self.entry_ids):
             return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
@@ -99,6 +99,6 @@ class LedgerTail:
 
     is_fenced: bool
     last_add_confirmed: int
-    """The highest that any record here carries."""
+    """The highest value in any record read."""
     entries: Holdings
-    """Everything behind it."""
+    """All entries after ``last_add_confirmed``."""

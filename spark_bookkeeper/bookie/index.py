@@ -1,7 +1,7 @@
-"""What a bookie holds of a ledger, and where it cannot say.
+"""The entries of a ledger on a bookie, and the ranges in doubt.
 
-An ``EntryIndex`` answers about one entry in three ways: here it is; it is certainly not here;
-unknown. The third is an error and never a "no" (SLOT-LOG rule R5).
+An ``EntryIndex`` has three answers about an entry: its places; certainly absent; unknown. The third
+answer is an error, and never means absent (SLOT-LOG rule R5).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Doubt:
     path: str
     reason: str
     is_corrupt: bool
-    """Damaged, as against not readable now."""
+    """Whether the file is damaged. Otherwise it cannot be read now."""
     is_lost: bool = False
-    """There is no such file any more: its slot is empty, or was fenced afterwards. Compaction
-    leaves that behind, and so does a loss; nothing in that place can be repaired or removed."""
+    """Whether the file no longer exists: its slot is empty, or was fenced afterwards. A compaction
+    or a loss leaves such slots. They have nothing to repair or to remove."""
 
 
 class Holding(NamedTuple):
@@ -55,14 +55,14 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryIndex:
-    """Entries of one ledger on one bookie, within ``first..last``. Picklable."""
+    """The entries ``first..last`` of one ledger on one bookie. Picklable."""
 
     bookie_id: str
     key: LedgerKey
     first: int
     last: int
     holdings: tuple[Holding, ...]
-    """Slots before copies; the first that has an entry is taken."""
+    """Slots before copies. The first holding with an entry is used."""
 
     doubts: tuple[Doubt, ...] = field(default=())
 
@@ -75,7 +75,7 @@ class EntryIndex:
 
     @lazy
     def _only(self) -> Record | None:
-        """The one record that holds all that is here, and nothing beside it, in its order."""
+        """The only record, if all its entries are in the range and ascend; else ``None``."""
         if len(self.holdings) != 1:
             return None
         record = self.holdings[0].record
@@ -85,7 +85,7 @@ class EntryIndex:
 
     @lazy
     def _table(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Ids ascending, and for each its holding and its index in the record's columns."""
+        """Entry ids, ascending, and for each its holding and its index in the record's columns."""
         ids = [holding.record.ids for holding in self.holdings]
         if not ids:
             return _NOTHING, _NOTHING, _NOTHING
@@ -102,14 +102,14 @@ class EntryIndex:
 
     @lazy
     def entry_ids(self) -> Int64Array:
-        """Ids of the entries that are here, ascending, each once."""
+        """The ids of the entries that are here, ascending, each once."""
         if (only := self._only) is not None:
             return only.ids
         return read_only(self._table[0][self._is_first])
 
     @lazy
     def _is_first(self) -> npt.NDArray[np.bool_]:
-        """Which rows of the table have the first place of an entry."""
+        """For each row of the table, whether it is the first place of its entry."""
         ids = self._table[0]
         is_first: npt.NDArray[np.bool_] = np.empty(len(ids), dtype=np.bool_)
         is_first[:1] = True
@@ -117,9 +117,9 @@ class EntryIndex:
         return is_first
 
     def told(self) -> Holdings:
-        """What whoever asked is told."""
+        """Convert the index to the answer for the caller of ``Bookie``."""
         doubts = tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts)
-        if not self.holdings:  # as of each ledger that nothing was appended to
+        if not self.holdings:  # as for a ledger without entries
             none = _NOTHING
             return Holdings(
                 self.first, self.last, none, none, none, none, none, doubts, (), places=self
@@ -160,13 +160,13 @@ class EntryIndex:
         )
 
     def only(self, counts: Callable[[str], bool]) -> EntryIndex:
-        """The same of those files alone whose paths count."""
+        """Return an index of the files for whose paths ``counts`` is true."""
         return replace(self, holdings=tuple(h for h in self.holdings if counts(h.path)))
 
     def renamed(
         self, path_of: Callable[[str], str], part_of: Callable[[PartRef], str]
     ) -> EntryIndex:
-        """The same with other paths of records and names of parts."""
+        """Return an index with other paths of records and names of parts."""
         renamed = []
         for holding in self.holdings:
             parts = holding.record.parts
@@ -187,7 +187,7 @@ class EntryIndex:
         return start < end
 
     def places(self, entry_id: int) -> list[Location]:
-        """Every place where an entry is, slots before copies; empty says nothing certain."""
+        """Return all places of an entry, slots before copies. An empty list proves nothing."""
         start, end = self._rows(entry_id)
         return [self._location(row) for row in range(start, end)]
 
@@ -202,7 +202,7 @@ class EntryIndex:
         return holding.record.location(int(positions[row]), self._paths, holding.path)
 
     def check_absent(self, entry_id: int) -> None:
-        """Whether an entry that has no place here is certainly not on this bookie.
+        """Check that an entry without a place here is certainly not on this bookie.
 
         Raises:
             CorruptEntryError: it may be in a file that is damaged.
@@ -224,9 +224,9 @@ class EntryIndex:
                 )
 
     def first_places(self, entry_ids: Sequence[int]) -> list[Location | None]:
-        """Where each of many entries is, as the first of ``places``; ``None`` where there is none.
+        """Return the first place of each entry, ``None`` if it has none.
 
-        One search for all: with small entries, looking up one by one is most of a scan.
+        One search serves all entries. With small entries, single searches would dominate a scan.
         """
         if (only := self._only) is not None:
             found = only.few(self._paths, self.holdings[0].path)
@@ -255,7 +255,7 @@ class EntryIndex:
         return places
 
     def _first_rows(self, entry_ids: Sequence[int]) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-        """Whether each entry is here, and the row of its first place, meaningless if it is not."""
+        """Return whether each entry is here, and the row of its first place (undefined if not)."""
         ids = self._table[0]
         wanted = np.asarray(entry_ids, dtype=np.int64)
         if not len(ids):
@@ -269,24 +269,24 @@ class Tail:
     """The end of a slot log."""
 
     slots: int
-    """Slots below the fence; without a fence, up to the last one seen."""
+    """The number of slots below the fence; without a fence, up to the last slot seen."""
 
     is_fenced: bool
     last_add_confirmed: int
-    """Highest one carried by a record that could be read."""
+    """The highest one in the records that were read."""
 
     entries: EntryIndex
-    """Everything after ``last_add_confirmed``, or after the entry asked for if that is lower."""
+    """All entries after ``last_add_confirmed``."""
 
 
 def possible_range(low: int, high: int, readable: Sequence[tuple[int, Record]]) -> tuple[int, int]:
-    """Entries that the unreadable slots ``low..high`` may hold, from their neighbours.
+    """Return the range of entries that the unreadable slots ``low..high`` may hold.
 
-    The slots of a ledger on one bookie ascend in entry ids (``LedgerLog.add`` sees to it).
+    Their neighbours limit it: the slots of a ledger on one bookie ascend in entry ids
+    (``LedgerLog.add`` checks that).
 
     Args:
-        low: first unreadable slot of a run.
-        high: last one.
+        low, high: the first and last slot of an unreadable run.
         readable: slot numbers with their ADD records, in any order.
     """
     below = max((record.last for number, record in readable if number < low), default=NO_ENTRY)

@@ -1,4 +1,4 @@
-"""Which ledger is meant, for as long as the cluster lives."""
+"""The identity of a ledger, unique for the life of the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_bookkeeper.protocol.plain_names import plain_name
 
 @dataclass(frozen=True, slots=True)
 class LedgerKey:
-    """One life of a ledger id: the nonce keeps a new ledger apart from an old one with its id.
+    """One life of a ledger id: the nonce separates it from other ledgers with the same id.
 
     Raises:
         ValueError: the nonce is not letters and digits.
@@ -20,7 +20,7 @@ class LedgerKey:
     """Letters and digits, never used before (SLOT-LOG rule R16)."""
 
     def __post_init__(self) -> None:
-        plain_name("a ledger's nonce", self.nonce)  # metadata say anything
+        plain_name("a ledger's nonce", self.nonce)  # the metadata may have any text
 
     def __str__(self) -> str:
         return f"{self.ledger_id}-{self.nonce}"

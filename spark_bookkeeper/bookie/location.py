@@ -1,32 +1,32 @@
-"""Where an entry lies in the files of one bookie; known below the face of a bookie only."""
+"""The location of an entry in a bookie's files, used only below the ``Bookie`` interface."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 NO_ROW = -1
-"""Where a row number stands for an entry that is a batch of its own."""
+"""The row number of an entry that is a batch."""
 
 
 class Location(NamedTuple):
-    """Where one entry's bytes are on one bookie, and what verifies them."""
+    """The location of one entry's bytes on one bookie, and the values that verify them."""
 
     entry_id: int
     path: str
     offset: int
-    """Start of the message that holds the entry."""
+    """The start of the message that holds the entry."""
 
     extent: int
-    """Bytes of that message."""
+    """The bytes of that message."""
 
     extent_crc32c: int
-    """Of that message; used for the payload form, where entries share the message."""
+    """The checksum of that message, used for payloads, which share a message."""
 
     row: int
-    """Row within the message's batch, or ``NO_ROW`` when the message is the entry."""
+    """The row in the message's batch, or ``NO_ROW`` if the message is the entry."""
 
     size: int
-    """Bytes of the entry itself."""
+    """The bytes of the entry itself."""
 
     length_after: int
     last_add_confirmed: int

@@ -1,10 +1,10 @@
-"""The slot log of one ledger on one bookie: adding to it, fencing it, finding entries in it.
+"""The slot log of one ledger on one bookie: add records, fence it, find entries in it.
 
-Slots are created by put-if-absent and filled without gaps, so the first absent slot is where a
-writer's next record would have to go; a FENCE put there stops that writer on this bookie for
-ever. What is absent is found by trying to create it, never by a listing.
+Slots are created by put-if-absent and filled without gaps. So a writer's next record must go into
+the first absent slot, and a FENCE in that slot stops the writer on this bookie for ever. Only an
+attempt to create a slot proves it absent, never a listing.
 
-Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where they are kept.
+Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. The code shows each rule's name in place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths, has_content_of, is_of_era
 from spark_bookkeeper.bookie.slots import WHOLE_KEPT_BYTES, SlotReader
-from spark_bookkeeper.bookie.storage.storage import Content, Request, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
     BookieError,
@@ -38,30 +37,31 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Content, Request, Storage
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerData:
-    """The bytes of a partition's marker, which one read may tell to many ledgers."""
+    """The bytes of a partition's marker, so that one read can serve many ledgers."""
 
     data: bytes | None
 
 
 def read_marker_data(storage: Storage) -> MarkerData:
-    """As it is now."""
+    """Read the marker as it is now."""
     return MarkerData(storage.read(MARKER_PATH))
 
 
 _MOST_HOLES: Final = 1000
-"""Slots lost below others that a fence still fills."""
+"""The most lost slots below others that a fence fills."""
 
 
 class LedgerLog:
-    """One ledger on one bookie. Holds no lock; ``add`` may be called for several slots at once.
+    """One ledger on one bookie. It has no lock; ``add`` may run for several slots concurrently.
 
     Args:
         storage: the bookie's partition.
-        ledger: the ledger, and the incarnation of the partition; any other is refused.
+        ledger: the ledger, and the incarnation of the partition; any other one is refused.
     """
 
     def __init__(self, storage: Storage, ledger: LedgerRef) -> None:
@@ -76,17 +76,17 @@ class LedgerLog:
         self.reader = EntryReader(storage, ledger.encoding)
         """Reads the entries that ``locate`` finds."""
         self.durable: set[str] = set()
-        """Slots that were found, and made durable since the last look (R9b)."""
+        """Slots that were found, and made durable since the last ``look`` (R9b)."""
         self._ranges: dict[int, tuple[int, int]] = {}
-        """First and last entry of the slots sent in this session, each until the next is there."""
+        """First and last entry of slots sent in this session, each until the next one is stored."""
         self._good_marker: bytes | None = None
-        """The bytes of the marker when it was last found right. While they are the same, none is
-        decoded."""
+        """The bytes of the marker when it was last right. While they are the same, the marker is
+        not decoded again."""
         self._kept: object = None
-        """What ``Storage.keep`` gave for the directory of the slots: while a writer holds it, puts
-        are cheaper."""
+        """The result of ``Storage.keep`` for the directory of the slots: while a writer holds it,
+        puts are cheaper."""
         self._top: int | None = None
-        """The highest slot that ``tail`` has seen, -1 for none; ``None`` before it was asked."""
+        """The highest slot that ``tail`` has seen, -1 for none; ``None`` before its first call."""
 
     def __repr__(self) -> str:
         return f"LedgerLog({self.key} on {self.bookie_id})"
@@ -103,24 +103,24 @@ class LedgerLog:
         """
         if not self.storage.has_directories:
             self.check()
-            self.storage.make_directory(self.paths.slots)  # some file systems want one
+            self.storage.make_directory(self.paths.slots)  # some file systems need one
             return
         self._check_life()
-        # The tombstone is looked for in a directory that is there: whoever puts one afterwards
-        # removes that directory, and no add goes into one that is gone [gc_tombstone].
+        # The tombstone is checked after the directory exists. A collector that puts one later
+        # removes the directory, and no add goes into a missing directory [gc_tombstone].
         self.storage.make_directory(self.paths.slots)
         self.check_tombstone()
         self._kept = self.storage.keep(self.paths.slots)
 
     def check(self) -> None:
-        """Whether this bookie can take anything of the ledger, copies for example.
+        """Check that this bookie accepts data of the ledger, for example copies.
 
         Raises:
             CookieMismatchError: another incarnation.
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
-        # Neither waits for the other, in a bucket.
+        # In a bucket, the two requests run concurrently.
         look = Request("read", MARKER_PATH), Request("exists", self.paths.tombstone)
         marker, is_deleted = self.storage.ask_all(look)
         for answer in (marker, is_deleted):
@@ -130,36 +130,35 @@ class LedgerLog:
         self._check_kept(is_deleted=is_deleted)
 
     def was_sent(self, slot: int) -> bool:
-        """Whether a record was sent to a slot in this session, and none above it is there yet."""
+        """Whether this session sent a record to a slot, and the next slot is not stored yet."""
         return slot in self._ranges
 
     def add(self, slot: int, data: bytes, held: tuple[int, int]) -> None:
-        """Put a record into a slot.
+        """Put a record into a slot, and return when it is stored.
 
-        Call it again with the same bytes and slot after ``BookieUnavailableError``; never with
-        others, and never go on to the next slot first (R3). Slots may be added in any order,
-        and ascend in entry ids.
+        After ``BookieUnavailableError`` call it again with the same bytes and slot, before any
+        other slot (R3). Slots may be added in any order, but must ascend in entry ids.
+
+        The record counts only when all slots below are won [prefix_ack]. So a writer sends slots
+        one after the other.
 
         Args:
-            slot: its number.
+            slot: the number of the slot.
             data: the record, as ``encode_add`` made it for this slot.
-            held: a range with all its entries.
-
-        Returns when it is there. That counts only when all slots below it are won [prefix_ack]:
-        a writer sends one after the other.
+            held: a range that contains all its entries.
 
         Raises:
-            LedgerFencedError: the slot is a FENCE. The record may still be elsewhere.
-            SlotTakenError: the slot is another's, or cannot be read.
+            LedgerFencedError: the slot has a FENCE. Other bookies may still have the record.
+            SlotTakenError: the slot has another record, or cannot be read.
             CookieMismatchError: the partition was wiped or replaced.
-            BookieUnavailableError: unknown; the put may also land later.
+            BookieUnavailableError: the outcome is unknown; the put may also land later.
         """
         self._admit(slot, held)
         path = self.paths.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
         # [cookie_ack]: after the put, before it counts. The put has shown that the directory is
-        # the one it was, so a look at the marker that is cheaper than reading it is enough.
+        # still the same one, so the cheaper ``read_again`` of the marker is enough.
         if self.storage.has_directories:
             self._check_marker(self.storage.read_again(MARKER_PATH))
         else:
@@ -173,21 +172,21 @@ class LedgerLog:
         *,
         token: str | None = None,
     ) -> str:
-        """Store copies of entries, durably, and read them back; repeating it changes nothing.
+        """Store copies of entries durably, and read them back. A repetition changes nothing.
 
         Args:
-            entries: verified ones, of any form, read from anywhere.
+            entries: verified entries of any form, read from any bookie.
             parts: parts that ``self.parts`` has here.
-            token: hexadecimal, never used before; it becomes part of the name, so that the file is
-                the caller's, whatever else was there, or is to be removed.
+            token: hexadecimal, never used before; it becomes part of the name. So no other process
+                has made, or is about to remove, a file of that name.
 
         Returns:
-            the path of the copy.
+            The path of the copy.
 
         Raises:
             CookieMismatchError: the partition was wiped or replaced.
-            BookieUnavailableError: unknown whether it is there, or it is not read back as it was
-                written; repeat it.
+            BookieUnavailableError: the outcome is unknown, or the copy does not read back as it
+                was written; repeat the call.
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts, era=self.ledger.era)
         self.storage.make_directory(self.paths.copies)
@@ -198,7 +197,7 @@ class LedgerLog:
             is_new = self.storage.put_if_absent(path, data)
             if (is_new or token is None) and self.holds(path, data):
                 if not is_new:
-                    self.storage.sync(path)  # merely found (R9b)
+                    self.storage.sync(path)  # found, not created (R9b)
                 break
             if is_new or token is not None:
                 raise BookieUnavailableError(
@@ -206,8 +205,8 @@ class LedgerLog:
                     bookie_id=self.bookie_id,
                     path=path,
                 )
-            # The name is taken by other bytes: damaged ones, or the same entries written by
-            # another version. They are left alone, since another client may count on them.
+            # A file with other bytes has the name: a damaged one, or the same entries written by
+            # another version. It is left alone, since another client may rely on it.
             path = self.paths.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
         else:
             raise names_are_taken(self.storage, self.paths.copy(name))
@@ -218,16 +217,15 @@ class LedgerLog:
     # Fencing
 
     def fence(self) -> Tail:
-        """Fence this bookie's slot log, and say what is at its end.
+        """Fence this bookie's slot log, and return its end.
 
-        When it returns, every slot below the fence is occupied (R4b), the fence is durable (R9b)
-        and the answer was read after it [fresh_negative], from the right incarnation
-        [cookie_neg].
+        On return, every slot below the fence is occupied (R4b) and the fence is durable (R9b). The
+        end was read after the fence [fresh_negative], from the right incarnation [cookie_neg].
 
         Raises:
-            CookieMismatchError: another incarnation; it says nothing about the ledger.
+            CookieMismatchError: another incarnation, which proves nothing about the ledger.
             NoSuchLedgerError: the ledger was deleted here.
-            CorruptEntryError: a stray slot, or nearly all below it was lost.
+            CorruptEntryError: a slot does not belong here, or nearly all slots below it were lost.
             BookieUnavailableError: no answer, or the ledgers of this bookie are gone.
         """
         occupied = self.look()
@@ -238,7 +236,7 @@ class LedgerLog:
         return self.fenced(self.end(occupied), fence_at)
 
     def look(self) -> set[int]:
-        """The slots that a listing shows, before a fence; what was seen earlier is forgotten.
+        """Return the listed slots, before a fence, and drop everything that was cached.
 
         Raises ``BookieUnavailableError`` without an answer.
         """
@@ -247,56 +245,56 @@ class LedgerLog:
         return self._slots.numbers()
 
     def usual_fence(self, occupied: set[int]) -> tuple[str, bytes] | None:
-        """Where a fence goes, and its bytes, if a listing shows all slots below it; else ``None``,
-        and ``fence`` is to be called. It counts only if the put creates it.
+        """Return the path and bytes of a fence, if all slots below it are listed. The fence counts
+        only if the put creates it. Otherwise return ``None``: call ``fence``.
 
-        Small files that are read from now on are kept for ``take_whole``.
+        From now on, small files that are read are kept for ``take_whole``.
         """
         number = len(occupied)
         self._slots.keep_whole()
         if number and (max(occupied) != number - 1 or self._slots.is_fence(number - 1)):
             return None
         if number and not self.storage.has_directories and self._slots.has_read(number - 1):
-            self.durable.add(self.paths.slot(number - 1))  # in a bucket, what is seen is durable
+            self.durable.add(self.paths.slot(number - 1))  # a visible object is durable
         return self.paths.slot(number), _fence(self.key)
 
     def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
-        """From now on small files that are read are kept for ``take_whole``, so many bytes."""
+        """From now on, keep small files that are read, up to ``bytes_most``, for ``take_whole``."""
         self._slots.keep_whole(bytes_most)
 
     def take_whole(self) -> Mapping[str, bytes]:
-        """Small files that were read whole since ``usual_fence`` or ``keep_whole``, by their
-        paths; once.
+        """Return the small files that were read since ``usual_fence`` or ``keep_whole``, by their
+        paths. They are no longer kept.
         """
         return self._slots.take_whole()
 
     def end(self, occupied: set[int]) -> Tail:
-        """What is in the slots that a fence met, and in copies, behind that fence."""
+        """Read, after a fence, the end of the slots below it, and copies."""
         return self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
 
     def fenced(self, end: Tail, fence_at: int, *, marker: MarkerData | None = None) -> Tail:
-        """What a fence answers, once the partition is known to be the right one.
+        """Check that the partition is the right one, and return the answer of ``fence``.
 
         Args:
-            end: as it was read behind the fence.
-            fence_at: the lowest slot with a fence of ours, or the one that was met.
-            marker: read after the end was, or that would be another partition's; ``None``
-                reads it.
+            end: the end that was read after the fence.
+            fence_at: the lowest slot with a fence of this call, or the one that was found.
+            marker: read after the end, so that the end is from this partition; ``None`` reads
+                it now.
         """
         self.check_life(marker or read_marker_data(self.storage))
         self._check_witness()
         return replace(end, slots=fence_at, is_fenced=True)
 
     def tail(self) -> Tail:
-        """What is at the end, without a fence. It proves of no entry that it is absent: a writer
-        may be putting it.
+        """Return the end of the slot log, without a fence. It proves no entry absent: a writer may
+        be putting it just now.
 
         Raises:
             CookieMismatchError: another incarnation.
             BookieUnavailableError: no answer.
         """
         top = self._top
-        if top is None:  # later no listing: a reader that follows a ledger asks often
+        if top is None:  # list only once: a reader that follows a ledger calls this often
             top = max(self._slots.numbers(), default=-1)
         while self.storage.exists(self.paths.slot(top + 1)):
             top += 1
@@ -306,8 +304,8 @@ class LedgerLog:
         return tail
 
     def ends_in_fence(self) -> bool:
-        """Whether a fence stands above everything here, durable from now on (R9b). What was below
-        it may have been compacted.
+        """Whether the highest slot is a fence, which is durable from now on (R9b). Slots below it
+        may have been compacted.
         """
         top = max(self._slots.numbers(), default=-1)
         if top < 0 or not self._slots.is_fence(top) or not self._is_absent(top + 1):
@@ -319,7 +317,7 @@ class LedgerLog:
     # Finding and reading
 
     def records(self, newest_first: bool = False) -> Iterator[Record]:
-        """The record in every slot that is there, a FENCE with the number of its slot.
+        """Yield the record of every listed slot. A FENCE gets the number of its slot.
 
         Raises:
             CorruptEntryError: a slot cannot be decoded.
@@ -331,31 +329,31 @@ class LedgerLog:
                 yield replace(record, slot=number)
 
     def copied(self) -> Iterator[Record]:
-        """The record of every copy that can be decoded."""
+        """Yield the record of every copy that can be decoded."""
         for holding in self._slots.copies(0, UNBOUNDED)[0]:
             yield holding.record
 
     def slot_numbers(self) -> set[int]:
-        """The slots that are listed."""
+        """Return the listed slots."""
         return self._slots.numbers()
 
     def is_fence(self, number: int) -> bool:
-        """Whether a slot has a fence, and nothing that is damaged."""
+        """Whether a slot has an undamaged fence."""
         return self._slots.is_fence(number)
 
     def is_add(self, number: int) -> bool:
-        """Whether a slot has its own add, and nothing that is damaged."""
+        """Whether a slot has its own, undamaged add."""
         return self._slots.is_add(number)
 
     def look_again(self) -> None:
-        """Forget what was seen of its files: some of them are gone."""
+        """Drop everything cached about its files, as some of them are gone."""
         self._slots.forget()
         self.durable.clear()
 
     def kept_copies(self, paths: Set[str], last: int) -> EntryIndex:
-        """Where entries up to ``last`` are in these copies, as far as they are listed; read anew.
+        """Locate entries up to ``last`` in those of these copies that are listed, read anew.
 
-        Raises what ``locate`` does.
+        Raises the errors of ``locate``.
         """
         self.look_again()
         listed = map(self.paths.copy, self.storage.list(self.paths.copies))
@@ -364,10 +362,10 @@ class LedgerLog:
         return self.located(EntryIndex(self.bookie_id, self.key, 0, last, holdings))
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
-        """Where the entries ``first..last`` are on this bookie, in slots or copies.
+        """Locate the entries ``first..last`` in the slots and copies of this bookie.
 
-        Reads the slots that can hold them, found by bisection. To prove that an entry is
-        absent, fence first and call this after it.
+        Only slots that can hold them are read, found by bisection. To prove an entry absent,
+        fence first, then call this.
 
         Raises:
             CookieMismatchError: another incarnation.
@@ -376,13 +374,13 @@ class LedgerLog:
         return self.located(self.search(first, last))
 
     def locate_in(self, slots: Set[int], last: int) -> EntryIndex:
-        """Where entries up to ``last`` are in these slots, or in copies. Raises what ``locate``
-        does.
+        """Locate entries up to ``last`` in these slots, or in copies. Raises the errors of
+        ``locate``.
         """
         return self.located(self._slots.search(slots, 0, last))
 
     def search(self, first: int, last: int | None = None) -> EntryIndex:
-        """What ``locate`` reads; it counts once ``located`` says so."""
+        """Do the reads of ``locate``. The result counts only after ``located`` has checked it."""
         end = UNBOUNDED if last is None else last
         numbers = self._slots.numbers()
         number = max(numbers, default=-1) + 1
@@ -392,11 +390,11 @@ class LedgerLog:
         return self._slots.search(numbers, first, end)
 
     def located(self, index: EntryIndex, *, marker: MarkerData | None = None) -> EntryIndex:
-        """What ``locate`` answers, once the partition is known to be the right one.
+        """Check that the partition is the right one, and return the answer of ``locate``.
 
         Args:
-            index: as ``search`` has read it.
-            marker: read after that; ``None`` reads it.
+            index: the result of ``search``.
+            marker: read after the search; ``None`` reads it now.
         """
         self.check_life(marker or read_marker_data(self.storage))
         if not self.ledger.era_alone:
@@ -404,8 +402,8 @@ class LedgerLog:
         return index.only(lambda path: is_of_era(path.rpartition("/")[2], self.ledger.era))
 
     def translated(self, index: EntryIndex) -> EntryIndex:
-        """An index that another bookie gave, with the names that the same files have on this
-        one.
+        """Convert the index of another bookie: replace its file names by the names that the same
+        files have on this bookie.
         """
         copies = self.storage.list(self.paths.copies)
 
@@ -419,7 +417,7 @@ class LedgerLog:
         return index.renamed(path_here, self.parts.name_here)
 
     def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
-        """The files of an index that are damaged outside their entries, each with the reason."""
+        """Return the files of an index with damage outside their entries, each with the reason."""
         return dict(
             spoilt_files(
                 self.storage,
@@ -433,8 +431,8 @@ class LedgerLog:
     # Inside
 
     def _admit(self, slot: int, held: tuple[int, int]) -> None:
-        """Note the entries of a slot. They ascend with the slots, so that ``locate`` and ``fence``
-        may stop early, and are the same when the slot is sent again (R3).
+        """Note the entries of a slot. They must ascend with the slots, since ``locate`` and
+        ``fence`` stop early, and must be the same in a repetition (R3).
         """
         known = self._ranges.setdefault(slot, held)
         assert known == held, "content_fixed"
@@ -443,8 +441,8 @@ class LedgerLog:
         assert above is None or held[1] < above[0], "entries-in-write-order"
 
     def _check_exists(self, slot: int, path: str, data: bytes) -> None:
-        """The name of the slot is taken. That is success only if the bytes are ours, from an
-        earlier try [exists_check].
+        """Check a slot whose name is taken. Only the writer's own bytes, from an earlier attempt,
+        mean success [exists_check].
         """
         found = self.storage.read(path)
         if found is None:
@@ -454,7 +452,7 @@ class LedgerLog:
                 path=path,
             )
         if found == data:
-            self.storage.sync(path)  # it may be visible and not durable yet (R9b)
+            self.storage.sync(path)  # a visible file may not be durable yet (R9b)
             return
         try:
             record = decode(found, self.key, self.encoding, bookie_id=self.bookie_id, path=path)
@@ -477,14 +475,15 @@ class LedgerLog:
         )
 
     def _put_fence(self, occupied: set[int]) -> int:
-        """FENCE in every absent slot from the first one on [fence_first_hole], up to one with
-        nothing above it; adds to ``occupied`` what it meets, and returns the lowest of its fences.
+        """Put a FENCE into every absent slot from the first one on [fence_first_hole], the last
+        one above all slots. Add all slots that exist to ``occupied``. Return the lowest new fence,
+        or the existing last one.
 
-        Holes are found by the put itself: a listing may be late, and what was seen may be gone
-        [fence_no_hole]. A writer that had won what is lost goes on above everything that is there,
-        and so the last fence is there too [fence_above_all]. What it stands on is made durable
-        first (all below that is, or it would not be there), so that no power cut ever leaves a
-        fence above a hole: such a hole is damage [fence_on_durable].
+        The put itself finds the holes: a listing may be late, and a listed slot may be gone
+        [fence_no_hole]. A writer that had won a lost slot goes on above all existing slots, so the
+        last fence is there [fence_above_all]. The slot below that fence is made durable first; all
+        slots below were durable before it was put. So no power cut leaves a fence above a hole, and
+        such a hole means damage [fence_on_durable].
         """
         fence = _fence(self.key)
         filled: list[int] = []
@@ -494,16 +493,16 @@ class LedgerLog:
             while number in occupied:
                 number += 1
             if number > max(top, 0):
-                self.storage.sync(self.paths.slot(number - 1))  # merely found, and relied on (R9b)
-                # Met and not put: it may be in a lost slot, with others above it since the listing.
+                self.storage.sync(self.paths.slot(number - 1))  # the new fence relies on it (R9b)
+                # A fence that exists may fill a lost slot, with slots above it since the listing.
                 if self._slots.is_fence(number - 1) and self._is_absent(number):
                     return min(filled, default=number - 1)
             if self.storage.put_if_absent(self.paths.slot(number), fence):
                 filled.append(number)
                 if number > top:
                     return filled[0]
-            occupied.add(number)  # a hole that was filled, or a race that was lost: look again
-            if number > top:  # slot by slot, a fast writer would stay ahead for ever
+            occupied.add(number)  # a hole that is now filled, or a lost race
+            if number > top:  # list again: going slot by slot, a fast writer would stay ahead
                 occupied |= self._slots.numbers()
                 top = max(occupied)
                 self._check_holes(top + 1 - len(occupied), top)
@@ -512,8 +511,8 @@ class LedgerLog:
         return not self.storage.exists(self.paths.slot(number))
 
     def _check_holes(self, count: int, top: int) -> None:
-        """Refuse to fill more holes than ``_MOST_HOLES``: so many say that the ledger was lost
-        here.
+        """Refuse to fill more than ``_MOST_HOLES`` holes: so many mean that most of the ledger was
+        lost here.
         """
         if count > _MOST_HOLES:
             path = self.paths.slot(top)
@@ -526,24 +525,24 @@ class LedgerLog:
             )
 
     def holds(self, path: str, data: bytes | Content) -> bool:
-        """Whether a file has these bytes, and none besides."""
+        """Whether a file has exactly these bytes."""
         compared = _Compared([data] if isinstance(data, bytes) else data)
         is_there = self.storage.read_through(path, 0, len(data) + 1, compared.take)
         return is_there and compared.is_same
 
     def finds(self, path: str, data: bytes | None = None) -> bool:
-        """Whether the copy at that path is listed, by which whoever looks for its entries finds it.
+        """Whether the copy at that path is listed, so that a look-up finds its entries.
 
         Args:
-            data: and whether it has these bytes, and none besides. So its header, which a look-up
-                would decode, is the one that was encoded.
+            data: if given, the copy must also have exactly these bytes. Then its header, which a
+                look-up decodes, is the one that was encoded.
         """
         directory, _, name = path.rpartition("/")
         is_listed = name in self.storage.list(directory)
         return is_listed and (data is None or self.storage.read(path) == data)
 
     def check_life(self, marker: MarkerData) -> None:
-        """Whether a marker that was just read is the right one.
+        """Check that a marker that was just read is the right one.
 
         Raises:
             CookieMismatchError: another incarnation.
@@ -551,7 +550,7 @@ class LedgerLog:
         self._check_marker(marker.data)
 
     def check_tombstone(self) -> None:
-        """Raises ``NoSuchLedgerError`` where the ledger was deleted on this bookie."""
+        """Raise ``NoSuchLedgerError`` if the ledger was deleted on this bookie."""
         self._check_kept(is_deleted=self.storage.exists(self.paths.tombstone))
 
     def _check_kept(self, *, is_deleted: bool) -> None:
@@ -570,12 +569,11 @@ class LedgerLog:
             self._good_marker = data
 
     def _check_witness(self) -> None:
-        """Nobody concludes anything from a bookie that lost all its ledgers (R5).
+        """Raise if the bookie lost all its ledgers, as it then proves nothing (R5).
 
-        Where there are directories, only formatting makes theirs again, and nothing can be put
-        before. A bucket takes whatever is put: what lies there of a ledger may be a fence that an
-        earlier recovery put, which was then told of the loss, or a put that came late. So it
-        is asked each time, after the end was read.
+        On a disk, a put fails until formatting makes the directory of the ledgers again. A bucket
+        accepts every put. After a loss it may have a late put, or the fence of an earlier recovery
+        that this check then stopped. So the witness is checked each time, after the end was read.
         """
         assert self._good_marker is not None, "cookie_neg"
         if not self.storage.has_directories:
@@ -587,9 +585,7 @@ class LedgerLog:
 
 
 class _Compared:
-    """Compares bytes that are read in pieces with expected ones, which come in pieces of other
-    sizes.
-    """
+    """Compares bytes that are read in pieces with expected bytes, whose pieces have other sizes."""
 
     def __init__(self, expected: Iterable[Buffer]) -> None:
         self._expected = iter(expected)
@@ -597,18 +593,18 @@ class _Compared:
         self._is_same = True
 
     def take(self, data: Buffer) -> None:
-        """The next that were found."""
+        """Compare the next bytes read."""
         found = memoryview(data).cast("B")
         while found and self._is_same and self._goes_on():
             size = min(len(found), len(self._at))
-            # Not as memoryviews, which compare one number after the other.
+            # memoryviews would compare byte by byte, which is slow.
             self._is_same = pa.py_buffer(found[:size]).equals(pa.py_buffer(self._at[:size]))
             found, self._at = found[size:], self._at[size:]
         self._is_same = self._is_same and not found
 
     @property
     def is_same(self) -> bool:
-        """Whether all that was expected has come, and nothing besides."""
+        """Whether exactly the expected bytes were read."""
         return self._is_same and not self._goes_on()
 
     def _goes_on(self) -> bool:
@@ -622,5 +618,5 @@ class _Compared:
 
 @lru_cache(maxsize=1024)
 def _fence(key: LedgerKey) -> bytes:
-    """The bytes of a ledger's fence, which are the same for every bookie."""
+    """Return the bytes of a ledger's fence, which are the same on every bookie."""
     return encode_fence(key)

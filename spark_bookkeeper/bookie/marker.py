@@ -1,8 +1,7 @@
-"""The ``BOOKIE`` marker: which bookie, and which incarnation of it, a partition is.
+"""The ``BOOKIE`` marker: the bookie of a partition, and the bookie's incarnation.
 
-It is written last when a partition is formatted and deleted first when it is wiped, so while it
-is there with the right incarnation, nothing that the bookie acknowledged was taken away by
-either (SLOT-LOG rule R11).
+A formatting writes it last, and a wipe deletes it first. So while it exists with the right
+incarnation, neither has removed an entry that the bookie acknowledged (SLOT-LOG rule R11).
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from functools import lru_cache
 
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, LEDGERS, MARKER_PATH, WITNESS_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 from spark_bookkeeper.protocol.ids import read_bookie_id
+from spark_bookkeeper.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Content of the marker."""
+    """The content of the marker."""
 
     bookie_id: str
     incarnation: str
-    """Random; a new one each time the partition is formatted."""
+    """A random name; each formatting of the partition makes a new one."""
 
     instance_id: str
     """The cluster's INSTANCEID."""
 
     format_version: int = FORMAT_VERSION
     has_witness: bool = False
-    """Whether a file stands for the directory of the ledgers, as in a bucket. Absent in older ones
-    and where there are directories."""
+    """Whether a file represents the directory of the ledgers, as in a bucket. The field is absent
+    in older markers and on disks."""
 
     def encode(self) -> bytes:
-        """One JSON object, for people too."""
+        """Encode it as one readable JSON object."""
         fields = asdict(self)
         if not self.has_witness:
             del fields["has_witness"]
@@ -43,10 +42,10 @@ class Marker:
 
 
 def decode_marker(data: bytes, storage: Storage) -> Marker:
-    """The marker in these bytes, which were read from that partition.
+    """Decode a marker that was read from ``storage``.
 
     Raises:
-        CookieMismatchError: they are not a marker, or one of a newer format.
+        CookieMismatchError: it is not a marker, or has a newer format.
     """
     try:
         marker = _parsed(data)
@@ -67,7 +66,7 @@ def decode_marker(data: bytes, storage: Storage) -> Marker:
 
 @lru_cache(maxsize=256)
 def _parsed(data: bytes) -> Marker:
-    """By its bytes, since every operation reads a marker that seldom changes."""
+    """Parse a marker. Cached, since every operation reads a marker, which seldom changes."""
     fields = json.loads(data)
     return Marker(
         bookie_id=read_bookie_id(str(fields["bookie_id"])),
@@ -79,7 +78,7 @@ def _parsed(data: bytes) -> Marker:
 
 
 def read_marker(storage: Storage) -> Marker | None:
-    """The partition's marker, ``None`` if it certainly has none.
+    """Read the partition's marker; ``None`` if certainly none exists.
 
     Raises:
         BookieUnavailableError: no answer.
@@ -90,11 +89,11 @@ def read_marker(storage: Storage) -> Marker | None:
 
 
 def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Marker:
-    """The marker, which must have an incarnation.
+    """Read the marker, and check that it has this incarnation.
 
     Raises:
         BookieUnavailableError: no answer.
-        CookieMismatchError: there is none, or another one; says what was expected and found.
+        CookieMismatchError: no marker, or another incarnation. Shows the expected and found ones.
 
     Source: SLOT-LOG rules R5 and R11.
     """
@@ -103,7 +102,7 @@ def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Mar
 
 
 def lost_directory(storage: Storage, marker: Marker) -> str | None:
-    """Why a partition with that marker holds nothing any more; ``None`` if all is well.
+    """Return why a partition with that marker lost its content; ``None`` if it did not.
 
     Raises:
         BookieUnavailableError: no answer.
@@ -125,7 +124,7 @@ def lost_directory(storage: Storage, marker: Marker) -> str | None:
 def check_marker_data(
     data: bytes | None, storage: Storage, incarnation: str, bookie_id: str = ""
 ) -> Marker:
-    """The same for a marker that was read already (``None``: it is certainly not there)."""
+    """Check as ``check_marker`` a marker that was read already (``None``: certainly absent)."""
     marker = None if data is None else decode_marker(data, storage)
     if marker is not None and marker.incarnation == incarnation:
         return marker
@@ -139,3 +138,8 @@ def check_marker_data(
         expected=incarnation,
         found=None if marker is None else marker.incarnation,
     )
+
+
+def ledger_directories(storage: Storage) -> list[str]:
+    """Return the names of a partition's ledger directories: ``<ledger id>-<nonce>``."""
+    return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]

@@ -1,11 +1,11 @@
-"""Entries as the record batch messages that a record holds, and the columns that describe them.
+"""Entries encoded as the record batch messages of a record, and the columns that describe them.
 
-Encoded once, they serve the records of several bookies. What is many (entry ids, lengths, sizes,
-digests) is worked out column by column, since a record may hold thousands of small entries.
+Entries are encoded once for the records of several bookies. Entry ids, lengths, sizes and digests
+are computed column by column, since a record may hold thousands of small entries.
 
-Mostly it is one small entry, and whoever appended it waits. Then nearly all the time goes into code
-that the processor has not run since the last append: calls into pyarrow and numpy that take 30 us
-when they are repeated took 220 then. So payloads are encoded by ``struct`` and ``bytes`` alone.
+Most records hold one small entry, and a caller waits for it. Then nearly all the time goes into
+code that has left the processor's cache since the last append: calls into pyarrow and numpy took
+220 us, and 30 us when repeated. So payloads are encoded with ``struct`` and ``bytes`` alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spark_bookkeeper.errors import InvalidArgumentError
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 MOST_ENTRY_BYTES: Final = 2**31 - 2
-"""What one entry can hold, and the payloads of one record together: Arrow counts the bytes of its
-type ``binary`` in int32, and builds no array of more than this."""
+"""The most bytes of one entry, and of all payloads of one record: Arrow counts the bytes of its
+type ``binary`` in int32, and builds no larger array."""
 
 
 def check_entry_size(size_bytes: int) -> None:
-    """Raises ``InvalidArgumentError`` for what is too large for one entry."""
+    """Raise ``InvalidArgumentError`` if this is too large for one entry."""
     if size_bytes > MOST_ENTRY_BYTES:
         raise InvalidArgumentError(
             f"{size_bytes} bytes do not fit into one entry, which holds less than 2 GiB "
@@ -45,19 +45,19 @@ def check_entry_size(size_bytes: int) -> None:
 
 
 def int64s(values: Iterable[int]) -> Int64Array:
-    """A column of them, little-endian as in the files."""
+    """Make a column of integers, little-endian as in the files."""
     return np.fromiter(values, dtype="<i8")
 
 
 def read_only(column: Int64Array) -> Int64Array:
-    """The same column, which several callers may have: none of them can change it."""
+    """Make a column read-only, so that several callers can share it, and return it."""
     column.flags.writeable = False
     return column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedEntries:
-    """Entries that are bytes already. Columns are in storage order: payloads, then batches."""
+    """Encoded entries. Columns are in storage order: payloads, then batches."""
 
     messages: tuple[Buffer, ...]
     row_count: int
@@ -66,25 +66,25 @@ class EncodedEntries:
     lengths: Sequence[int]
     sizes: Sequence[int]
     digests: bytes
-    """Of the entries, one after the other."""
+    """The digests of the entries, concatenated."""
 
     @property
     def row_extent(self) -> int:
-        """Bytes of the message that the payload entries share."""
+        """The bytes of the message that the payload entries share."""
         return memoryview(self.messages[0]).nbytes if self.row_count else 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all messages."""
+        """The bytes of all messages."""
         return sum(memoryview(message).nbytes for message in self.messages)
 
 
 NOTHING: Final = EncodedEntries((), 0, 0, (), (), (), b"")
-"""No entries: of a fence, and of a record that only lists parts."""
+"""No entries, for a fence and for a record that only lists parts."""
 
 
 def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> EncodedEntries:
-    """Encode entries, computing every digest once; see ``encode_columns``."""
+    """Encode entries, and compute every digest once; see ``encode_columns``."""
     return encode_columns(
         encoding,
         [entry.entry_id for entry in entries],
@@ -136,7 +136,7 @@ _PAYLOADS_HEAD: Final = struct.Struct(
     "4xI6q"  # three buffers, each with its offset and length: which are null, ends, payloads
     "4xI2q"  # a node: rows, and how many are null
 )
-"""Before the body of a record batch of one column of payloads, none of them null.
+"""The bytes before the body of a record batch with one column of payloads, without nulls.
 
 Source: Apache Arrow columnar format 1.5, ``format/Message.fbs`` (Message, RecordBatch, FieldNode,
 Buffer), as Arrow's own writer lays it out.
@@ -144,14 +144,14 @@ Buffer), as Arrow's own writer lays it out.
 
 
 _SMALL_BYTES: Final = 1 << 16
-"""Above it, what counts is that Arrow's pool keeps pages that were touched before."""
+"""Larger payloads are encoded with Arrow, whose pool is faster since it reuses touched pages."""
 
 
 def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buffer:
-    """The record batch message that payload entries share, a row each: the bytes that Arrow makes.
+    """Encode the record batch message that payload entries share, a row each, as Arrow would.
 
     Raises:
-        InvalidArgumentError: the ledger has a schema of its own, or these are too many bytes.
+        InvalidArgumentError: the ledger has a schema of its own, or the payloads are too large.
     """
     if not encoding.has_payload:
         raise InvalidArgumentError(
@@ -165,7 +165,7 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buff
         raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
     packed = struct.pack(f"<{len(ends)}i", *ends)
     if encoding.compression is not None or size > _SMALL_BYTES:
-        # Not by ``pa.array``, which imports pandas first: half a second in the first append.
+        # ``pa.array`` would import pandas: half a second in the first append.
         buffers = [None, pa.py_buffer(packed), pa.py_buffer(b"".join(payloads))]
         column = pa.Array.from_buffers(pa.binary(), rows, buffers)
         batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
@@ -175,7 +175,7 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buff
 
 
 def only_payload(message: bytes | pa.Buffer, size: int) -> bytes | pa.Buffer | None:
-    """The payload of a message that has no other, where ``payload_message`` laid it out without
+    """Return the payload of a message that has only one, if ``payload_message`` encoded it without
     Arrow; else ``None``.
     """
     begin = _PAYLOADS_HEAD.size + 8
@@ -190,7 +190,7 @@ def _before_one(size: int) -> bytes:
 
 
 def _before_payloads(rows: int, size: int, ends: bytes) -> bytes:
-    """What a message begins with. Args: ``size`` of all payloads, ``ends`` of each, behind a 0."""
+    """Return the message up to the payloads (``size`` bytes in all; ``ends``: 0, then each end)."""
     begin = len(ends) + -len(ends) % 8
     head = _PAYLOADS_HEAD.pack(
         *(0xFFFFFFFF, _PAYLOADS_HEAD.size - 8),
@@ -207,9 +207,9 @@ def _before_payloads(rows: int, size: int, ends: bytes) -> bytes:
 
 
 def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-    """The encapsulated message of each batch, compressed as the ledger says.
+    """Return the encapsulated message of each batch, with the ledger's compression.
 
-    Rows are made to fit the ledger's schema where they are taken from users, and only there.
+    The rows must have the ledger's schema: they were converted when users passed them.
     """
     for batch in batches:
         fits = batch.schema.equals(encoding.schema, check_metadata=False)

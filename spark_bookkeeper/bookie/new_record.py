@@ -1,4 +1,4 @@
-"""What a writer sends to bookies: a record, encoded once for all that get the same."""
+"""The record that a writer sends to bookies, encoded once for all bookies that get the same."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def new_record(
     spans: Sequence[tuple[int, int]] = (),
     appended_at_ms: int | None = None,
 ) -> NewRecord:
-    """The record in a slot.
+    """Make the record for a slot.
 
     Args:
-        key: the ledger's life.
-        encoding: the ledger's.
-        token: the writer session's, never used before (rule R16).
-        slot: its number on the bookies that it is for.
-        last_add_confirmed: confirmed already (rule R10).
-        held: a range with all its entries, those in parts too.
+        key: the ledger's key.
+        encoding: the ledger's encoding.
+        token: the token of the writer's session, never used before (rule R16).
+        slot: its slot number on the bookies that get it.
+        last_add_confirmed: an entry that is confirmed already (rule R10).
+        held: a range that contains all its entries, also those in parts.
         entries: entries within the record; encode them once for all bookies of a write set.
-        parts: parts that are on those bookies, and count from now on (rule R15).
-        spans: entry ranges, first and last, that were written by one task.
-        appended_at_ms: the time of the writer's clock, of all its entries, for people.
+        parts: parts on these bookies; the record makes them count (rule R15).
+        spans: entry ranges, first and last, each written by one task.
+        appended_at_ms: the append time of all its entries by the writer's clock, for display.
     """
     data = encode_add(
         key, encoding, token, slot, last_add_confirmed, entries, parts, spans, appended_at_ms

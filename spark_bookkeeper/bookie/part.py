@@ -1,7 +1,7 @@
-"""Parts: bulk entries that a task streams into a file of their own.
+"""Parts: files of bulk entries, each streamed by one task.
 
-The encoder holds no more than one entry: each message goes to ``write`` as it is, without a
-copy, so one encoder can feed the files of a whole write quorum.
+The encoder holds at most one entry. It passes each large message to ``write`` without a copy, so
+one encoder can write the files of a whole write quorum.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, PART_KEY
 
 _COALESCED_BYTES: Final = 1 << 16
-"""Pieces smaller than this are gathered before they are written."""
+"""Pieces smaller than this are joined before they are written."""
 
 
 def part_name(attempt: str, part: int, stripe: int) -> str:
-    """Name of a part: ``<attempt>-<part>-<stripe>.arrow``.
+    """Return the name of a part: ``<attempt>-<part>-<stripe>.arrow``.
 
     Args:
-        attempt: a token of one task attempt, never used before (SLOT-LOG rules R15, R16).
-        part: number of the part within the attempt.
-        stripe: stripe class (``entry_id mod E``), 0 if the ledger is not striped.
+        attempt: the token of one task attempt, never used before (SLOT-LOG rules R15, R16).
+        part: the number of the part within the attempt.
+        stripe: the stripe class (``entry_id mod E``), 0 if the ledger is not striped.
     """
     return f"{attempt}-{part}-{stripe}.arrow"
 
 
 class PartEncoder:
-    """Encodes batches, an entry each, into one Arrow IPC file handed out piece by piece.
+    """Encodes batches, an entry each, into one Arrow IPC file that is written piece by piece.
 
     Args:
-        key: the ledger's life.
-        encoding: the ledger's.
-        write: takes the next bytes of the file; called with buffers of any size, in order,
-            which do not change afterwards.
+        key: the ledger's key.
+        encoding: the ledger's encoding.
+        write: receives the next bytes of the file. The buffers come in order, have any size, and
+            do not change afterwards.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PartEncoder:
         schema = encoding.schema
         schema = schema.with_metadata({**(schema.metadata or {}), PART_KEY: note})
         self.size_bytes = 0
-        """Bytes of the file so far."""
+        """The bytes of the file so far."""
         self._crc32c = 0
         self._small = bytearray()
         self._write = write

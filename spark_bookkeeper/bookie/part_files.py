@@ -1,6 +1,6 @@
-"""The part files of one ledger on one bookie: made, found, compared, and read to be copied.
+"""The part files of one ledger on one bookie: create, find, compare and read them.
 
-A part counts only where a record lists it, so nothing here needs a slot (SLOT-LOG rule R15).
+A part counts only if a record lists it, so this module puts no slots (SLOT-LOG rule R15).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from spark_bookkeeper.bookie.bookie import LedgerRef, PartPlace
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.storage import FileSink, Storage, unavailable
 
 _CHUNK_BYTES: Final = 8 << 20
 
 _CACHED_BYTES: Final = 1 << 20
-"""A piece that is read, compared and written while it is near the processor: larger ones come
-back from memory for each of the three, and of smaller ones the calls cost more than that saves. So
-does a request to an object store."""
+"""The piece of a part that a copy reads, checks and writes while it is in the processor's cache.
+Larger pieces come from memory for each of the three steps. With smaller ones the calls cost more
+than that saves; so would requests to an object store."""
 
 REMOVING: Final = ".removing"
-"""Behind the name of a part that is about to be removed, as no record lists it (rule R21)."""
+"""The suffix of the mark of a part that will be removed, as no record lists it (rule R21)."""
 
 _BROUGHT: Final = re.compile(r"\.[0-9a-f]{16}(?:-[0-9]+)?\.arrow$")
-"""What is added to the name of a part that is brought to a bookie."""
+"""The suffix of the name of a part that was copied to a bookie."""
 
 MOST_NAMES: Final = 100
-"""So many names are tried for one copy, when something else has taken the first of them."""
+"""The most names that are tried for one copy, if other files have the first of them."""
 
 
 def names_are_taken(storage: Storage, path: str) -> BookieUnavailableError:
-    """The error of a copy that found no name: all are taken, and none of the files is that copy."""
+    """Make the error of a copy for which no name is free: other files have all its names."""
     reason = (
         f"{path} and {MOST_NAMES - 1} names beside it are taken by something "
         "else, or what was put there is not read back; look at the storage"
@@ -47,12 +47,12 @@ def names_are_taken(storage: Storage, path: str) -> BookieUnavailableError:
 
 
 class PartFiles:
-    """Part files under their names.
+    """The part files of one ledger, by name.
 
     Args:
         storage: the bookie's partition.
-        paths: of the ledger.
-        ledger: as it is asked for.
+        paths: the ledger's paths.
+        ledger: the ledger, as in requests.
     """
 
     def __init__(self, storage: Storage, paths: LedgerPaths, ledger: LedgerRef) -> None:
@@ -61,19 +61,19 @@ class PartFiles:
         self._ledger = ledger
 
     def create(self, name: str) -> FileSink:
-        """Begin a part under a name that nobody else uses; ``finish`` makes it durable (R15)."""
+        """Begin a part under a name with only one maker; ``finish`` makes it durable (R15)."""
         self._storage.make_directory(self._paths.parts)
         return self._storage.create(self._paths.part(name))
 
     def mark(self, name: str) -> str:
-        """Path of the file that says that a part is about to be removed."""
+        """Return the path of the mark of a part that will be removed."""
         return f"{self._paths.part(name)}{REMOVING}"
 
     def check_kept(self, names: Iterable[str]) -> None:
-        """After a copy that lists parts is there: none of them is about to be removed.
+        """Check, after a copy that lists parts is stored, that no process is about to remove them.
 
         Raises:
-            BookieUnavailableError: one is, or is gone; copy it again [part_mark].
+            BookieUnavailableError: a part has a mark, or is gone; copy it again [part_mark].
         """
         for name in names:
             path = self._paths.part(name)
@@ -82,10 +82,10 @@ class PartFiles:
                 raise unavailable(self._storage, reason, path)
 
     def find(self, part: PartRef, *, is_copy: bool) -> PartPlace:
-        """Where a part is, durable from now on (R9b); or the first name that is free for it.
+        """Find a part, and make it durable (R9b); or return the first name that is free for it.
 
-        A part has here the name that it has elsewhere only if a task wrote it on this bookie as
-        well; one that is brought gets a name of this era [copy_era].
+        A part has the same name here as elsewhere only if its task wrote it on this bookie as
+        well. A part that was copied here gets a name of this era [copy_era].
 
         Args:
             is_copy: see ``Bookie.find_part``.
@@ -106,10 +106,10 @@ class PartFiles:
         raise names_are_taken(self._storage, self._paths.part(first))
 
     def name_here(self, part: PartRef) -> str:
-        """The name here of a part that another bookie lists; the listed name where it is not here.
+        """Return the name here of a part that another bookie lists; the listed one if it is absent.
 
-        Names of parts that were brought are looked for first: where a task's file was damaged here,
-        the part was brought again under such a name.
+        The name of a copied part is tried first: if the file that a task wrote here was damaged,
+        the part was copied here again under such a name.
         """
         for name in (self._brought(part.name), part.name, _written(part.name)):
             if self._storage.size(self._paths.part(name)) == part.size_bytes:
@@ -117,7 +117,7 @@ class PartFiles:
         return part.name
 
     def _brought(self, name: str) -> str:
-        """Name of a part that is brought here, from anywhere."""
+        """Return the name for a part that is copied to this bookie."""
         return f"{_written(name).removesuffix('.arrow')}.{self._ledger.era}.arrow"
 
     def _is_free(self, name: str) -> bool:
@@ -125,8 +125,8 @@ class PartFiles:
         return not any(self._storage.exists(path) for path in files)
 
     def _is_there(self, name: str, part: PartRef) -> bool:
-        """Whether these are its bytes, durable from now on. What has the name and cannot be read
-        is left alone, like anything else there.
+        """Whether the file of that name is the part; if so, it is durable from now on. An
+        unreadable or other file of that name is left alone.
         """
         if self._storage.size(self._paths.part(name)) != part.size_bytes:
             return False
@@ -138,7 +138,7 @@ class PartFiles:
         return False
 
     def holds(self, part: PartRef) -> bool:
-        """Whether the bytes of a part are here, all of them read.
+        """Whether the file has the bytes of the part. Reads all of it.
 
         Raises:
             BookieUnavailableError: no answer, or the file is gone.
@@ -146,7 +146,7 @@ class PartFiles:
         return self._checksum(part.name, part.size_bytes) == part.crc32c
 
     def read(self, name: str, offset: int) -> bytes | pa.Buffer:
-        """A piece of a part; empty at its end.
+        """Read a piece of a part; empty at its end.
 
         Raises:
             BookieUnavailableError: no answer, or the file is gone.
@@ -159,7 +159,7 @@ class PartFiles:
         return data
 
     def _checksum(self, name: str, size: int) -> int:
-        """CRC32C of as many bytes of a file as the part should have."""
+        """Return the CRC32C of a file's chunks, as many as the part's size needs."""
         path = self._paths.part(name)
         value = 0
 
@@ -174,5 +174,5 @@ class PartFiles:
 
 
 def _written(name: str) -> str:
-    """The name under which a task wrote a part that was brought somewhere since."""
+    """Return the name under which a task wrote a part that may have been copied since."""
     return _BROUGHT.sub(".arrow", name)

@@ -1,269 +1,270 @@
-"""Formatting and wiping a partition, and the probe that comes first.
+"""A storage partition for maintenance: its marker, its formatting, its space.
 
-Fencing rests on one promise of the file system: of all who create one name, exactly one
-succeeds, and nobody ever sees a piece of what it wrote. The probe puts that to the test, in
-threads of this process; it can find a file system that breaks the promise, not prove one that
-keeps it.
+``Bookie`` is the interface for ledgers and entries. ``Partition`` is the interface for the disk
+below them. Only the bookie's agent and commands with the partition's root use it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor  # noqa: TID251  (see race_in_threads)
-from contextlib import suppress
-from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.marker import Marker, check_marker, read_marker
-from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
-from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    CookieMismatchError,
-    UnsuitableStorageError,
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.marker import (
+    Marker,
+    check_marker,
+    ledger_directories,
+    lost_directory,
+    read_marker,
 )
-
-PROBE_DIRECTORY: Final = ".probe"
-"""Where the probe writes; removed when it ends."""
+from spark_bookkeeper.bookie.probe import (
+    PROBE_DIRECTORY,
+    OnCheck,
+    Race,
+    ignore_progress,
+    probe,
+    race_in_threads,
+)
+from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH, ledger_of
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    BookKeeperError,
+    CookieMismatchError,
+)
+from spark_bookkeeper.storage.storage import Storage, unavailable
 
 AGENT_PROBE_PREFIX: Final = "probe-"
-"""Files at the root with which an agent asks from time to time whether the storage answers."""
+"""The prefix of the files at the root with which an agent regularly tests the storage."""
 
-_RACERS: Final = 8
-_CONTENT_BYTES: Final = 1 << 20
+_RETIRED: Final = "retired"
+_LOST_AND_FOUND: Final = "lost+found"
 
-
-Race = Callable[[Sequence[Callable[[], None]]], None]
-"""Runs functions at once and returns when all have ended; raises what one of them raised."""
+log = logging.getLogger(__name__)
 
 
-def race_in_threads(functions: Sequence[Callable[[], None]]) -> None:
-    """The race that says something about a real file system: real threads, no Runtime."""
-    with ThreadPoolExecutor(len(functions)) as threads:
-        for future in [threads.submit(function) for function in functions]:
-            future.result()
+class NotWrittenError(Exception):
+    """A small file could not be written; the message shows the reason."""
 
 
-OnCheck = Callable[[str], None]
-"""Told what was found to hold, in a few words, as soon as it was."""
+class Partition:
+    """One storage partition.
 
-
-def tell_nobody(check: str) -> None:
-    """For callers who want to know only how the probe ends."""
-
-
-def probe(
-    storage: Storage,
-    token: Callable[[], str],
-    *,
-    race: Race = race_in_threads,
-    on_check: OnCheck = tell_nobody,
-) -> None:
-    """Find out whether a file system can hold a bookie. Leaves nothing behind.
+    Every method raises ``BookieUnavailableError`` when the storage does not answer.
 
     Args:
-        storage: the partition; its root exists.
-        token: names never used before.
-        race: how the racers of one name are run.
-        on_check: told each check that held, one after the other.
-
-    Raises:
-        UnsuitableStorageError: it cannot; says which check failed and what was seen.
-        BookieUnavailableError: no answer.
-
-    Source: SLOT-LOG rule R18.
+        storage: the storage, whose root exists.
     """
-    directory = f"{PROBE_DIRECTORY}/{token()}"
-    storage.make_directory(PROBE_DIRECTORY)
-    storage.make_directory(directory)
-    try:
-        _check_race(storage, directory, race, on_check)
-        _check_files(storage, directory, on_check)
-    finally:
-        with suppress(BookieUnavailableError):  # what the checks found matters more
-            storage.delete_directory(directory)
-    storage.delete_directory(PROBE_DIRECTORY)
 
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.uri = storage.uri
 
-def _check_race(storage: Storage, directory: str, race: Race, on_check: OnCheck) -> None:
-    contents = [bytes([ord("a") + n]) * _CONTENT_BYTES for n in range(_RACERS)]
-    path = f"{directory}/race"
-    winners, seen = _run_race(storage, path, contents, race)
-    if not winners:  # or the answer to him who won was lost (rule R3)
-        path = f"{directory}/second-race"
-        winners, seen = _run_race(storage, path, contents, race)
-    if len(winners) != 1:
-        _refuse(storage, f"{len(winners)} of {_RACERS} writers of one name were told that they won")
-    on_check(f"of {_RACERS} that create one name at once, exactly one is told that it won")
-    (winner,) = winners
-    if seen - {_CONTENT_BYTES}:
-        _refuse(
-            storage, f"a reader saw a piece of a file: {sorted(seen)} of {_CONTENT_BYTES} bytes"
-        )
-    on_check("no reader ever sees a piece of a file")
-    if storage.put_if_absent(path, contents[winner - 1]):
-        _refuse(storage, "a name that exists could be created again")
-    on_check("a name that exists cannot be created again")
-    if storage.read(path) != contents[winner]:
-        _refuse(storage, "the content is not that of the writer who was told that it won")
-    on_check("the content is that of the winner")
+    def close(self) -> None:
+        """Close the storage."""
+        self._storage.close()
 
+    # Identity
 
-def _run_race(
-    storage: Storage, path: str, contents: Sequence[bytes], race: Race
-) -> tuple[list[int], set[int]]:
-    """Who of the racers was told that he won, and the sizes of what a reader saw meanwhile; -1 is
-    of what no racer wrote.
-    """
-    won: dict[int, bool] = {}
-    ended: list[int] = []
-    seen: set[int] = set()
+    def marker(self) -> Marker | None:
+        """Read the marker; ``None`` if certainly none exists.
 
-    def put(number: int) -> None:
+        Raises:
+            CookieMismatchError: it cannot be decoded.
+        """
+        return read_marker(self._storage)
+
+    def check_marker(self, incarnation: str, bookie_id: str = "") -> Marker:
+        """Read the marker, and check that it has this incarnation.
+
+        Raises:
+            CookieMismatchError: no marker exists, or it has another incarnation.
+        """
+        return check_marker(self._storage, incarnation, bookie_id)
+
+    def remove_marker(self) -> None:
+        """Remove the marker. From then on no add counts (SLOT-LOG rule R11)."""
+        self._storage.delete(MARKER_PATH)
+
+    def put_marker(self, marker: Marker) -> bool:
+        """Write the marker; False if one exists already."""
+        return self._storage.put_if_absent(MARKER_PATH, marker.encode())
+
+    # Content
+
+    def lost_directory(self, marker: Marker) -> str | None:
+        """Return why a partition with that marker lost its content; ``None`` if it did not."""
+        return lost_directory(self._storage, marker)
+
+    def holds_anything(self) -> bool:
+        """Whether it has files of ledgers, or tombstones."""
+        return bool(ledger_directories(self._storage)) or bool(self._storage.list(_RETIRED))
+
+    def in_the_way(self) -> Sequence[str]:
+        """Return the names at the root that prevent the formatting of a partition without a marker.
+
+        Empty directories of an interrupted formatting are not among them.
+        """
+        names = self._root_names()
+        return [n for n in names if n not in (LEDGERS, _RETIRED) or self.holds_anything()]
+
+    def foreign_names(self) -> Sequence[str]:
+        """Return the names at the root that do not belong to a bookie."""
+        return [n for n in self._root_names() if n not in (LEDGERS, _RETIRED, MARKER_PATH)]
+
+    def _root_names(self) -> Sequence[str]:
+        ignored = (PROBE_DIRECTORY, _LOST_AND_FOUND)
+        return [
+            name
+            for name in self._storage.list("")
+            if name not in ignored and not name.startswith(AGENT_PROBE_PREFIX)
+        ]
+
+    def ledgers(self) -> tuple[int, int | None]:
+        """Return the number of ledger directories, and their bytes (``None``: unknown)."""
+        directories = ledger_directories(self._storage)
+        keys = filter(None, map(ledger_of, directories))
         try:
-            won[number] = storage.put_if_absent(path, contents[number])
-        finally:
-            ended.append(number)
+            size = sum(map(sum, map(FileBookie(self._storage).sizes_of, keys)))
+        except BookieUnavailableError:  # a damaged disk
+            return len(directories), None
+        return len(directories), size
 
-    def watch() -> None:
-        while len(ended) < _RACERS:
-            data = storage.read(path)
-            if data is not None:
-                seen.add(len(data) if len(set(data)) == 1 else -1)
+    def space(self) -> tuple[int, int] | None:
+        """Return free and total bytes; ``None`` where the storage does not report them."""
+        return self._storage.space()
 
-    race([*(partial(put, number) for number in range(_RACERS)), watch])
-    return [number for number in won if won[number]], seen
+    def inodes(self) -> tuple[int, int] | None:
+        """Return free and total inodes; ``None`` where the storage does not report them."""
+        return self._storage.inodes()
 
+    # Formatting
 
-def _check_files(storage: Storage, directory: str, on_check: OnCheck) -> None:
-    path = f"{directory}/file"
-    if storage.read(path) is not None:
-        _refuse(storage, "a file that was never written can be read")
-    storage.put_if_absent(path, b"content")  # what is read tells whether it did (rule R3)
-    storage.sync(path)
-    if storage.read(path) != b"content":
-        _refuse(storage, "a file does not have the content that was put into it")
-    if storage.read_range(path, 3, 2) != b"te" or storage.size(path) != len(b"content"):
-        _refuse(storage, "a range or the size of a file is wrong")
-    on_check("a file can be synced, read back in part and whole, and has the right size")
-    if "file" not in storage.list(directory):
-        _refuse(storage, "a new file is missing from the listing; is it cached?")
-    on_check("a new file is in the listing at once")
-    sink = storage.create(f"{directory}/part")
-    sink.write(b"piece")
-    if storage.read(f"{directory}/part") is not None:
-        _refuse(storage, "a file is visible while it is still being written")
-    sink.finish()
-    if storage.read(f"{directory}/part") != b"piece":
-        _refuse(storage, "a finished file does not have its content")
-    on_check("a file that is still being written is not visible")
-    storage.delete(path)
-    if storage.read(path) is not None:
-        _refuse(storage, "a deleted file can still be read")
-    on_check("a deleted file is gone")
+    def probe(
+        self,
+        token: Callable[[], str],
+        *,
+        race: Race = race_in_threads,
+        on_check: OnCheck = ignore_progress,
+    ) -> None:
+        """Test whether the file system can hold a bookie; see ``probe.py``.
 
+        Raises:
+            UnsuitableStorageError: it cannot.
+        """
+        probe(self._storage, token, race=race, on_check=on_check)
 
-def _refuse(storage: Storage, reason: str) -> None:
-    raise UnsuitableStorageError(
-        f"{storage.uri} cannot hold a bookie: {reason}. Fencing needs files that appear whole and "
-        "have one creator. Use a local disk, or an object store with conditional puts. Nothing "
-        "was formatted",
-        bookie_id=storage.bookie_id,
-        uri=storage.uri,
-        reason=reason,
-    )
+    def format(
+        self,
+        bookie_id: str,
+        instance_id: str,
+        *,
+        token: Callable[[], str],
+        is_probe_required: bool = True,
+        race: Race = race_in_threads,
+        on_check: OnCheck = ignore_progress,
+    ) -> Marker:
+        """Make an empty partition a bookie, with a new incarnation. The marker is written last.
 
+        A caller that wipes it first must decide whether it may hold the last copy of an entry.
 
-def format_partition(
-    storage: Storage,
-    bookie_id: str,
-    instance_id: str,
-    *,
-    token: Callable[[], str],
-    is_probe_required: bool = True,
-    race: Race = race_in_threads,
-    on_check: OnCheck = tell_nobody,
-) -> Marker:
-    """Make a partition a bookie, with a new incarnation. The marker is written last.
+        Args:
+            bookie_id: ``host:port``.
+            instance_id: the cluster's INSTANCEID.
+            token: makes names never used before.
+            is_probe_required: whether to probe the file system first.
+            race: how the probe runs concurrent creators of one name.
+            on_check: called with each check that the probe passes.
 
-    Whoever wipes one before decides whether it may hold the last good copy of something.
-
-    Args:
-        storage: the partition; its root exists.
-        bookie_id: ``host:port``.
-        instance_id: the cluster's INSTANCEID.
-        token: names never used before.
-        is_probe_required: whether the file system still has to show that it is suitable.
-        race: how the probe runs the racers of one name.
-        on_check: told what the probe finds to hold.
-
-    Raises:
-        CookieMismatchError: the partition is not empty.
-        UnsuitableStorageError: the probe failed.
-        BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
-    """
-    found = held_in(storage)
-    if found:
-        marker = read_marker(storage)
-        owner = (
-            f"bookie {marker.bookie_id} of cluster {marker.instance_id}" if marker else "no bookie"
-        )
-        raise CookieMismatchError(
-            f"{storage.uri} is not empty (it holds {', '.join(found[:5])}; {owner}). Nothing was "
-            "changed. Choose an empty directory, or move what is there elsewhere",
+        Raises:
+            CookieMismatchError: the partition is not empty.
+            UnsuitableStorageError: the probe failed.
+            BookieUnavailableError: no answer. The formatting may be incomplete; the marker is last.
+        """
+        found = self.in_the_way()
+        if found:
+            marker = self.marker()
+            owner = (
+                f"bookie {marker.bookie_id} of cluster {marker.instance_id}"
+                if marker
+                else "no bookie"
+            )
+            raise CookieMismatchError(
+                f"{self.uri} is not empty (it holds {', '.join(found[:5])}; {owner}). Nothing was "
+                "changed. Choose an empty directory, or move what is there elsewhere",
+                bookie_id=bookie_id,
+                nothing_changed=True,
+            )
+        if is_probe_required:
+            self.probe(token, race=race, on_check=on_check)
+        marker = Marker(
             bookie_id=bookie_id,
-            nothing_changed=True,
+            incarnation=token(),
+            instance_id=instance_id,
+            has_witness=not self._storage.has_directories,
         )
-    if is_probe_required:
-        probe(storage, token, race=race, on_check=on_check)
-    marker = Marker(
-        bookie_id=bookie_id,
-        incarnation=token(),
-        instance_id=instance_id,
-        has_witness=not storage.has_directories,
-    )
-    if not furnish(storage, marker):
-        return check_marker(storage, marker.incarnation, bookie_id)  # a lost answer, or a race
-    return marker
+        if not self.furnish(marker):
+            return self.check_marker(marker.incarnation, bookie_id)  # a lost answer, or a race
+        return marker
 
+    def furnish(self, marker: Marker) -> bool:
+        """Write the directories and files of an empty partition, the marker last (rule R11).
 
-def furnish(storage: Storage, marker: Marker) -> bool:
-    """What an empty partition needs, the marker last (rule R11); False if there was one already."""
-    storage.make_directory(LEDGERS)
-    storage.make_directory("retired")
-    if marker.has_witness:
-        storage.put_if_absent(WITNESS_PATH, marker.encode())
-    return storage.put_if_absent(MARKER_PATH, marker.encode())
+        Returns:
+            False if a marker existed already.
+        """
+        self._storage.make_directory(LEDGERS)
+        self._storage.make_directory(_RETIRED)
+        if marker.has_witness:
+            self._storage.put_if_absent(WITNESS_PATH, marker.encode())
+        return self.put_marker(marker)
 
+    def wipe(self) -> None:
+        """Delete everything, the marker first. From then on no add counts (SLOT-LOG rule R11)."""
+        self.remove_marker()
+        for name in (LEDGERS, _RETIRED, PROBE_DIRECTORY):
+            self._storage.delete_directory(name)
+        self.remove_old_probes()
 
-def wipe_partition(storage: Storage) -> None:
-    """Delete everything, the marker first: from then on no add counts (SLOT-LOG rule R11)."""
-    storage.delete(MARKER_PATH)
-    for name in (LEDGERS, "retired", PROBE_DIRECTORY):
-        storage.delete_directory(name)
-    for name in storage.list(""):
-        if name.startswith(AGENT_PROBE_PREFIX):
-            storage.delete(name)
+    # Regular tests by the agent
 
+    def write_and_read(self, token: str) -> None:
+        """Write a small file, read it back and remove it.
 
-def ledger_directories(storage: Storage) -> list[str]:
-    """What a partition has of ledgers: ``<ledger id>-<nonce>`` of each."""
-    return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]
+        Args:
+            token: a name never used before.
 
+        Raises:
+            BookieFullError: there was no space for the file.
+            NotWrittenError: the file could not be written.
+            BookieUnavailableError: the file could not be read back.
+        """
+        path = f"{AGENT_PROBE_PREFIX}{token}"
+        data = path.encode() * 16
+        try:
+            try:
+                self._storage.put_if_absent(path, data)
+            except BookieFullError:
+                raise
+            except BookieUnavailableError as error:
+                raise NotWrittenError(error.message) from error
+            # The result of the put does not matter. No other process uses this name, so if it
+            # is taken, an SDK repeated the put after a lost answer (SLOT-LOG rule R3).
+            if self._storage.read(path) != data:
+                raise unavailable(
+                    self._storage,
+                    f"{self.uri}/{path} was written and does not read back as it was written",
+                    path,
+                )
+        finally:
+            try:
+                self._storage.delete(path)
+            except BookKeeperError as error:
+                log.info("%s/%s could not be removed: %s", self.uri, path, error)
 
-def held_in(storage: Storage) -> list[str]:
-    """Names that keep a partition without a marker from being formatted.
-
-    Directories in which there is nothing do not count: formatting that was interrupted leaves them.
-    """
-    names = [name for name in storage.list("") if not _is_ignored(name)]
-    return [n for n in names if n not in (LEDGERS, "retired") or holds_anything(storage)]
-
-
-def holds_anything(storage: Storage) -> bool:
-    """Whether there is anything in the partition beside what formatting put there."""
-    return bool(ledger_directories(storage)) or bool(storage.list("retired"))
-
-
-def _is_ignored(name: str) -> bool:
-    return name in (PROBE_DIRECTORY, "lost+found") or name.startswith(AGENT_PROBE_PREFIX)
+    def remove_old_probes(self) -> None:
+        """Remove the files of agents that were killed in ``write_and_read``."""
+        for name in self._storage.list(""):
+            if name.startswith(AGENT_PROBE_PREFIX):
+                self._storage.delete(name)

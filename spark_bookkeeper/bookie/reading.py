@@ -1,10 +1,10 @@
-"""Reading entries: every byte is verified before it is handed out.
+"""Read entries, and verify every byte before a caller gets it.
 
-One pipeline: places in a file become messages, each verified. Whole entries, rows, or nothing but
-the word that all is well are made of these.
+``EntryReader.messages`` reads locations in files as messages, and verifies each. From these a
+caller gets whole entries, rows, or only the result of the verification.
 
-Files are read, not mapped: a bad sector is then an error that sends the reader to another
-replica, where a mapped page would end the process.
+Files are read, not mapped: a bad sector is then an error, after which the reader uses another
+replica. With a mapped page it would end the process.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.messages import Int64Array, only_payload
-from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Request, Storage
 
 _READ_BYTES: Final = 16 << 20
-"""At most so much is read at once, unless one entry is larger."""
+"""The most bytes of one read, unless one entry is larger."""
 
 _LARGE_BYTES: Final = 1 << 20
-"""A message of this size does not stay near the processor between being read and being summed."""
+"""A message of this size leaves the processor's cache between its read and its checksum."""
 
 _APART_RATIO: Final = 2
-"""Columns that are at most one part in so many of their message are copied out of it."""
+"""Decoded columns are copied out of their message if they are at most this part (1/n) of it."""
 
 _GAP_BYTES: Final = 64 << 10
-"""Reading over a gap of this size is cheaper than a second request."""
+"""The largest gap that is read as well, as that is cheaper than a second request."""
 
 _NOTHING_READ: Final[Mapping[str, bytes]] = {}
 
 _Run: TypeAlias = Sequence[Sequence[Location]]
-"""Neighbours in a file: messages, each with its places."""
+"""Neighbouring messages in a file, each as the locations of its entries."""
 
 Refused: TypeAlias = tuple[Location, BookieError]
-"""A place whose entry cannot be used, and why."""
+"""The location of an entry that cannot be used, and the error."""
 
 
 class Wanted(enum.Enum):
-    """What the caller makes of a message, and so how far it is looked into."""
+    """The purpose of a read, which decides how far a message is decoded."""
 
     NOTHING = enum.auto()
-    """Only whether it is as it was written: rows are decoded where nothing else can tell."""
+    """Only verify it. Rows are decoded only if no digest exists."""
     ROWS = enum.auto()
-    """Rows in a run. The checksum of a message that payloads share vouches for all of them."""
+    """Rows. The checksum of a message that payloads share verifies all of them."""
     ENTRIES = enum.auto()
-    """Entries one by one, each by its own digest."""
+    """Single entries, each verified by its own digest."""
 
 
 class Message(NamedTuple):
-    """One record batch message, verified: a batch entry, or payload entries that share it."""
+    """One verified record batch message: a batch entry, or payload entries that share it."""
 
     places: tuple[Location, ...]
-    """Those of its entries that can be used, in the order in which they were asked for."""
+    """The locations of its good entries, in the order of the request."""
     refused: tuple[Refused, ...] = ()
     data: Buffer | None = None
     batch: pa.RecordBatch | None = None
-    """The rows of the whole message, where they were decoded."""
+    """The rows of the whole message, if they were decoded."""
     payloads: tuple[Buffer, ...] = ()
-    """Of its good entries, where they were looked at one by one."""
+    """The payloads of its good entries, if each was verified."""
 
     def rows(self, details_of: str | None = None) -> Rows:
-        """The rows of its good entries. It was read for ``Wanted.ROWS``.
+        """Return the rows of its good entries. It was read for ``Wanted.ROWS``.
 
         Args:
-            details_of: the bookie, to tell the details of entries too.
+            details_of: the bookie's id, to return the details of entries too.
         """
         batch = self.batch
         assert batch is not None
@@ -104,7 +104,7 @@ class Message(NamedTuple):
         return Rows(batch, entry_ids, positions, tuple(ids), size_bytes, details)
 
     def entries(self, schema: pa.Schema) -> Iterator[StoredEntry]:
-        """Its good entries. It was read for ``Wanted.ENTRIES``."""
+        """Yield its good entries. It was read for ``Wanted.ENTRIES``."""
         for place, data in zip(self.places, self.payloads or (self.data,), strict=True):
             assert data is not None, "it was kept"
             is_payload = place.row != NO_ROW
@@ -132,12 +132,12 @@ class EntryReader:
         self._encoding = encoding
         self._schema = encoding.schema
         self._digester: Digester = encoding.digester()
-        # The message's checksum stands in a header with a digest, so it vouches for the rows
-        # in it; a keyed digest says more than a checksum, so those are checked one by one.
+        # A header with a digest contains the message's checksum, which so verifies all rows. A
+        # keyed digest proves more than a checksum, so those are checked one by one.
         self._is_keyed = encoding.digest_type is DigestType.MAC
         self._has_digests = encoding.digest_type is not DigestType.DUMMY
         self._is_summed = encoding.digest_type is DigestType.CRC32C
-        """Whether a CRC32C is all that vouches for a message of either form."""
+        """Whether a CRC32C is the only check of a message, in both forms of entries."""
 
     def messages(
         self,
@@ -146,15 +146,15 @@ class EntryReader:
         columns: Sequence[str] | None = None,
         read: Mapping[str, bytes] = _NOTHING_READ,
     ) -> Iterator[Message]:
-        """Messages in the order of the places given; neighbours in a file are read together. Those
-        of small files that were read before come first.
+        """Yield messages in the order of ``places``. Neighbours in a file share a read. Messages of
+        small files that were read before come first.
 
-        Nothing is raised for what cannot be used: each message says which of its entries are
-        refused, and those keep no other back.
+        An entry that cannot be used raises no error: its message lists it as refused. Other
+        entries are not affected.
 
         Args:
             columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
-            read: files that the caller has just read, whole, by their paths.
+            read: whole files that the caller has just read, by their paths.
         """
         if read and wanted is Wanted.ENTRIES and self._encoding.has_payload:
             left: list[Location] = []
@@ -181,13 +181,13 @@ class EntryReader:
                     yield self._message(group, data, at, wanted, columns)
 
     def entries(self, places: Iterable[Location]) -> Iterator[StoredEntry]:
-        """Verified entries in the order given.
+        """Yield verified entries in the order of ``places``.
 
         Raises:
-            CorruptEntryError: the bytes of an entry do not match its digest; when the iterator
-                comes to it.
-            BookieUnavailableError: no answer, or the file is gone: the metadata may have
-                changed, so read that again first.
+            CorruptEntryError: the bytes of an entry do not match its digest. Raised when the
+                iterator comes to that entry.
+            BookieUnavailableError: no answer, or the file is gone. Read the metadata again first,
+                as they may have changed.
         """
         for message in self.messages(places, Wanted.ENTRIES):
             if message.refused:
@@ -197,11 +197,11 @@ class EntryReader:
     def _fetched(
         self, runs: Iterable[_Run], read: Mapping[str, bytes], *, is_summed: bool
     ) -> Iterator[tuple[_Run, pa.Buffer | BookieError | None]]:
-        """Each run with its bytes, in order. Those of some runs are asked for together, as many as
-        the storage has on their way.
+        """Yield each run with its bytes, in order. Runs are read in batches, as large as the
+        storage can send concurrently.
 
         Args:
-            is_summed: for a large message its bytes are not wanted: it comes with ``None``.
+            is_summed: do not read a large message, but yield it with ``None``.
         """
         at_once = self._storage.requests_at_once
         some: list[_Run] = []
@@ -241,7 +241,7 @@ class EntryReader:
     def _read(
         self, first: Location, last: Location, read: Mapping[str, bytes]
     ) -> pa.Buffer | BookieError:
-        """From the first of some messages to the end of the last."""
+        """Read from the start of the first message to the end of the last one."""
         length = _length(first, last)
         if (whole := read.get(first.path)) is not None:
             return pa.py_buffer(memoryview(whole)[first.offset : first.offset + length])
@@ -254,7 +254,7 @@ class EntryReader:
     def _as_data(
         self, path: str, data: bytes | pa.Buffer | BookieError | None
     ) -> pa.Buffer | BookieError:
-        """What a read has answered."""
+        """Convert the answer of a read."""
         if isinstance(data, BookieError):
             return data
         return self._gone(path) if data is None else pa.py_buffer(data)
@@ -269,7 +269,7 @@ class EntryReader:
         )
 
     def _alone(self, place: Location, data: bytes | pa.Buffer) -> Message | None:
-        """The payload of a message, if it has one as it was written, and no other."""
+        """Return the verified payload of a message that has only one; else ``None``."""
         is_whole = place.row == 0 and len(data) == place.extent
         payload = only_payload(data, place.size) if is_whole else None
         if payload is None or crc(data) != place.extent_crc32c:
@@ -278,7 +278,7 @@ class EntryReader:
         return Message((place,), (), data, None, (payload,)) if is_good else None
 
     def _compared(self, group: Sequence[Location]) -> Message:
-        """A large message of which nothing is wanted: it is summed while it comes, and not kept."""
+        """Verify a large message by its checksum only, piece by piece, without keeping it."""
         place = group[0]
         value = size = 0
 
@@ -309,7 +309,7 @@ class EntryReader:
         wanted: Wanted,
         columns: Sequence[str] | None,
     ) -> Message:
-        """Args: ``at`` is where the message begins in what was read."""
+        """Verify a message that begins at offset ``at`` in the bytes read, and decode it."""
         if isinstance(read, BookieError):
             return Message((), tuple((place, read) for place in group))
         try:
@@ -325,7 +325,7 @@ class EntryReader:
             is_alone = wanted is Wanted.ENTRIES and len(group) == 1 and self._encoding.has_payload
             if is_alone and (message := self._alone(group[0], data)) is not None:
                 return message
-            # Before Arrow sees the message: what is damaged is told from what it refuses.
+            # Before Arrow decodes the message, to distinguish damage from rows that Arrow refuses.
             if crc(data) != group[0].extent_crc32c:
                 raise self._corrupt(group[0], "the message does not match its checksum")
             if wanted is Wanted.NOTHING and self._has_digests and not self._is_keyed:
@@ -341,14 +341,14 @@ class EntryReader:
     def _checked(
         self, group: Sequence[Location], data: pa.Buffer, batch: pa.RecordBatch, *, each: bool
     ) -> Message:
-        """Payloads, each of which is looked for, and compared with its own digest if so wanted."""
+        """Check that each payload has a row; with ``each``, compare it with its own digest."""
         good: list[Location] = []
         refused: list[Refused] = []
         payloads: list[pa.Buffer] = []
         column = batch.column(0)
         try:
             slices = _slices(column) if each else None
-        except UNDECODABLE as error:  # where even the checksum was made to fit
+        except UNDECODABLE as error:  # the checksum matches, so someone forged it
             reason = f"its rows cannot be found ({error})"
             refused = [(place, self._corrupt(place, reason)) for place in group]
             return Message((), tuple(refused))
@@ -368,15 +368,15 @@ class EntryReader:
     def _payload(self, location: Location, slices: Callable[[int], pa.Buffer]) -> pa.Buffer:
         try:
             return slices(location.row)
-        except UNDECODABLE as error:  # where even the checksum was made to fit
+        except UNDECODABLE as error:  # the checksum matches, so someone forged it
             raise self._corrupt(location, f"its row cannot be found ({error})") from error
 
     def _decoded(
         self, location: Location, data: pa.Buffer, columns: Sequence[str] | None
     ) -> pa.RecordBatch:
-        """The one place that decodes rows: what Arrow does not take is damaged.
+        """Decode rows; no other code does. Rows that Arrow refuses are damaged.
 
-        Without digests only Arrow can say so, and it is asked for all it can find.
+        Without digests only Arrow can find damage, so it makes a full validation.
         """
         is_compressed = self._encoding.compression is not None
         if location.row != NO_ROW:
@@ -407,10 +407,10 @@ class EntryReader:
 
 
 def _slices(column: pa.BinaryArray) -> Callable[[int], pa.Buffer]:
-    """The bytes of a row, where they are: a value that Arrow is asked for is a copy of them.
+    """Return a function for the bytes of a row, without a copy. Arrow's own values are copies.
 
     Raises:
-        ValueError: the message says that its offsets have a size that they cannot have.
+        ValueError: the message has offsets of an impossible size.
     """
     _, offsets, data = column.buffers()
     least = 4 * (column.offset + len(column) + 1)
@@ -427,21 +427,21 @@ def _slices(column: pa.BinaryArray) -> Callable[[int], pa.Buffer]:
 
 
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory of their own, so that the memory of the whole message is free.
+    """Copy the rows into new memory, so that the memory of the whole message can be freed.
 
-    A batch without columns stays as it is: nothing else says how many rows it has.
+    The batch must have columns: nothing else would give the number of rows.
     """
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _length(first: Location, last: Location) -> int:
-    """Bytes from the beginning of a message to the end of one behind it in the file."""
+    """Return the bytes from the start of a message to the end of a later one in the file."""
     return last.offset + last.extent - first.offset
 
 
 def _request(run: _Run) -> Request:
-    """For the bytes of a run."""
+    """Make the request for the bytes of a run."""
     first = run[0][0]
     return Request("read_range", first.path, (first.offset, _length(first, run[-1][-1])))
 
@@ -451,7 +451,7 @@ def _is_large(groups: _Run) -> bool:
 
 
 def _runs(locations: Iterable[Location]) -> Iterator[_Run]:
-    """Locations that one read serves, by the messages that they are in."""
+    """Yield the locations that one read serves, grouped by message."""
     run: list[list[Location]] = []
     for group in _same_message(locations):
         if run and not _joins(run[0][0], run[-1][-1], group[0]):

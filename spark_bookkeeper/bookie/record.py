@@ -1,9 +1,9 @@
-"""Records: what one slot, or one copy, says and holds.
+"""Records: the content of one slot or one copy.
 
-``ADD`` is a writer's, ``FENCE`` nobody's, ``COPY`` stands outside the slots. Each is an Arrow
-IPC file whose schema metadata is the header; the header names every entry with its length,
-size and digest, and has a digest itself. So what a record holds, and what it does not, is known
-and verified from the header alone, and each entry is verified when it is read.
+A writer puts an ``ADD``; a ``FENCE`` has no owner; a ``COPY`` is outside the slots. Each is an
+Arrow IPC file whose schema metadata is the header. The header lists every entry with its length,
+size and digest, and has a digest itself. So the header alone proves which entries a record holds,
+and each entry is verified when it is read.
 
 Source: SLOT-LOG, "Objects"; ``FORMAT.md``.
 """
@@ -50,24 +50,24 @@ from spark_bookkeeper.bookie.schema import (
     LedgerPaths,
     copy_name,
 )
-from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.storage.storage import Content
 
 _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
 
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _FEW: Final = 64
-"""Entries whose places a record keeps when it is asked for all of them."""
+"""The most entries whose locations a record caches."""
 
 _FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))
-"""A fence has no owner, so no password, and no rows."""
+"""The encoding of a fence, which has no owner, so no password, and no rows."""
 
 
 class RecordKind(enum.Enum):
-    """What a record is."""
+    """The kinds of record."""
 
     ADD = "ADD"
     FENCE = "FENCE"
@@ -86,33 +86,33 @@ class Record:
 
     kind: RecordKind
     token: str
-    """Of the writer session that made an ADD; empty otherwise."""
+    """The writer session that made an ADD; empty for other kinds."""
 
     slot: int
     """-1 for a COPY, and for a FENCE, which is the same bytes in every slot."""
 
     first: int
-    """Lowest entry id. An ADD that holds none stands behind what it calls confirmed, so that slots
-    ascend: its last is its ``last_add_confirmed``, and its first the entry after that."""
+    """Lowest entry id. For an ADD without entries, ``last`` is its ``last_add_confirmed`` and
+    ``first`` the entry after that, so that slots ascend in entry ids."""
 
     last: int
     last_add_confirmed: int
     parts: tuple[PlacedPart, ...]
     spans: tuple[tuple[int, int], ...]
-    """Entry ranges, first and last, that one task wrote."""
+    """Ranges of entries, first and last, each written by one task."""
 
     header_bytes: int
     """Offset of the first record batch message."""
 
     row_count: int
-    """Entries of payload form; they share the first message."""
+    """Number of payload entries; they share the first message."""
 
     row_extent: int
-    """Bytes of that message, 0 if there is none."""
+    """Size of that message in bytes, 0 if there is none."""
 
     row_crc32c: int
     inline_count: int
-    """Entries within the record itself, of both forms."""
+    """Number of entries within the record itself, of both forms."""
 
     ids: Int64Array
     lengths: Int64Array
@@ -120,11 +120,11 @@ class Record:
     digests: bytes
     digest_width: int
     times: tuple[tuple[int, int | None], ...] = ()
-    """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
-    storage order. None for what an earlier version wrote."""
+    """When entries were appended, by their writer's clock: runs ``(number, ms since 1970)`` in
+    storage order. Empty in records of an earlier version."""
 
     _few: tuple[str, tuple[Location, ...]] = field(default=("", ()), init=False, repr=False)
-    """What ``few`` has worked out last, and for which path."""
+    """The last result of ``few``, with its path."""
 
     def __getstate__(self) -> dict[str, Any]:
         return given_of(self)
@@ -145,41 +145,43 @@ class Record:
         return offsets
 
     def digest(self, position: int) -> bytes:
-        """Digest of the entry at an index in the columns."""
+        """Return the digest of the entry at an index in the columns."""
         return self.digests[position * self.digest_width : (position + 1) * self.digest_width]
 
     @lazy
     def _ends(self) -> Int64Array:
-        """Where in the columns the record's own entries end, and then those of each part."""
+        """Return the ends, in the columns, of the record's own entries and of each part's."""
         counts = [self.inline_count, *(len(part.entry_ids) for part in self.parts)]
         return int64s(accumulate(counts))
 
     @lazy
     def messages(self) -> Int64Array:
-        """For each entry, in storage order, the first entry that is in the same message."""
+        """Return for each entry, in storage order, the first entry of its message."""
         numbers: Int64Array = np.arange(len(self.ids), dtype=np.int64)
         numbers[: self.row_count] = 0
         return read_only(numbers)
 
     @lazy
     def is_rising(self) -> bool:
-        """Whether its entries stand in it in their order, each once."""
+        """Whether the record holds its entries in ascending order, each once."""
         return bool((self.ids[1:] > self.ids[:-1]).all())
 
     def few(self, at: LedgerPaths, path: str) -> Sequence[Location]:
-        """The places of all its entries, where they are few; else none.
+        """Return the locations of all its entries if they are few; else ``None``.
 
-        They are worked out once: the record has the same path on every bookie.
+        They are computed once: the record has the same path on every bookie.
         """
         if not 0 < len(self.ids) <= _FEW:
             return ()
         of_path, known = self._few
         if of_path != path:
-            if len(self.ids) == self.inline_count == 1:  # of most small files: quicker than columns
+            if (
+                len(self.ids) == self.inline_count == 1
+            ):  # as in most small files: faster than columns
                 known = (self._only_place(path),)
             else:
                 known = tuple(self.locations(np.arange(len(self.ids)), at, path))
-            object.__setattr__(self, "_few", (path, known))  # of any thread: they are equal
+            object.__setattr__(self, "_few", (path, known))  # all threads compute equal values
         return known
 
     def _only_place(self, path: str) -> Location:
@@ -199,11 +201,11 @@ class Record:
         )
 
     def location(self, position: int, at: LedgerPaths, path: str) -> Location:
-        """Where the entry at an index in the columns is; ``path`` is the record's own."""
+        """Return the location of the entry at an index in the columns; ``path`` is the record's."""
         return next(self.locations(np.array([position]), at, path))
 
     def locations(self, positions: Int64Array, at: LedgerPaths, path: str) -> Iterator[Location]:
-        """The same for many entries, column by column: there may be thousands of small ones."""
+        """Return many locations, computed by column: there may be thousands of small entries."""
         paths = [path, *(at.part(part.ref.name) for part in self.parts)]
         files = self._ends.searchsorted(positions, side="right").tolist()
         sizes = self.sizes[positions]
@@ -225,7 +227,7 @@ class Record:
 
     @lazy
     def times_ms(self) -> Int64Array:
-        """When each entry was appended, -1 where that is not known."""
+        """Return the time at which each entry was appended, -1 if unknown."""
         if not self.times:
             return read_only(np.full(len(self.ids), -1, dtype=np.int64))
         counts = [count for count, _ in self.times]
@@ -233,7 +235,7 @@ class Record:
         return read_only(np.repeat(np.array(values, dtype=np.int64), counts))
 
     def _times(self, positions: Int64Array) -> Iterator[int | None]:
-        """When the entries at some indices in the columns were appended."""
+        """Return the times at which the entries at some indices in the columns were appended."""
         if len(self.times) <= 1:  # an ADD has one time
             return repeat(self.times[0][1] if self.times else None)
         ends = np.cumsum([count for count, _ in self.times])
@@ -251,19 +253,19 @@ def encode_add(
     spans: Sequence[tuple[int, int]] = (),
     appended_at_ms: int | None = None,
 ) -> bytes:
-    """The bytes of an ADD slot. Fixed before the first put, repeated as they are (rule R3).
+    """Encode an ADD slot. The bytes are fixed before the first put; repeats are equal (rule R3).
 
     Args:
         key: the ledger's life.
         encoding: the ledger's.
         token: the writer session's, never used before (rule R16).
-        slot: the number of the slot; part of the bytes, so that a record fits one slot only.
-        last_add_confirmed: confirmed already (rule R10).
+        slot: the number of the slot; part of the bytes, so that a record is valid in one slot only.
+        last_add_confirmed: the last entry that is confirmed already (rule R10).
         entries: entries within the record; encode them once for all bookies of a write set.
-            Without any, and without parts, it says only how far is confirmed.
+            Without any, and without parts, the record is an explicit LAC.
         parts: files written by tasks, synced, listed by this record alone (rule R15).
-        spans: entry ranges, first and last, that were written by one task.
-        appended_at_ms: the time of the writer's clock, of all its entries, for people.
+        spans: ranges of entries, first and last, each written by one task.
+        appended_at_ms: the time of the writer's clock for all its entries, for people.
     """
     if not isinstance(entries, EncodedEntries):
         entries = encode_entries(encoding, entries)
@@ -281,7 +283,7 @@ def encode_add(
 
 
 def encode_fence(key: LedgerKey) -> bytes:
-    """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
+    """Encode a FENCE: the same bytes in every slot and from every client, since it has no owner."""
     header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
     return bytes(_encode(key, _FENCE_ENCODING, header, NOTHING, ()))
 
@@ -294,10 +296,10 @@ def encode_copy(
     *,
     era: str,
 ) -> tuple[str, Content]:
-    """The name and the bytes of a COPY.
+    """Encode a COPY; return its name and its bytes.
 
-    The name follows from the entries (ids, lengths, digests, bytes) and ends in ``LedgerRef.era``,
-    so that everybody who copies the same entries to a bookie makes the same file, and another one
+    The name follows from the entries (ids, lengths, digests, bytes) and ends in ``LedgerRef.era``.
+    So all clients that copy the same entries to a bookie write the same file, and another one
     after copies were removed there.
     """
     assert entries or parts, "a copy holds something"
@@ -351,12 +353,12 @@ def encode_copy(
 
 
 def _runs(times: Sequence[int | None]) -> list[tuple[int, int | None]]:
-    """How many of a time follow each other."""
+    """Return runs of equal times: how many, and the time."""
     return [(len(list(same)), time) for time, same in groupby(times)]
 
 
 def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
-    """The message that payloads were read from, if it holds them in this order and no others."""
+    """Return the message that the payloads were read from, if it holds just them, in this order."""
     message = rows[0].message
     if message is None:
         return None
@@ -418,7 +420,7 @@ def decode(
         CorruptEntryError: it is damaged, cut short, of another ledger, or not a record.
     """
     try:
-        # The bookies of a write set have the same bytes, and whoever recovers reads all of them.
+        # The bookies of a write set have the same bytes, and a recovery reads all of them.
         end = framing.header_end(data)
         source = None
         if end <= _HEADER_KEPT_BYTES:
@@ -442,18 +444,18 @@ def decode(
 
 
 _HEADER_KEPT_BYTES: Final = 4096
-"""Headers of this size or less are remembered with what they were decoded to."""
+"""The largest header that is cached with its decoded values."""
 
 _DECODED_KEPT: Final = 1024
-"""Headers that are remembered; when there are so many, all are forgotten."""
+"""The number of cached headers at which the cache is cleared."""
 
 _Source: TypeAlias = tuple[int, int, str, bytes]
-"""The encoding's identity, which is quicker than its hash, the ledger's key, which is quicker in
-pieces, and all that is decoded.
+"""The encoding's identity, which is faster than its hash; the parts of the ledger's key, which are
+faster than the key; and the decoded bytes.
 """
 
 _decoded: dict[_Source, tuple[LedgerEncoding, Record]] = {}
-"""Short headers that were decoded last; the encoding is kept, since its identity is a key."""
+"""Short headers that were decoded last, with the encoding, because its identity is in the key."""
 
 
 def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEncoding) -> Record:
@@ -461,7 +463,7 @@ def _decode(data: Buffer, header_bytes: int, key: LedgerKey, encoding: LedgerEnc
     if missing := [key for key in _HEADER_KEYS if key not in metadata]:
         raise ValueError(f"its header lacks {missing[0].decode()}")
     values = (metadata[RECORD_KEY], metadata[ENTRIES_KEY], metadata[DIGESTS_KEY])
-    # Nothing is decoded before a digest has vouched for it.
+    # Nothing is decoded before its digest is verified.
     digester = encoding.digester()
     if metadata[DIGEST_KEY] != digester.header_digest(values):
         encoding = _FENCE_ENCODING
@@ -550,7 +552,7 @@ def _placed(
 
 
 def _lay_out(offsets: Int64Array, sizes: Int64Array, start: int, end: int, first: int) -> None:
-    """Messages that follow each other without gaps, the first of them at ``first``."""
+    """Yield messages that follow each other without gaps, from the offset ``first`` on."""
     if start < end:
         ends = list(accumulate(sizes[start:end].tolist(), initial=first))
         offsets[start:end] = ends[:-1]

@@ -1,5 +1,5 @@
-"""What a bookie removes of a closed ledger besides compacting it: copies that nothing names, and
-what is left of writes that were never finished.
+"""Remove files of a closed ledger from a bookie, apart from compaction: entries that the metadata
+do not assign to the bookie, and the remains of unfinished writes.
 
 Source: SLOT-LOG rules R15, R19, R21.
 """
@@ -21,8 +21,8 @@ from spark_bookkeeper.protocol.quorum import Share
 
 
 def clear(log: LedgerLog) -> None:
-    """See ``Bookie.clear``. Slots go below a fence only, and it stays: a writer that has slept
-    since the bookie was named still finds it.
+    """See ``Bookie.clear``. Slots are removed only below a fence, which stays. A writer that has
+    paused since the ledger's metadata listed the bookie still finds that fence.
     """
     paths, storage = log.paths, log.storage
     log.check()
@@ -33,7 +33,7 @@ def clear(log: LedgerLog) -> None:
     storage.delete(*(paths.slot(number) for number in adds))
     storage.delete(*(paths.copy(name) for name in storage.list(paths.copies)))
     parts = [name for name in storage.list(paths.parts) if not name.endswith(REMOVING)]
-    storage.delete(*(paths.part(name) for name in parts))  # marks stay, for ever [part_mark]
+    storage.delete(*(paths.part(name) for name in parts))  # marks stay for ever [part_mark]
     log.look_again()
 
 
@@ -57,13 +57,13 @@ def sweep(
 def _unlisted_parts(
     log: LedgerLog, before_ms: int, shares: Sequence[Share], *, dry_run: bool
 ) -> list[str]:
-    """Parts that no record lists, and that none can list from now on; each with its mark.
+    """Return parts that no record lists or can list from now on. Each gets a mark.
 
-    Behind a fence no add can list one. A copy might: somebody has brought the part, and has yet to
-    list it. So the part is marked first, and records are searched for it afterwards; whoever lists
-    parts looks for marks afterwards. So at least one of the two sees the other [part_mark]. Marks
-    stay: a process that sleeps here, and removes the part later, finds nothing of that name that
-    anybody needs.
+    After a fence no add can list a part. But a copy can: another process may have copied the part
+    here, and not have listed it yet. So this function first marks the part, then searches the
+    records; the other process first lists the part, then checks for a mark. At least one of the two
+    sees the other [part_mark]. Marks stay, so the name is never used again: a process that pauses
+    here, and removes the part later, removes no needed file.
     """
     names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
     old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]
@@ -78,12 +78,11 @@ def _unlisted_parts(
 
 
 def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> list[str]:
-    """Of some parts, those that no record lists. Raises ``CorruptEntryError`` if that is not
-    certain.
+    """Return the parts that no record lists. Raises ``CorruptEntryError`` if that is uncertain.
 
-    A slot that is lost may have listed parts. None of them is needed if every entry is here that
-    the slot may have held and the metadata name this bookie for: compaction moved them, or
-    somebody repaired them.
+    A lost slot may have listed parts. But they are not needed if this bookie has every entry that
+    the slot may have held and that the metadata assign to the bookie: a compaction moved these
+    entries, or a repair restored them.
     """
     if not names:
         return []
@@ -93,7 +92,7 @@ def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> 
     unlisted = sorted(set(names) - listed)
     whole: set[tuple[int, int]] = set()
     for doubt in index.doubts if unlisted else ():
-        held = doubt.first, doubt.last  # of a compacted ledger it is the same for each slot
+        held = doubt.first, doubt.last  # after compaction, all lost slots have the same range
         if doubt.is_lost and (held in whole or all(_is_here(log, index, doubt, s) for s in shares)):
             whole.add(held)
             continue
@@ -107,8 +106,8 @@ def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> 
 
 
 def _is_here(log: LedgerLog, index: EntryIndex, doubt: Doubt, share: Share) -> bool:
-    """Whether the bookie holds every entry of a share that may have been in a slot in doubt. They
-    are read for that, since a record may list a part that is gone or damaged.
+    """Whether the bookie has every entry of a share that a doubtful slot may have held. The entries
+    are read, since a record may list a part that is gone or damaged.
     """
     quorum = share.quorum
     first, last = max(share.first, EntryId(doubt.first)), min(share.last, EntryId(doubt.last))
@@ -122,6 +121,6 @@ def _is_here(log: LedgerLog, index: EntryIndex, doubt: Doubt, share: Share) -> b
 
 
 def _is_older(log: LedgerLog, path: str, before_ms: int) -> bool:
-    """Whether a file is old for certain."""
+    """Whether a file is certainly older than ``before_ms``."""
     modified_ms = log.storage.modified_ms(path)
     return modified_ms is not None and modified_ms < before_ms

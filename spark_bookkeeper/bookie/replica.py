@@ -19,25 +19,25 @@ from spark_bookkeeper.bookie.bookie import (
     SlotView,
     Span,
     Verification,
-    value_of,
 )
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.runtime.answer import value_of
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """``Bookie``'s requests for one ledger: each returns its answer, or raises it."""
+    """The calls of ``Bookie`` for one ledger. Each returns its result, or raises its error."""
 
     bookie: Bookie
     ledger: LedgerRef
 
     @property
     def bookie_id(self) -> str:
-        """Which bookie."""
+        """The bookie's id."""
         return self.bookie.bookie_id
 
     def prepare(self) -> None:
@@ -50,7 +50,7 @@ class Replica:
         self.bookie.add(self.ledger, record)
 
     def ending(self) -> Replica:
-        """The same, for whoever ends the ledger (``LedgerRef.may_take_last``)."""
+        """Return the same replica for a caller that ends the ledger (see ``may_take_last``)."""
         return replace(self, ledger=replace(self.ledger, may_take_last=True))
 
     def begin_part(self, name: str) -> PartSink:
@@ -77,7 +77,7 @@ class Replica:
     def write_copies(
         self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
     ) -> None:
-        """Whoever calls it looks for all of them when they are there."""
+        """Store copies. The caller checks that a look-up finds them, when all are stored."""
         copies = NewCopies(self.ledger, entries, parts, is_all=False)
         value_of(self.bookie.write_copies([copies])[0])
 
@@ -92,15 +92,15 @@ class Replica:
         """Copy a part to this bookie from another, piece by piece.
 
         Args:
-            progress: called after every piece of it, with its bytes.
+            progress: called after every piece, with the number of its bytes.
             is_copy: see ``Bookie.find_part``.
 
         Returns:
-            the part as it is named here.
+            The part with its name here.
 
         Raises:
             CorruptEntryError: the source's bytes do not match the checksum; nothing is left here.
-            BookieUnavailableError: no answer from either.
+            BookieUnavailableError: no answer from one of the bookies.
             BookieReadOnlyError: see ``Bookie.begin_part``.
         """
         place = self.bookie.find_part(self.ledger, part, is_copy=is_copy)
@@ -128,7 +128,7 @@ class Replica:
             try:
                 sink.finish()
             except BookieUnavailableError:
-                # Somebody else copied the same meanwhile, or an answer was lost: is it there?
+                # Another process copied the same part meanwhile, or an answer was lost: look again.
                 found = self.bookie.find_part(self.ledger, part, is_copy=is_copy)
                 if not found.is_there or found.name != place.name:
                     raise

@@ -1,9 +1,10 @@
-"""The last space of a partition, which is left to fences and to the ends of ledgers.
+"""The last space of a partition, which is reserved for fences and for the ends of ledgers.
 
-A bookie that is short of space is registered as read-only, and writers leave it (``Lanes``). That
-takes them some seconds, and where no other bookie can take its place they stay. Jobs that copy may
-have chosen it before. So whoever adds data looks at the free space now and then, and stops before
-the end of it: a ledger that can neither be written nor fenced could not be closed either.
+A bookie that is short of space is registered as read-only, and writers leave it
+(``EnsembleChannels``). That takes some seconds, and without another bookie they stay. Copying jobs
+may have chosen the bookie before. So each process that adds data regularly checks the free space,
+and stops before the last space: a ledger that can neither be written nor fenced could never be
+closed.
 """
 
 from __future__ import annotations
@@ -12,51 +13,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 from spark_bookkeeper.protocol.balance import usable_bytes
+from spark_bookkeeper.storage.storage import Storage
 
 RESERVE_BYTES: Final = 64 << 20
-"""Kept free on a large partition; a hundredth of a small one. A fence takes a few KiB."""
+"""The reserve of a large partition; of a small one, a hundredth. A fence takes a few KiB."""
 
 UNSEEN_BYTES: Final = 1 << 20
-"""Added by a process between two looks while more than ``NEAR_BYTES`` may be added."""
+"""The bytes that a process adds between two checks, while more than ``NEAR_BYTES`` are left."""
 
 NEAR_BYTES: Final = 1 << 30
-"""Where less may be added, each look is for one put: others add too, and nobody knows how many."""
+"""With less space than this left, every put has a check, as other processes add data as well."""
 
 PROCESSES: Final = 16
-"""So many processes with as much under way as this one have to find room: they have looked as well,
-and none hears of the others' puts."""
+"""The number of processes, each with as many bytes under way as this one, for which a check finds
+room: each has checked too, and none knows the puts of the others."""
 
 TOGETHER_BYTES: Final = 1 << 30
-"""They find room for no more than this, with what is kept. It is where an agent registers its
-bookie as read-only (``readonly_below_free_bytes``): what writers are sent to before is taken."""
+"""The upper limit of that room, with the reserve. Below this free space an agent registers its
+bookie as read-only (``readonly_below_free_bytes``); with more, a bookie must accept writers."""
 
 _SHARE: Final = 4
-"""Nor for more than one in so many bytes of a partition, which may be small."""
+"""That room is also at most this part (1/n) of a partition, which may be small."""
 
 
 def reserve_bytes(total_bytes: int) -> int:
-    """What is kept free on a partition of this size."""
+    """Return the reserve of a partition of this size."""
     return min(RESERVE_BYTES, total_bytes // 100)
 
 
 def together_bytes(total_bytes: int) -> int:
-    """What processes may have under way together, on a partition of this size, so that what is
-    kept stays. More can be under way where more is free, and is then not certain to leave it.
+    """Return the bytes that all processes may have under way on a partition of this size without
+    using the reserve. With more free space more can be under way, but may then use the reserve.
     """
     return min(TOGETHER_BYTES - reserve_bytes(total_bytes), total_bytes // _SHARE)
 
 
 class Reserve:
-    """Keeps the writers of one process away from the last space of one bookie. Any thread calls.
+    """Keeps the writers of one process from the last space of a bookie. Any thread may call.
 
-    What this process has under way is counted. What others have is not known: what is kept stays
-    beside ``PROCESSES`` of them that have ``together_bytes`` under way at once, and lacks at most
-    ``UNSEEN_BYTES`` for each that looked while much was free.
+    This process counts its own bytes under way. It does not know those of others. The reserve
+    stays free while ``PROCESSES`` processes have ``together_bytes`` under way in all. But each
+    process whose last check found much space may take up to ``UNSEEN_BYTES`` of it.
 
-    Costs nothing for most small adds: one look at the free space for each MiB.
+    Most small adds cost nothing: there is one check of the free space for each MiB.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -64,22 +65,22 @@ class Reserve:
         self._bookie_id = storage.bookie_id
         self._unseen_bytes: float = 0
         self.under_way: dict[object, int] = {}
-        """Bytes of each put that has begun. Whoever put takes it out when the put has ended,
-        however it did: its bytes are seen from then on."""
+        """The bytes of each put that has begun. The caller removes a put when it has ended, even
+        with an error: from then on the free space shows its bytes."""
 
     def spend(
         self, put: object, size_bytes: int, *, is_new: bool = True, frees_inodes: bool = False
     ) -> None:
-        """Called before data is put.
+        """Note that a put begins, and check the space for it.
 
         Args:
-            put: its key in ``under_way``, another one for each put. The caller's, who has to take
-                it out also where an interrupt comes before this returns.
-            is_new: ``False`` for what may have been put before, which is never refused.
-            frees_inodes: more than it takes, so it may take of the last ones.
+            put: its key in ``under_way``, a different one for each put. The caller makes it, and
+                must remove it even if an interrupt comes before this returns.
+            is_new: ``False`` for a put that may have succeeded before, which is never refused.
+            frees_inodes: whether it frees more inodes than it takes, so it may take the last ones.
 
         Raises:
-            BookieReadOnlyError: it would take of the last space. Nothing was written.
+            BookieReadOnlyError: it would use the last space. Nothing was written.
         """
         self.under_way[put] = size_bytes
         if is_new:
@@ -95,7 +96,7 @@ class Reserve:
     def spent(
         self, size_bytes: int, *, is_new: bool = True, frees_inodes: bool = False
     ) -> Iterator[None]:
-        """The time of a put of data; the rest is as in ``spend``."""
+        """Call ``spend`` for a put that lasts as long as the context."""
         put = object()
         try:
             self.spend(put, size_bytes, is_new=is_new, frees_inodes=frees_inodes)
@@ -104,15 +105,15 @@ class Reserve:
             self.under_way.pop(put, None)
 
     def _look(self, size_bytes: int, *, frees_inodes: bool) -> None:
-        # Counted before the look: what ends in between is then counted twice, and never not at all.
+        # Counted before the check: a put that ends in between is counted twice, never left out.
         own = sum(self.under_way.copy().values())
         try:
             space = self._storage.space()
             inodes = None if frees_inodes else self._storage.inodes()
-        except BookieUnavailableError:  # not known; whether anything can be put, the put finds out
+        except BookieUnavailableError:  # the free space is unknown; the put itself may still fail
             self._unseen_bytes = UNSEEN_BYTES
             return
-        if space is None:  # storage without an end
+        if space is None:  # storage without a limit
             self._unseen_bytes = float("inf")
             return
         free_bytes, total_bytes = usable_bytes(space, inodes), space[1]
@@ -129,5 +130,5 @@ class Reserve:
                 "were not written there",
                 bookie_id=self._bookie_id,
             )
-        is_much = left > NEAR_BYTES and not frees_inodes  # of inodes nothing was seen then
+        is_much = left > NEAR_BYTES and not frees_inodes  # then the inodes were not checked
         self._unseen_bytes = UNSEEN_BYTES if is_much else 0

@@ -1,6 +1,6 @@
-"""What one bookie really has of some entries: each read and verified, or the reason why not.
+"""Read and verify entries on one bookie, or report why one cannot be read.
 
-An entry may lie in several places on a bookie (a slot and a copy); one good place is enough.
+An entry may have several locations on a bookie (a slot and a copy); one good location is enough.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verdict, Verif
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
 LOOKS: Final = 3
-"""How often the places of entries are looked up again when their files are gone."""
+"""How often locations are looked up again when their files are gone."""
 
 
 class Retrieval:
-    """Entries of one ledger on one bookie, from where an index says that they are.
+    """Entries of one ledger on one bookie, read from the locations in an index.
 
     Args:
         log: to read from.
         entries: their ids, ascending.
-        index: where they are; of this bookie, or of another whose slots often hold the same.
-        looks: how often to look up again the places of entries whose files are gone; with 0 only
-            those that the index names are tried.
+        index: their locations on this bookie, or on another whose slots often hold the same.
+        looks: how often to look up again the locations of entries whose files are gone; with 0
+            only those of the index are tried.
     """
 
     def __init__(
         self, log: LedgerLog, entries: Sequence[int], index: EntryIndex, looks: int = LOOKS
     ) -> None:
         self.log = log
-        """What it is read from."""
+        """The log that it reads."""
         self._entries = entries
         self._index = index
         self._looks = looks
         self._absent: dict[int, Refusal] = {}
-        """Entries without a place."""
+        """Entries without a location."""
         self._bad: dict[int, list[Refused]] = {}
-        """Entries that could be read from no place so far: the places that were tried, each with
-        its error."""
+        """Entries that no location delivered so far: the locations that were tried, each with its
+        error."""
 
     def read(self, read: Mapping[str, bytes] | None = None) -> Delivered[StoredEntry]:
-        """Whole entries.
+        """Yield whole entries.
 
         Args:
-            read: small files that the look-up of their places has read, whole, by their paths.
+            read: small files that the look-up of locations has read whole, by their paths.
         """
         schema = self.log.encoding.schema
         messages = self._messages(Wanted.ENTRIES, read=read)
@@ -63,14 +63,14 @@ class Retrieval:
     def scan(
         self, columns: Sequence[str] | None = None, *, has_details: bool = False
     ) -> Delivered[Rows]:
-        """Their rows, a message at a time."""
+        """Yield their rows, one message at a time."""
         bookie_id = self.log.bookie_id if has_details else None
         found = [message.rows(bookie_id) for message in self._messages(Wanted.ROWS, columns)]
         return Delivered(found, self._reasons())
 
     def verify(self, *, with_files: bool = False) -> Verdict:
-        """Compare the entries with their digests. The good ones are made durable too, since so far
-        they were merely found (SLOT-LOG rule R9b).
+        """Compare the entries with their digests, and make the good ones durable, since they were
+        only found so far (SLOT-LOG rule R9b).
         """
         good = self.compare()
         try:
@@ -81,10 +81,10 @@ class Retrieval:
         return self.verdict(good, with_files=with_files)
 
     def compare(self, read: Mapping[str, bytes] | None = None) -> dict[int, Location]:
-        """The entries that are as they were written, each with where it is.
+        """Return the entries that match their digests, each with its location.
 
         Args:
-            read: small files that the fence of this session has read, whole, by their paths.
+            read: small files that the fence of this session has read whole, by their paths.
         """
         good: dict[int, Location] = {}
         for message in self._messages(Wanted.NOTHING, read=read):
@@ -92,7 +92,7 @@ class Retrieval:
         return good
 
     def verdict(self, good: Mapping[int, Location], *, with_files: bool = False) -> Verdict:
-        """What is said of entries that were compared; their files were made durable before."""
+        """Return the verdict on compared entries; their files were made durable before."""
         refused = self._absent | {
             entry_id: Refusal(self._kind(bad), bad[-1][1].message)
             for entry_id, bad in self._bad.items()
@@ -109,9 +109,7 @@ class Retrieval:
         columns: Sequence[str] | None = None,
         read: Mapping[str, bytes] | None = None,
     ) -> Iterator[Message]:
-        """The messages of all entries that can be read, each entry from the first of its places
-        that is good.
-        """
+        """Yield the messages of all readable entries, each entry from its first good location."""
         places = self._first_places()
         turn, looks = 0, self._looks
         while places:
@@ -132,14 +130,12 @@ class Retrieval:
                 places = self._places_now(gone)
 
     def _gone(self) -> list[int]:
-        """Entries all of whose places were in files that are gone: compaction moved them after the
-        look-up.
-        """
+        """Return the entries whose files are all gone: compaction moved them after the look-up."""
         found = [e for e, bad in self._bad.items() if all(_is_gone(error) for _, error in bad)]
         return sorted(found)
 
     def _places_now(self, entry_ids: Sequence[int]) -> list[Location]:
-        """Where entries are by now; nothing if no place is in a file that was not tried before."""
+        """Look up entries again; return nothing if all their files were tried already."""
         self.log.look_again()
         try:
             index = self.log.locate(entry_ids[0], entry_ids[-1])
@@ -172,9 +168,7 @@ class Retrieval:
         return reasons | {entry_id: bad[-1][1].message for entry_id, bad in self._bad.items()}
 
     def _kind(self, bad: Iterable[Refused]) -> RefusalKind:
-        """Damaged, if every place of the entry is certainly damaged or gone; else unreadable just
-        now.
-        """
+        """Return "damaged" if every location is certainly bad or gone; else "unreadable"."""
         is_damaged = all(self._is_damaged(place, error) for place, error in bad)
         return RefusalKind.DAMAGED if is_damaged else RefusalKind.UNREADABLE
 
@@ -187,9 +181,9 @@ class Retrieval:
             return False
 
     def relied_on(self, good: Mapping[int, Location]) -> Sequence[str]:
-        """The files without which entries would not be found again."""
+        """Return the files that are needed to find the entries again."""
         paths = {place.path for place in good.values()}
-        # A part is found through the record that lists it, which must be as durable as the part.
+        # The record that lists a part leads to it, and must be as durable as the part.
         paths |= {
             holding.path
             for holding in self._index.holdings
@@ -198,9 +192,7 @@ class Retrieval:
         return sorted(paths)
 
     def _in_spoilt_files(self, good: Mapping[int, Location]) -> dict[int, str]:
-        """The good entries of which every file is damaged elsewhere in it, with what is wrong
-        there.
-        """
+        """Return the good entries whose files are all damaged in other places, with the damage."""
         spoilt = self.log.spoilt_files(self._index)
         if not spoilt:
             return {}
@@ -229,19 +221,19 @@ def _is_gone(error: BookieError) -> bool:
 
 
 def _other_places(index: EntryIndex, bad: Iterable[int], turn: int) -> list[Location]:
-    """Where else the bookie has entries that were bad in the first ``turn`` places of each.
+    """Return the next locations of entries that were bad in the first ``turn`` of each.
 
-    By number, never by value: two records may list one part, and then two places are equal. An
-    entry has finitely many places, and each turn uses one of them up.
+    Locations count by number, not by value: two records may list one part, and then two locations
+    are equal. An entry has finitely many, and each turn uses up one of them.
     """
     return in_file_order([place for e in bad for place in index.places(e)[turn : turn + 1]])
 
 
 def in_file_order(places: list[Location]) -> list[Location]:
-    """Sorted so that no message is read twice.
+    """Return the locations in an order in which no message is read twice.
 
-    Two files may have entries in turn, as where a stripe was copied from two sources, and one
-    slot has the messages of small entries and of batches side by side.
+    The entries of two files may alternate, for example where a stripe was copied from two sources;
+    and one slot has both a message of small entries and messages of batches.
     """
     places.sort(key=attrgetter("path", "offset", "row"))
     return places

@@ -1,7 +1,7 @@
-"""Finding entries in the slots and copies of one ledger on one bookie, from their headers.
+"""Find entries in the slots and copies of one ledger on one bookie, from their headers.
 
-Answers are exact about what they cannot say: a slot that is damaged, missing or another's casts
-doubt on the entries that may have been in it, and on no others.
+A slot may be damaged, missing, or have another file's bytes. Then the entries that it may have held
+are in doubt, and no others.
 
 Source: SLOT-LOG rule R5.
 """
@@ -28,30 +28,30 @@ from spark_bookkeeper.bookie.index import (
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.schema import LedgerPaths, copy_range, slot_number
-from spark_bookkeeper.bookie.storage.storage import Request, Storage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.storage.storage import Request, Storage
 
 _HEADER_GUESS_BYTES: Final = 64 << 10
-"""Read first; a longer header takes a second read."""
+"""The bytes of the first read; a longer header needs a second read."""
 
 _CACHED_RECORDS: Final = 256
 
 _WHOLE_BYTES: Final = 16 << 10
-"""Files of this size or less are kept whole, where somebody will want them."""
+"""The largest file that is kept whole, after ``keep_whole``."""
 
 WHOLE_KEPT_BYTES: Final = 64 << 10
-"""At most so much of them is kept for one ledger, where nobody wants more."""
+"""The default limit of the bytes of these files that are kept for one ledger."""
 
 _GONE: Final = "it is gone"
 
 _LOOKS: Final = 3
-"""How often the copies of a ledger are listed again when some are gone before they are read.
-Compaction removes files only after it has written what replaces them, so a later listing has it."""
+"""The most listings of a ledger's copies, if some are gone before they are read. Compaction
+writes new files before it removes old ones, so a later listing shows them."""
 
 
 class SlotReader:
-    """Headers of one ledger's slots and copies on one bookie."""
+    """Reads the headers of one ledger's slots and copies on one bookie."""
 
     def __init__(self, storage: Storage, key: LedgerKey, encoding: LedgerEncoding) -> None:
         self._storage = storage
@@ -61,29 +61,29 @@ class SlotReader:
         self._encoding = encoding
         self._records: dict[str, Record] = {}  # present records never change (R1)
         self._whole: dict[str, bytes] | None = None
-        """Small files of which all was read with the header, where somebody will want it."""
+        """Small files that were read whole with the header; ``None``: none are kept."""
         self._whole_left = 0
-        """So many bytes of them may still be kept."""
+        """The bytes of such files that may still be kept."""
         self._heads: dict[str, bytes | pa.Buffer] = {}
-        """Beginnings of files that were read ahead, until the walk over them has ended."""
+        """Beginnings of files that were read ahead, until the walk over them ends."""
 
     def forget(self) -> None:
-        """Read everything again: what was seen earlier may have vanished in a power cut."""
+        """Drop everything cached: a power cut may have removed files that were read earlier."""
         self._records.clear()
         self._heads.clear()
         self._whole = None
 
     def keep_whole(self, bytes_most: int = WHOLE_KEPT_BYTES) -> None:
-        """From now on, keep small files that are read, so many bytes of them."""
+        """From now on, keep small files that are read, up to ``bytes_most`` in all."""
         self._whole, self._whole_left = {}, bytes_most
 
     def take_whole(self) -> Mapping[str, bytes]:
-        """Small files that were read whole since ``keep_whole``, by their paths."""
+        """Return the small files that were read since ``keep_whole``, by their paths."""
         found, self._whole = self._whole, None
         return found or {}
 
     def search(self, numbers: Set[int], first: int, last: int) -> EntryIndex:
-        """Where the entries ``first..last`` are, in these slots or in copies."""
+        """Find the entries ``first..last`` in these slots or in copies."""
         ordered = sorted(numbers)
         start = self._bisect(ordered, first)
         holdings, doubts = self._collect(_upwards(ordered, start), first, last)
@@ -93,7 +93,7 @@ class SlotReader:
         )
 
     def has_read(self, number: int) -> bool:
-        """Whether the record of a slot was read, and is good, since ``forget``."""
+        """Whether the good record of a slot was read since ``forget``."""
         return self._paths.slot(number) in self._records
 
     def is_fence(self, number: int) -> bool:
@@ -107,18 +107,18 @@ class SlotReader:
         return self._add_at(number) is not None
 
     def tail(self, top: int, *, has_copies: bool) -> Tail:
-        """What is in the slots from ``top`` down to what is known to be confirmed.
+        """Read the slots from ``top`` down to the first confirmed record.
 
-        This is what a fence answers, and recovery decides by it. Slots ascend in entry ids, so
-        the walk goes down until a record ends at or below the highest last add confirmed that was
-        met so far: whatever is below it is confirmed, and nobody needs to ask for it. On its way
-        it notes what it cannot rely on (slots that are gone, damaged, or have another file's
-        bytes, fences below adds), and says of each which entries it may have held: those are in
-        doubt, and only what is neither found nor in doubt counts as absent (SLOT-LOG rule R5).
+        A fence answers with this, and recovery decides by it. Slots ascend in entry ids. So the
+        walk goes down until a record ends at or below the highest last add confirmed found so far:
+        all entries below that are confirmed, and recovery needs none of them. Slots that are gone,
+        damaged, or have another file's bytes, and fences below adds, are unreliable. The entries
+        that such a slot may have held are in doubt. Only an entry that is neither found nor in
+        doubt counts as absent (SLOT-LOG rule R5).
 
         Args:
             top: the highest slot, -1 if there is none.
-            has_copies: whether to look for entries in copies as well.
+            has_copies: whether to search copies as well.
 
         Raises:
             BookieUnavailableError: no answer.
@@ -138,7 +138,7 @@ class SlotReader:
             else:
                 if record is not None and complaint is not None:
                     found.astray(number, record, complaint)
-                elif record is None:  # a hole may be as deep as a stray file's name is high
+                elif record is None:  # a misplaced high slot makes a long hole: list to skip it
                     low = max((n for n in self.numbers() if n < number), default=-1) + 1
                     found.doubt(low, number, "it is gone", is_corrupt=False)
                 elif record.kind is RecordKind.FENCE:
@@ -147,7 +147,7 @@ class SlotReader:
                 else:
                     found.adds.append((number, record))
                     confirmed = max(confirmed, record.last_add_confirmed)
-                    if record.last <= confirmed:  # so is all below: slots ascend in entry ids
+                    if record.last <= confirmed:  # all slots below are confirmed, too
                         break
             number = low - 1
         self._heads.clear()
@@ -169,10 +169,10 @@ class SlotReader:
         return Tail(top + 1, is_fenced, confirmed, entries)
 
     def _bisect(self, numbers: Sequence[int], entry_id: int) -> int:
-        """Where to begin to read, upwards, so as to meet every slot that has entries from
-        ``entry_id`` on: an index into the slot numbers.
+        """Return the index in ``numbers`` from which to read upwards, to meet every slot with
+        entries from ``entry_id`` on.
 
-        A readable slot below them comes first, since it bounds what damaged ones can hold.
+        A readable slot below these comes first: it limits the entries that damaged ones may have.
         """
         low, high = 0, len(numbers)
         while low < high:
@@ -199,12 +199,12 @@ class SlotReader:
     def _collect(
         self, slots: Iterable[tuple[int, int, bool]], first: int, last: int
     ) -> tuple[list[Holding], list[Doubt]]:
-        """Records that hold entries of a range, and doubts about slots that cannot be used.
+        """Return records with entries of a range, and doubts about unusable slots.
 
         Args:
-            slots: runs of slot numbers, ascending, and whether the run is a hole.
-            first: of the range.
-            last: of the range.
+            slots: runs of slot numbers, ascending, each with whether it is a hole.
+            first: the first entry of the range.
+            last: its last entry.
         """
         found = _Found(self._paths)
         runs, ahead = list(slots), _Ahead(self)
@@ -239,13 +239,13 @@ class SlotReader:
         return [*holdings, *found.strays], found.doubts()
 
     def copy(self, path: str) -> Record | None:
-        """The record of a copy, ``None`` if it is not there or cannot be decoded."""
+        """Return the record of a copy, or ``None`` if it is missing or cannot be decoded."""
         with suppress(CorruptEntryError):
             return self._header(path)
         return None
 
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
-        """Copies with entries of a range; what was compacted meanwhile is looked for again."""
+        """Return copies with entries of a range. If a compaction removed some, list them again."""
         holdings, doubts = self._copies(first, last)
         for _ in range(_LOOKS - 1):
             if not any(doubt.reason == _GONE for doubt in doubts):
@@ -278,11 +278,11 @@ class SlotReader:
         return holdings, doubts
 
     def record(self, number: int) -> Record | None:
-        """The verified header of a slot, ``None`` if the file is not there.
+        """Return the verified header of a slot, or ``None`` if the file does not exist.
 
         Raises:
-            CorruptEntryError: it cannot be decoded, or is not the record of this slot. Its bytes
-            may be whole, and those of another file that was copied over it.
+            CorruptEntryError: it cannot be decoded, or is not the record of this slot: another,
+            undamaged file may have been copied over it.
         """
         record, complaint = self._look(number)
         if complaint is not None:
@@ -295,7 +295,7 @@ class SlotReader:
         return record
 
     def _look(self, number: int) -> tuple[Record | None, str | None]:
-        """The header in a slot, and why that is not this slot's, ``None`` if it is."""
+        """Return a slot's header, and why it is not this slot's record (``None``: it is)."""
         record = self._header(self._paths.slot(number))
         if record is None or record.kind is RecordKind.FENCE:  # the same bytes in every slot
             return record, None
@@ -320,12 +320,12 @@ class SlotReader:
 
     @property
     def reads_at_once(self) -> int:
-        """How many headers are worth being read together."""
+        """The number of headers that are worth reading in one batch."""
         return self._storage.requests_at_once
 
     def read_ahead(self, paths: Sequence[str]) -> None:
-        """Read the beginnings of these files together. Only what is there is kept: what is absent,
-        or has no answer, is asked for when it is needed.
+        """Read the beginnings of these files in one batch. Only successful reads are kept; a file
+        that is absent or gave no answer is read again when it is needed.
         """
         unread = [path for path in paths if path not in self._records and path not in self._heads]
         if len(unread) > 1:
@@ -339,9 +339,9 @@ class SlotReader:
             head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
         if head is None or len(head) < _HEADER_GUESS_BYTES:
             return head
-        with suppress(FrameError):  # decode says what is wrong
+        with suppress(FrameError):  # ``decode`` reports the error
             if (end := header_end(head) + MARK_BYTES) > len(head):
-                # A damaged length is not believed: a read takes memory for what it asks.
+                # The length may be damaged, and a read allocates memory for all that it requests.
                 size = self._storage.size(path)
                 if size is not None and end <= size:
                     return self._storage.read_range(path, 0, end)
@@ -353,8 +353,8 @@ class SlotReader:
 
 
 class _Ahead:
-    """A walk over files whose headers are read together with some of those behind them: of more
-    each time, for most walks end soon.
+    """Reads headers ahead of a walk over files, in batches. Each batch is larger than the one
+    before, since most walks end soon.
     """
 
     def __init__(self, reader: SlotReader) -> None:
@@ -364,7 +364,7 @@ class _Ahead:
         self._width = 1
 
     def come_to(self, paths: Iterable[str]) -> None:
-        """The header of the first of these is wanted next, and then perhaps those of the others."""
+        """Read ahead: the walk needs the header of the first path now, perhaps the others later."""
         if self._most == 1:
             return
         following = iter(paths)
@@ -377,7 +377,7 @@ class _Ahead:
 
 
 class _Found:
-    """What a walk over slots met, and the doubts that follow from it."""
+    """The slots that a walk has read, and the doubts that follow from them."""
 
     def __init__(self, paths: LedgerPaths) -> None:
         self._paths = paths
@@ -386,24 +386,24 @@ class _Found:
         """Slot numbers with their records, in the order of the walk."""
         self.fences: list[int] = []
         self.strays: list[Holding] = []
-        """Records that lie in a slot of another number. The entries that they hold count (R6b); of
-        the slot that they lie in they say nothing."""
+        """Records in a slot that is not theirs. Their entries count (R6b), but they do not show
+        what that slot held."""
 
     def doubt(self, low: int, high: int, reason: str, *, is_corrupt: bool) -> None:
-        """A run of slots says nothing."""
+        """Note a run of slots that do not show what they held."""
         self._useless.append((low, high, reason, is_corrupt))
 
     def astray(self, number: int, record: Record, complaint: str) -> None:
-        """Note a slot that has the bytes of another file, so that nobody knows what was in it."""
+        """Note a slot with the bytes of another file, so that its own content is unknown."""
         self.strays.append(Holding(self._paths.slot(number), record))
         self.doubt(number, number, complaint, is_corrupt=True)
 
     def doubts(self) -> list[Doubt]:
-        """What may have been in the slots that say nothing.
+        """Return the doubts: the entries that unreliable slots may have held.
 
-        A fence below another record is one of them. A writer puts a slot when the one below it is
-        durable, and so does whoever puts a fence (R9b). So there was an add, which was lost, and
-        whose place was fenced afterwards (R4b), or which was overwritten with a fence.
+        A fence below another record is such a slot. Every slot, also that of a fence, is put only
+        when the one below it is durable (R9b). So the slot had an add. Either the add was lost, and
+        its place fenced afterwards (R4b), or a fence was written over it.
         """
         top = max((*(number for number, _ in self.adds), *self.fences), default=-1)
         filled = [
@@ -428,14 +428,14 @@ class _Found:
 
 
 def _astray(record: Record) -> str:
-    """What the file in a slot holds, in words, where that is not the slot's own record."""
+    """Describe the file in a slot that is not the slot's own record."""
     if record.kind is RecordKind.ADD:
         return f"it holds the record of slot {record.slot}"
     return f"it holds a {record.kind.value} of the entries {record.first} to {record.last}"
 
 
 def _upwards(numbers: Sequence[int], start: int) -> Iterator[tuple[int, int, bool]]:
-    """Runs ``(low, high, is_hole)`` of slot numbers from an index on, the holes between them."""
+    """Yield runs ``(low, high, is_hole)`` of slot numbers from an index on, holes included."""
     previous = numbers[start - 1] if start else -1
     for number in numbers[start:]:
         if number > previous + 1:

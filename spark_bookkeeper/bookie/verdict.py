@@ -1,4 +1,4 @@
-"""What became of entries that a bookie was asked to verify: good, or refused, and why."""
+"""The result of verifying entries on a bookie: good, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import NamedTuple
 
 
 class RefusalKind(enum.Enum):
-    """What it means that an entry cannot be used."""
+    """The kinds of entries that cannot be used."""
 
     ABSENT = "absent"
-    """It is certainly not there."""
+    """The bookie certainly does not have it."""
     DAMAGED = "damaged"
-    """It is certainly not as it was written, or what it may be in is lost or damaged."""
+    """It is certainly damaged, or a file that may hold it is lost or damaged."""
     UNREADABLE = "unreadable"
     """It could not be read just now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an entry cannot be used, from whichever of its places on the bookie."""
+    """Why an entry cannot be used, from any of its places on the bookie."""
 
     kind: RefusalKind
     reason: str
 
 
 class Verified(NamedTuple):
-    """An entry that is as it was written."""
+    """An entry that matches its digest."""
 
     size_bytes: int
     digest: bytes
@@ -36,10 +36,10 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a bookie really has of some entries."""
+    """The result of verifying some entries on a bookie."""
 
     good: Mapping[int, Verified]
-    """Read, compared with their digests, and durable from now on (SLOT-LOG rule R9b)."""
+    """Entries that were read, match their digests, and are durable from now on (rule R9b)."""
     refused: Mapping[int, Refusal]
     spoilt: Mapping[int, str] = field(default_factory=dict)
-    """Of the good ones, those in files that are damaged around them, with the reason."""
+    """Good entries whose files are damaged outside the entries, each with the reason."""

@@ -1,8 +1,8 @@
-"""Whether the files of a bookie are whole, also where no entry lies.
+"""Check that the files of a bookie are whole outside their entries.
 
-Reading verifies entries. Here is the rest of each file: that any Arrow reader opens it, and finds
-the batches where the footer says. Entries of a file that is damaged there can still be read by this
-library, but the file cannot be copied as it is, and what damaged its end may damage more of it.
+Reading verifies entries. This module checks the rest of each file: any Arrow reader must be able to
+open it, and its footer must show where the batches are. If that is damaged, this library can still
+read the entries. But the file cannot be copied as it is, and the damage may spread.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.index import Holding
 from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.record import Record
-from spark_bookkeeper.bookie.rounds import together
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.storage.batching import together
+from spark_bookkeeper.storage.storage import Storage
 
 _FILES_AT_ONCE: Final = 16
-"""Looked at together in a bucket; records among them are in memory whole."""
+"""The most files that are checked in one batch in a bucket. Records are in memory whole."""
 
 _READ_BYTES: Final = 16 << 20
-"""Together these records have no more, unless one has more by itself."""
+"""The most bytes of the records of a batch, unless one record is larger."""
 
 _PREFIX_BYTES: Final = 8
-"""Of a message, enough to tell the length of its metadata."""
+"""The start of a message, which has the length of its metadata."""
 
 
 def spoilt_files(
@@ -38,11 +38,11 @@ def spoilt_files(
     *,
     has_digests: bool,
 ) -> Iterator[tuple[str, str]]:
-    """The files of some records that are damaged outside their entries, each with the reason.
+    """Yield the files of records that are damaged outside their entries, each with the reason.
 
-    Entries are not read, as far as that can be avoided: whoever asks has verified them. Without
-    digests nobody has, and the checksum of a whole part is all there is: it is read. What cannot
-    be read just now is not known to be damaged, and is not among them.
+    The caller has verified the entries, so they are read only where necessary. Without digests it
+    could not verify them. Then a part has only the checksum of the whole file, which is read. A
+    file that cannot be read just now is not yielded, as it may be undamaged.
     """
     looks: dict[str, _Look] = {}
     for holding in holdings:
@@ -61,13 +61,13 @@ def spoilt_files(
 
 
 class _Look(NamedTuple):
-    """At one file."""
+    """The check of one file."""
 
     path: str
     size_bytes: int
-    """As much of it is in memory."""
+    """The bytes that the check holds in memory."""
     reason: Callable[[], str | None]
-    """What is wrong with it."""
+    """Makes the check. Returns the damage, or ``None``."""
 
 
 def _portions(looks: Iterable[_Look], at_once: int) -> Iterator[list[_Look]]:
@@ -84,7 +84,7 @@ def _portions(looks: Iterable[_Look], at_once: int) -> Iterator[list[_Look]]:
 
 
 def _sizes(record: Record) -> list[int]:
-    """Of the messages in its file."""
+    """Return the sizes of the messages in a record's file."""
     rows = [record.row_extent] if record.row_count else []
     return rows + [int(size) for size in record.sizes[record.row_count : record.inline_count]]
 
@@ -120,10 +120,10 @@ def _part(
 
 
 def _is_framed(storage: Storage, path: str, part: PartRef) -> bool:
-    """Whether what is around the entries is as it should be; ``False`` when that is not sure.
+    """Whether the bytes around the entries are right; ``False`` if that is uncertain.
 
-    All messages of a file have metadata of one length, as long as their schema is one: so the
-    footer is known from the first of them.
+    All messages of one schema have metadata of the same length. So the first message is enough to
+    compute the footer.
     """
     end = part.first_offset + sum(part.sizes)
     head = storage.read_range(path, 0, part.first_offset + _PREFIX_BYTES)
@@ -140,5 +140,5 @@ def _is_framed(storage: Storage, path: str, part: PartRef) -> bool:
         schema = head[len(framing.MAGIC) : part.first_offset]
         is_headed = framing.header_end(head) == part.first_offset
         return is_headed and tail == framing.trailer(schema, blocks)
-    except framing.FrameError:  # the file is read whole then
+    except framing.FrameError:  # the caller then reads the whole file
         return False

@@ -1,1 +1,1 @@
-"""The command line ``spark-bookkeeper``: a file or folder for each noun, and ``shell`` for all."""
+"""The command line ``spark-bookkeeper``: a module or folder for each noun; ``shell`` is shared."""

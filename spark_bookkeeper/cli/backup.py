@@ -1,4 +1,4 @@
-"""``spark-bookkeeper cluster backup | restore``: ledgers and logs in a directory, and back."""
+"""``spark-bookkeeper cluster backup | restore``: copy ledgers and logs to a directory, and back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from click.core import ParameterSource
 
 from spark_bookkeeper.backup.folder import backup_at
 from spark_bookkeeper.backup.saving import BackupReport
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType, LedgerType, WholeNumber, is_decimal
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
@@ -101,7 +101,7 @@ def restore(
             ledger_ids = (_ledger_id(uri), *ledger_ids)
         return _forget(work, ledger_ids)
     source = click.get_current_context().get_parameter_source("yes")
-    if source is ParameterSource.COMMANDLINE:  # a job says yes by itself
+    if source is ParameterSource.COMMANDLINE:  # in a job, ``yes`` is always set
         raise InvalidArgumentError("--yes is of --forget: a restore asks nothing")
     if uri is None:
         raise InvalidArgumentError(
@@ -122,9 +122,9 @@ def restore(
 def _saved_sizes(
     bk: BookKeeper, uri: str, wanted: Sequence[int] | None, snapshot: int | None
 ) -> Iterator[tuple[int, int]]:
-    """Entries and bytes of each ledger in a snapshot, or of those that are wanted of it."""
+    """Yield entries and bytes of each ledger in a snapshot, or of the wanted ones."""
     folder = backup_at(bk.context, uri_of(uri))
-    folder.incarnation()  # refuses what is no backup
+    folder.incarnation()  # raises if the directory is no backup
     for each in folder.snapshots.read(snapshot)[1].ledgers:
         if wanted is None or each.ledger_id in wanted:
             yield each.last_entry_id + 1, each.length_bytes
@@ -142,7 +142,7 @@ def _forget(work: Work, ledger_ids: Sequence[int]) -> int:
 
     def ask(plan: BackupReport) -> None:
         nonlocal wanted
-        # Those that were shown, and none that began meanwhile.
+        # Only the shown ones: another restore may have begun meanwhile.
         wanted = sorted({row.ledger_id for row in plan.rows if row.ledger_id >= 0})
         if not wanted:
             return

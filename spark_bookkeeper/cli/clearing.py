@@ -1,19 +1,19 @@
-"""``spark-bookkeeper cluster format | nuke``: the end of a cluster's metadata."""
+"""``spark-bookkeeper cluster format | nuke``: remove a cluster's metadata."""
 
 from __future__ import annotations
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import connected
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.clearing import (
+from spark_bookkeeper.agent.clearing import (
     ClusterContents,
     check_clearable,
     clear_cluster,
     contents_of,
 )
+from spark_bookkeeper.cli.shell.cluster_options import connected
+from spark_bookkeeper.cli.shell.prompt import confirm
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.replication.recent_jobs import note_deletion
 
 _instance = click.option(
@@ -71,7 +71,7 @@ def _clear(work: Work, instance_id: str, *, begins_again: bool, is_forced: bool)
                 made = clear_cluster(
                     store, instance_id, begins_again=begins_again, is_forced=is_forced
                 )
-        if made is not None:  # of one that is gone there is no place for it
+        if made is not None:  # a removed cluster has nowhere to store the note
             about = f"cluster {contents.instance_id}: {contents.ledgers:,} ledgers"
             note_deletion(bk.context, "format_cluster", about)
     settings.output.result(

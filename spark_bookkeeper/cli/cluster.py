@@ -17,9 +17,9 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, l
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
-from spark_bookkeeper.cluster.diagnosis import Diagnoses
-from spark_bookkeeper.cluster.examination import cluster_diagnoses, places_of
 from spark_bookkeeper.config import GIB
+from spark_bookkeeper.doctor.diagnosis import Diagnoses
+from spark_bookkeeper.doctor.examination import cluster_diagnoses, places_of
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.runtime.runtime import ThreadRuntime

@@ -1,4 +1,4 @@
-"""What the page of a cluster shows, looked at once."""
+"""The facts that a cluster's page shows, read once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.table import why_waiting
-from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
+from spark_bookkeeper.client.ledger import live_members, needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.client.views import bookie_rows
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.space import space_table
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -37,62 +37,62 @@ _FIRST: Final = (
 
 @dataclass(frozen=True)
 class Lacking:
-    """A ledger that has fewer copies of something than it should."""
+    """A ledger that has fewer copies of some entries than it should."""
 
     ledger_id: LedgerId
     missing: tuple[str, ...]
     """Bookies whose copies it lacks."""
     live_copies: int | None
-    """Of the entries that have the fewest; ``None`` when that cannot be told."""
+    """The least number of live copies of an entry; ``None`` if it is unknown."""
     since_ms: int | None
-    """When an auditor published it; ``None`` when none has."""
+    """When an auditor published it; ``None`` if none has."""
     reason: str
-    """Why it is still so."""
+    """Why it still lacks them."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page shows, as it was at one moment."""
+    """The facts of a page, as of one moment."""
 
     metadata_uri: str
     at_ms: int
     diagnoses: Sequence[Diagnosis]
-    """What is not well comes first, and the most urgent of that."""
+    """Problems first, then warnings; the most urgent first."""
     bookies: Sequence[Mapping[str, Any]]
     """Rows of ``bk.bookies()``."""
     ledgers: Mapping[LedgerId, LedgerMetadata]
     writers: Mapping[LedgerId, str]
-    """Of the ledgers that are not closed: whether their writer lives."""
+    """The state of the writer of each ledger that is not closed."""
     limbo: Mapping[LedgerId, Set[BookieId]]
-    """Of the ledgers that count on them: bookies that were formatted again, and not refilled."""
+    """The bookies that need refill, by the ledger that relies on them."""
     lacking: Sequence[Lacking]
-    """The fewest live copies first."""
+    """The ledgers with the fewest live copies come first."""
     jobs: Sequence[Mapping[str, Any]]
-    """Rows of ``bk.jobs()``: those that run first, then the newest."""
+    """Rows of ``bk.jobs()``: running jobs first, then the newest."""
     garbage: Sequence[Mapping[str, Any]]
-    """Rows of ``bk.space()``: garbage, and bookies that could not be asked."""
+    """Rows of ``bk.space()``: garbage, and bookies that did not answer."""
 
     @property
     def lost(self) -> set[str]:
-        """Bookies that are not there."""
+        """The bookies that are not registered."""
         return {row["bookie_id"] for row in self.bookies if row["state"] == "lost"}
 
 
 def look(bk: BookKeeper) -> Facts:
-    """The facts of a page, from metadata, registrations, and a probe of every bookie."""
+    """Read the facts of a page: metadata, registrations, and a probe of every bookie."""
     at_ms = bk.context.cluster_ms()
     ledgers: dict[LedgerId, LedgerMetadata] = {}
     writers: dict[LedgerId, str] = {}
     for ledger_id, found, state in ledgers_with_writers(bk.context):
         if isinstance(found, MetadataFormatError):
-            continue  # the diagnoses name it
+            continue  # the diagnoses report it
         ledgers[ledger_id] = found
         if state is not None:
             writers[ledger_id] = state
     jobs = sorted(bk.jobs_arrow().to_pylist(), key=lambda row: row["state"] != "running")
     tasks = bk.underreplicated_arrow().to_pylist()
     registered = registered_incarnations(bk.context.bookies.registrations())
-    limbo = {i: empty for i, m in ledgers.items() if (empty := in_limbo(m, registered))}
+    limbo = {i: empty for i, m in ledgers.items() if (empty := needs_refill(m, registered))}
     lacking = sorted(
         _lacking(registered, ledgers, limbo, tasks, at_ms),
         key=lambda each: (each.live_copies is None, each.live_copies or 0, each.ledger_id),
@@ -113,7 +113,7 @@ def look(bk: BookKeeper) -> Facts:
 
 
 def urgency(found: Diagnosis) -> tuple[int, int]:
-    """By which findings are sorted: the lowest needs care first."""
+    """Return the sort key of a finding: the lowest needs care first."""
     rank = next((n for n, begin in enumerate(_FIRST) if found.check.startswith(begin)), len(_FIRST))
     return ("problem", "warning", "ok").index(found.verdict), rank
 
@@ -125,7 +125,7 @@ def _lacking(
     tasks: Sequence[Mapping[str, Any]],
     at_ms: int,
 ) -> Iterator[Lacking]:
-    """The tasks of replication workers, and ledgers that nobody has published yet."""
+    """Yield published ledgers that lack copies, and those that are not published yet."""
     published = set()
     for row in tasks:
         ledger_id = LedgerId(row["ledger_id"])
@@ -157,7 +157,7 @@ def _lacking(
 
 
 def _away(metadata: LedgerMetadata | None, registered: Mapping[BookieId, str]) -> Set[BookieId]:
-    """Bookies that a ledger names, and that are not there, or were formatted again since."""
+    """Return bookies that a ledger names, but that are absent or were formatted again since."""
     if metadata is None:
         return set()
     return metadata.bookies() - live_members(metadata, registered)
@@ -170,7 +170,7 @@ def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
 
 
 def _of_jobs(jobs: Sequence[Mapping[str, Any]], at_ms: int) -> Iterator[Diagnosis]:
-    """Jobs that died, failed, or left something, unless the same was run again since."""
+    """Yield jobs that died, failed, or left work, unless the same job was started again since."""
     again: set[tuple[str, str | None]] = set()
     for row in sorted(jobs, key=lambda row: -_ms(row["started_at"])):
         same = (row["job"], row["about"])
@@ -198,7 +198,7 @@ def _of_jobs(jobs: Sequence[Mapping[str, Any]], at_ms: int) -> Iterator[Diagnosi
 
 
 def job_name(row: Mapping[str, Any]) -> str:
-    """A job with what it is about."""
+    """Return a job's name, with its subject."""
     return f"{row['job']} of {row['about']}" if row["about"] else str(row["job"])
 
 

@@ -1,7 +1,6 @@
-"""A cluster as one page of HTML: what needs care first, then bookies, ledgers, and their fragments.
+"""A cluster as one page of HTML: problems first, then bookies, ledgers, and their fragments.
 
-The page is complete in itself: nothing comes from elsewhere, and it has no script. So it can be
-mailed, printed, and read by a screen reader.
+The page loads nothing and has no script. So it can be mailed, printed, and read by a screen reader.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
 from spark_bookkeeper.cli.shell.output import plain, text_of
 from spark_bookkeeper.client.presence import age
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -25,13 +24,13 @@ from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.secrecy import without_passwords
 
 MOST_LEDGERS: Final = 500
-"""Ledgers that a page shows one by one: those that need care, then the newest."""
+"""The most ledgers that a page shows one by one: those that need care, then the newest."""
 
 MOST_FRAGMENTS: Final = 60
-"""Fragments of a ledger that its map shows, the last ones."""
+"""The most fragments in the map of a ledger, which shows the last ones."""
 
 MOST_ALIKE: Final = 5
-"""Ledgers that lack the same copies and are shown one by one; more of them are folded."""
+"""The most ledgers with the same missing copies that are shown one by one; more are folded."""
 
 OF_A_LOSS: Final = frozenset(
     {
@@ -41,16 +40,16 @@ OF_A_LOSS: Final = frozenset(
         "open ledgers on lost bookies",
     }
 )
-"""Findings that are told together with those of the lost bookies themselves, by their names."""
+"""Names of findings that share a card with the findings about the lost bookies themselves."""
 
 _STEP: Final = re.compile(r"[;.] (?=(?:[^`]*`[^`]*`)*[^`]*$)")
-"""Between two steps of a remedy, not within a command."""
+"""Matches the end of a step of a remedy, but not within a command."""
 
 _COMMAND: Final = re.compile(
     r"`([^`]+)`|(spark-bookkeeper (?:doctor|[a-z]+ [a-z-]+)(?:'[^']*'|[^'])*?)"
     r"(?= ?[,;()]|\.? *$|[.:] | (?:and|says|names|shows) )"
 )
-"""A command in a remedy; one that is not between backticks ends with the clause that it is in."""
+"""Matches a command in a remedy, in backticks or up to the end of its clause."""
 
 
 SECTIONS: Final = {
@@ -61,11 +60,11 @@ SECTIONS: Final = {
     "bookies": "Bookies",
     "ledgers": "Ledgers",
 }
-"""What stands on a page, in its order, by the anchors of its parts."""
+"""The titles of the page's parts in their order, by anchor."""
 
 
 def render(facts: Facts) -> str:
-    """The page that shows these facts."""
+    """Return the page that shows these facts."""
     style = files("spark_bookkeeper.cli").joinpath("cluster_page.css").read_text(encoding="utf-8")
     moment = datetime.fromtimestamp(facts.at_ms / 1000, timezone.utc)
     links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title in SECTIONS.items())
@@ -126,7 +125,7 @@ def _care(facts: Facts) -> Iterator[str]:
 
 
 def _card(findings: Sequence[Diagnosis], title: str) -> Iterator[str]:
-    """What was found, and the steps of its remedy; what the card has told already is left out."""
+    """Yield findings, and the steps of their remedies without commands that the card has."""
     by_remedy = defaultdict(list)
     for each in findings:
         by_remedy[_COMMAND.sub(r"`\1\2`", each.remedy or "").replace("`, `", "``")].append(each)
@@ -145,7 +144,7 @@ def _card(findings: Sequence[Diagnosis], title: str) -> Iterator[str]:
 
 
 def _with_commands(text: str) -> str:
-    """HTML of a text in which commands stand between backticks; whole ones have their own line."""
+    """Return a text as HTML. Text in backticks becomes code; whole commands get their own line."""
     kind = {True: "<code class=command>", False: "<code>"}
     return "".join(
         f"{kind[part.startswith('spark-bookkeeper ')]}{escape(part)}</code>"
@@ -208,7 +207,7 @@ def _progress(row: Mapping[str, Any]) -> str:
 
 
 def _how_far(row: Mapping[str, Any]) -> str:
-    """How far a job is that has not ended; also one that gives no sign of life any more."""
+    """Return the progress of a job that has not ended, even one without a sign of life."""
     if not row["total"]:
         return str(row["phase"] or "it begins")
     return f"{row['phase']}: {row['done']:,} of {row['total']:,}, {_size(row['bytes'])}"
@@ -222,7 +221,7 @@ def _outcomes(row: Mapping[str, Any]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Text of a cell that may have several lines."""
+    """Return the text of a cell that may have several lines."""
     return f'<span class="why">{escape(text)}</span>'
 
 
@@ -264,7 +263,7 @@ def _underreplicated(facts: Facts) -> Iterator[str]:
 
 
 def _link(ledger_id: LedgerId) -> str:
-    """To its map, inside of what is closed: browsers open that for whoever follows a link."""
+    """Return a link to a ledger's map. The map is folded, but browsers open it for a link."""
     return f'<a href="#map-{ledger_id}">{ledger_id}</a>'
 
 
@@ -329,7 +328,7 @@ def _ledgers(facts: Facts) -> Iterator[str]:
 
 
 def _in_order(facts: Facts) -> Sequence[LedgerId]:
-    """Those that name a lost bookie or one in limbo, those that are not closed, then the newest."""
+    """Sort ledgers: those with lost or not refilled bookies, unclosed ones, then the newest."""
     lost = facts.lost
 
     def rank(ledger_id: LedgerId) -> tuple[bool, bool, int]:
@@ -341,7 +340,7 @@ def _in_order(facts: Facts) -> Sequence[LedgerId]:
 
 
 def _by_state(facts: Facts) -> Iterator[str]:
-    """How many there are of each state, and how large: those that are not closed are not known."""
+    """Yield a table of the ledgers by state; the sizes of those that are not closed are unknown."""
     cells = []
     for state in ("OPEN", "IN_RECOVERY", "CLOSED"):
         those = [m for m in facts.ledgers.values() if m.state.name == state]
@@ -394,10 +393,10 @@ def _ledger(ledger_id: LedgerId, facts: Facts) -> Iterator[str]:
 
 
 def _map(ledger_id: LedgerId, metadata: LedgerMetadata, away: Mapping[str, str]) -> Iterator[str]:
-    """Bookies by fragments; a cell holds the bookie's position in that ensemble.
+    """Yield a table of bookies by fragments; a cell has the bookie's position in that ensemble.
 
     Args:
-        away: the bookies that have no copies of it now, and why.
+        away: the bookies that have no copies of the ledger now, with the reason.
     """
     fragments = list(metadata.fragment_ranges())
     shown = fragments[-MOST_FRAGMENTS:]
@@ -434,7 +433,7 @@ def _range(first: int, last: int | None) -> str:
 def _table(
     caption: str, heads: Iterable[str], rows: Iterable[Sequence[str]], kind: str = ""
 ) -> Iterator[str]:
-    """A table that scrolls by itself where it is wider than the page; cells are HTML already."""
+    """Yield a table that scrolls if it is wider than the page; the cells are HTML."""
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
     yield f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>'
     yield "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper doctor``: is everything set up right, and what to do if not."""
+"""``spark-bookkeeper doctor``: examine the setup, and suggest remedies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spark_bookkeeper.cli.shell.settings import (
     EXIT_NOTHING_CHANGED,
     Settings,
 )
-from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.machine import machine_diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnoses, Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
+from spark_bookkeeper.doctor.machine import machine_diagnoses
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, NoClusterError
 
 

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper local``: a cluster on this machine that stays, to play with."""
+"""``spark-bookkeeper local``: a lasting cluster on this machine, for experiments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from click.core import ParameterSource
 from spark_bookkeeper.cli.shell.output import gib
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
-from spark_bookkeeper.cluster.background import LocalStatus, start_detached, status, stop_detached
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.background import (
+    LocalStatus,
+    start_detached,
+    status,
+    stop_detached,
+)
 
 
 def _default_directory() -> Path:
@@ -174,5 +179,5 @@ def _bookies(found: LocalStatus) -> list[dict[str, Any]]:
 
 
 def _quoted(directory: Path) -> str:
-    """As a shell takes it."""
+    """Return a path as a shell needs it."""
     return shlex.quote(str(directory))

@@ -1,10 +1,10 @@
-"""The root of the command line: global options, the nouns, and how errors reach a person.
+"""The root of the command line: global options, nouns, and the display of errors.
 
-A noun is a module ``cli/<noun>.py`` with a click group of its name. It is imported when it is
-asked for, so that ``--help`` is quick and one noun cannot break another.
+A noun is a module ``cli/<noun>.py`` with a click group of its name. It is imported only when it is
+used, so that ``--help`` is quick and one noun cannot break another.
 
-Exit codes: 0 everything asked for is done; 1 something is left undone; 2 the call was wrong or
-the cluster cannot be reached, and nothing was changed; 141 nobody reads the output any more.
+Exit codes: 0 everything requested is done; 1 something is left undone; 2 the call was wrong or
+the cluster cannot be reached, and nothing was changed; 141 the reader of the output has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Final, NoReturn
 import click
 
 import spark_bookkeeper
-from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.logs import (
     LOG_FORMAT_VARIABLE,
     LOG_FORMATS,
@@ -39,6 +38,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
+from spark_bookkeeper.cli.shell.prompt import NotConfirmedError
 from spark_bookkeeper.cli.shell.remedies import in_commands, pasteable
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_CLOSED_PIPE,
@@ -67,7 +67,7 @@ NOUNS: Final = {
     "autorecovery": "Notices lost bookies and makes their data again: run it, set it, ask it.",
     "log": "Logs made of ledgers: create, list, show, append, read, truncate, delete.",
 }
-"""Every noun there may be, with its line in ``--help``; those without a module are not shown."""
+"""All possible nouns, with their lines in ``--help``; those without a module are not shown."""
 
 
 class _Nouns(click.Group):
@@ -86,7 +86,7 @@ class _Nouns(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click's own version would import every noun for its one line of help.
+        # click's own version would import every noun for its line of help.
         rows = [(noun, NOUNS[noun]) for noun in self.list_commands(ctx)]
         if rows:
             with formatter.section("Commands"):
@@ -94,7 +94,7 @@ class _Nouns(click.Group):
 
 
 def _module(noun: str) -> str | None:
-    """Where the verbs of a noun are: a module of its name, or ``group`` in a folder of its name."""
+    """Return the module of a noun: one of its name, or ``group`` in a folder of its name."""
     name = f"spark_bookkeeper.cli.{noun}"
     spec = importlib.util.find_spec(name)
     if spec is None:
@@ -103,14 +103,14 @@ def _module(noun: str) -> str | None:
 
 
 def _accept_global_options(command: click.Command) -> None:
-    """Let every verb below ``command`` take the global options behind it as well.
+    """Let every verb below ``command`` take the global options after it as well.
 
     People write ``ledger list --json``, not ``--json ledger list``. A verb that has an option of
     that name keeps its own.
     """
     if isinstance(command, click.Group):
         for child in command.commands.values():
-            # The first sentence, whole: click would cut it after 45 characters.
+            # Show the whole first sentence: click would cut it after 45 characters.
             child.short_help = child.get_short_help_str(limit=1_000)
             _accept_global_options(child)
         return
@@ -174,7 +174,7 @@ def _set_log_format(ctx: click.Context, _: click.Parameter, value: LogFormat | N
 
 
 def _log_in(log_format: LogFormat) -> None:
-    """What a command warns of, as JSON; as text it goes to stderr by itself."""
+    """Log warnings of a command as JSON; as text they go to stderr anyway."""
     if log_format == "json":
         start_logging(log_format, logging.WARNING)
 
@@ -230,13 +230,13 @@ def root(
     _log_in(log_format)
 
 
-# Click suggests the nearest of these names; the commands are those of ``_Nouns.get_command``.
+# Click suggests similar names from this dict; ``_Nouns.get_command`` finds the commands.
 root.commands.update(dict.fromkeys(NOUNS, root))
 refuse_empty(root)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
+    """Run the command line and exit with its code; show stack traces only with ``--verbose``."""
     open_closed_streams()
     print_what_can_be_printed()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
@@ -255,7 +255,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run a click command that was told not to exit itself; return the exit code."""
+    """Run a click command that does not exit by itself; return the exit code."""
     facts: Mapping[str, Any] = {}
     try:
         with termination_interrupts():
@@ -276,16 +276,16 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
         message, facts = _show(error, arguments), error.facts
         exit_code, condition = exit_code_of(error), error.condition
     except SystemExit:
-        # Click's, where the reader of our output went away (`... | head`). Nothing is wrong, and
-        # stdout is pointed elsewhere so that the interpreter's own flush at exit stays silent.
+        # Click exits if the reader of our output has ended (`... | head`). That is no error; stdout
+        # is redirected so that the interpreter's flush at its exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_PIPE
-    except Exception as error:  # noqa: BLE001 - the last door before a person
+    except Exception as error:  # noqa: BLE001 - the last handler before a person
         message = _show(error, arguments)
         exit_code, condition = EXIT_LEFT_UNDONE, BookKeeperError.condition
     if "--json" in arguments:
         simple = {k: v for k, v in facts.items() if isinstance(v, str | int)}
-        with suppress(OSError):  # where the output cannot be written, that is the error
+        with suppress(OSError):  # if the output cannot be written, that was the error
             Output().json({"error": {"code": condition, "message": message, "facts": simple}})
     return exit_code
 
@@ -297,7 +297,7 @@ def _show(error: Exception, arguments: Sequence[str]) -> str:
     if isinstance(error, BookKeeperError):
         message = in_commands(error.message)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
-        # What bookies say is translated where it is met, so this is where the output goes.
+        # Errors of bookies are translated where they occur, so this one is from our output.
         message = (
             "the output cannot be written: no space left where it goes. That is no bookie; what "
             "was asked for may be done"

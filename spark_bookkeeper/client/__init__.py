@@ -1,5 +1,5 @@
-"""Writing, reading and recovering ledgers: carries out what ``protocol`` decides.
+"""Write, read and recover ledgers: carry out the decisions of ``protocol``.
 
-Storage, metadata and the runtime (clock, dice, threads) are handed in, so that the same code
-runs on real parts and in a seeded simulation.
+Storage, metadata and the runtime (clock, dice, threads) are arguments, so that the same code runs
+on real parts and in a seeded simulation.
 """

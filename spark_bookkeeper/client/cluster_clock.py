@@ -1,11 +1,11 @@
-"""The time by the one clock that all processes of a cluster can ask: that of the metadata store.
+"""The cluster's time: the clock of the metadata store, which all processes of a cluster can read.
 
-Clocks of machines are apart by hours when one of them is set wrong, and jump when it is set right.
-What one process notes and another compares with its own time is told by this one. No safety rests
-on it all the same (SLOT-LOG rule R17).
+Clocks of machines differ by hours if one is set wrong, and jump when it is corrected. So this clock
+gives every time that one process notes and another compares with its own. Nevertheless no safety
+depends on it (SLOT-LOG rule R17).
 
-It is the clock of the server that leads the others, so it jumps where another one is elected whose
-clock differs. A process that has asked before notices that, and says so (``jumped_ms``).
+It is the clock of the server that leads the others, so it jumps when a server with a different
+clock is elected. A process that has read it before notices the jump and records it (``jumped_ms``).
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.runtime.runtime import Runtime
 
 ASKED_SECONDS: Final = 60.0
-"""So long this process counts on by itself, before it asks again."""
+"""How long a process counts on by itself before it reads the clock again."""
 
 SAME_CLOCK_SECONDS: Final = 60
-"""Two clocks that are apart by no more are the same."""
+"""Two clocks that differ by no more than this count as the same."""
 
 _JUMP_MS: Final = 1000
-"""What goes ahead by less than this between two answers has only run a little faster."""
+"""If the clock is ahead by less than this between two answers, it only ran a little faster."""
 
 
 class _Told(NamedTuple):
     ms: int
     before: float
     at: float
-    """It was so between these two, by ``Runtime.now``."""
+    """The answer is of a moment between these two, by ``Runtime.now``."""
 
 
 class ClusterClock:
-    """Remembers how far that clock is from ``Runtime.now``, which never jumps. For any thread."""
+    """Remembers that clock's distance from ``Runtime.now``, which never jumps. For any thread."""
 
     def __init__(self, asked_seconds: float = ASKED_SECONDS) -> None:
-        self._asked_seconds = asked_seconds  # once it was told
+        self._asked_seconds = asked_seconds  # applies after the first answer
         self._told: _Told | None = None
-        """What it said last."""
+        """The last answer."""
         self._asked: float | None = None
-        """When it was asked last, also where it said nothing."""
+        """When it was last read, even if there was no answer."""
         self.jumped_ms = 0
-        """What it said when it was found to have gone ahead by itself; 0: it never was. What is
-        counted by it is counted from then on: a time that it told before is of another clock.
-        Where ``Runtime.now`` stands still, on a machine that was suspended, it is the same."""
+        """The cluster's time when the clock was found to have jumped ahead; 0 if it never was.
+        Durations count from then on, because an earlier time is of another clock. The same happens
+        when ``Runtime.now`` stood still, on a machine that was suspended."""
 
     def now_ms(self, store: MetadataStore, runtime: Runtime) -> int:
-        """Milliseconds since 1970; by this machine's clock where the store never told its own.
+        """Return milliseconds since 1970; by this machine's clock if the store never gave a time.
 
         Raises:
             MetadataUnavailableError: the store does not answer.
@@ -62,10 +62,10 @@ class ClusterClock:
         return self._told.ms + round((runtime.now() - self._told.at) * 1000)
 
     def asked_ms(self, store: MetadataStore, runtime: Runtime) -> int | None:
-        """The same, asked for just now; ``None`` where the store does not tell.
+        """Read the clock now, and return its time; ``None`` if the store gives none.
 
-        What is remembered is late by as long as the answer took, so a time that was told by it may
-        seem longer ago than it is.
+        The remembered time lags by the duration of the answer, so a time taken from it may seem
+        longer ago than it is.
         """
         before = runtime.now()
         found = _asked(store.clock_ms)
@@ -75,7 +75,7 @@ class ClusterClock:
         last = self._told
         if last is not None and found - last.ms > (now - last.before) * 1000 + _JUMP_MS:
             self.jumped_ms = found
-        self.jumped_ms = min(self.jumped_ms, found)  # it was set back since
+        self.jumped_ms = min(self.jumped_ms, found)  # the clock was set back since
         self._told = _Told(found, before, now)
         return found
 
@@ -85,5 +85,5 @@ def _asked(clock_ms: Callable[[], int | None]) -> int | None:
         return clock_ms()
     except MetadataUnavailableError:
         raise
-    except BookKeeperError:  # who may only read is told nothing of clocks
+    except BookKeeperError:  # a client with read access only gets no time
         return None

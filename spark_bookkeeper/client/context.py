@@ -1,4 +1,4 @@
-"""What every client operation needs: metadata, bookies, runtime, configuration."""
+"""The parts that every client operation needs: metadata, bookies, runtime, configuration."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.runtime import Runtime
-from spark_bookkeeper.runtime.throttle import LastLook
+from spark_bookkeeper.runtime.throttle import CachedValue
 
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """The parts that a session hands to everything it makes. Not picklable; built per process."""
+    """The parts that a session passes to all its objects. Not picklable; built per process."""
 
     store: MetadataStore
     bookies: Bookies
     runtime: Runtime
     config: ClientConfig
     metadata_uri: str | None = None
-    """What ``connect`` is given for this cluster; ``None`` where nobody connects."""
+    """The argument of ``connect`` for this cluster; ``None`` if nothing connects."""
     process: object = field(default_factory=lambda: process.here, repr=False, compare=False)
     """The process that made it (``process.here``)."""
     writer: WriterInfo | None = None
-    """What ledgers that are created here say of their writer; ``None``: nothing."""
+    """The writer that new ledgers record; ``None`` records nothing."""
     metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
-    """Where what is done with these parts is counted."""
-    copy_limit: LastLook = field(default_factory=LastLook, repr=False, compare=False)
-    """The limit on copying as it was looked up last here (``autorecovery/limit.py``)."""
+    """The counters of everything that is done with these parts."""
+    copy_limit: CachedValue = field(default_factory=CachedValue, repr=False, compare=False)
+    """The last value read here of the limit on copying (``autorecovery/limit.py``)."""
 
     clock: ClusterClock = field(default_factory=ClusterClock, repr=False, compare=False)
     """See ``cluster_ms``."""
@@ -51,37 +51,37 @@ class ClientContext:
         self.metrics.show_silent_bookies(lambda: len(list(silent())))
 
     def cluster_ms(self) -> int:
-        """Milliseconds since 1970 by the clock that all processes of the cluster share.
+        """Return milliseconds since 1970 by the clock that all processes of the cluster share.
 
-        What one of them notes and another compares with its own time is told by it; see
+        Use it for a time that one process notes and another compares with its own; see
         ``ClusterClock.now_ms``. Raises ``MetadataUnavailableError``.
         """
         return self.clock.now_ms(self.store, self.runtime)
 
     def earlier_ms(self) -> int:
-        """The time by that clock or by this machine's, whichever is behind.
+        """Return the time by that clock or by this machine's, whichever is behind.
 
-        What is removed for its age by this one is never removed early because one of them is
-        ahead. Raises ``MetadataUnavailableError``.
+        A removal by age that uses it is never too early because one of the clocks is ahead. Raises
+        ``MetadataUnavailableError``.
         """
         return min(self.cluster_ms(), self.runtime.wall_ms())
 
     def check_here(self, what: str, how: str = "") -> None:
-        """Raises ``InvalidArgumentError`` in a forked child of the process that made it.
+        """Raise ``InvalidArgumentError`` in a forked child of the process that made it.
 
         Args:
-            what: the object that is used, as a person calls it.
-            how: what to call there to have such an object: ``.open_ledger(7)``.
+            what: the object that is used, in words for people.
+            how: the call that gives such an object there: ``.open_ledger(7)``.
         """
         if self.process is not process.here:
             process.check_here(self.process, what, self.connecting(how))
 
     def refuse_pickling(self, what: str, how: str = "") -> NoReturn:
-        """Raises ``InvalidArgumentError``: an object with this context is to be pickled."""
+        """Raise ``InvalidArgumentError``, because an object with this context cannot be pickled."""
         process.refuse_pickling(what, self.connecting(how))
 
     def connecting(self, how: str = "") -> str:
-        """What to write in another process."""
+        """Return the code that makes such an object in another process."""
         uri = "..." if self.metadata_uri is None else repr(self.metadata_uri)
         return f"spark_bookkeeper.connect({uri}){how}"
 
@@ -94,10 +94,10 @@ class ClientContext:
         """Read a ledger's metadata now.
 
         Args:
-            nonce: of the ledger that was read before; ``None`` takes the one that is there.
+            nonce: of the ledger that was read before; ``None`` takes the one that exists.
 
         Raises:
-            NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+            NoSuchLedgerError: it was deleted, even if another ledger has its id now.
             MetadataFormatError: it was not written by this library.
         """
         if nonce is None:

@@ -1,11 +1,11 @@
-"""Deleting a ledger: its writer is stopped before, unless nobody writes it any more.
+"""Delete a ledger; stop its writer before, if it may still have one.
 
-A closed ledger is just deleted. Of any other the writer may be at work, and would go on being
-told that its entries are stored. So it is stopped (``fencing.py``); and then the ledger is deleted
+A closed ledger is just deleted. The writer of any other ledger may be at work, and would go on to
+believe that its entries are stored. So it is stopped (``fencing.py``). Then the ledger is deleted
 as it was read, never another one with its id.
 
-A tool that only removes the metadata stops nobody. The writer hears of it from ZooKeeper soon
-after; at the latest where it changes its ensemble or closes (``LedgerStore.watch_ledger``).
+A tool that only removes the metadata stops no writer. The writer learns of it from ZooKeeper soon
+after, at the latest when it changes its ensemble or closes (``LedgerStore.watch_ledger``).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What became of one ledger that was deleted, or of a dry run what would go."""
+    """The result of one ledger's deletion; in a dry run, what would be deleted."""
 
     ledger_id: LedgerId
     state: str | None
     """OPEN, IN_RECOVERY or CLOSED, as it was found; UNREADABLE when its metadata could not be
     decoded; ``None`` when there was no such ledger."""
     not_fenced: Mapping[BookieId, str] = field(default_factory=dict)
-    """Bookies that were not told, with the reason: a writer that lives may still store there."""
+    """Bookies that were not fenced, with the reason: a living writer may still store there."""
     length_bytes: int | None = None
-    """Of its entries; ``None`` where it was not closed, or not there."""
+    """The length of its entries; ``None`` if it was not closed, or did not exist."""
 
     def _repr_html_(self) -> str:
         told = ", ".join(f"{b}: {why}" for b, why in self.not_fenced.items()) or "none"
@@ -52,8 +52,8 @@ class Deletion:
 
 @contextmanager
 def noting(context: ClientContext, job: str, about: str) -> Iterator[list[Deletion]]:
-    """A list for ledgers as they are deleted; ``bk.jobs()`` has them, also where one fails. Those
-    that were not there go from the list.
+    """Yield a list for ledgers as they are deleted; ``bk.jobs()`` shows them, even if one fails.
+    Ledgers that did not exist are removed from the list.
     """
     deleted: list[Deletion] = []
     try:
@@ -67,19 +67,19 @@ def noting(context: ClientContext, job: str, about: str) -> Iterator[list[Deleti
 def delete_ledger(
     context: ClientContext, ledger_id: int, *, even_if_alive: bool = False, dry_run: bool = False
 ) -> Deletion:
-    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent.
+    """Delete a ledger's metadata; its files on bookies become garbage. Idempotent.
 
     Args:
-        dry_run: only say what would go, or raise; nothing is changed.
-        even_if_alive: also when its writer lives, may live, or could not be stopped. What such a
-            writer appends next fails, as soon as it meets a fence or hears of the deletion.
+        dry_run: only return what would be deleted, or raise; nothing is changed.
+        even_if_alive: delete it even if its writer lives, may live, or could not be stopped. The
+            writer's next append fails as soon as it meets a fence or learns of the deletion.
 
     Raises:
-        InvalidArgumentError: the ledger is not closed, and its writer lives, or that is not known.
-            Nothing was changed.
-        RecoveryUndecidedError: too few bookies could be fenced, so a writer that is not gone
-            after all could go on. The ledger is IN_RECOVERY; it was not deleted.
-        MetadataFormatError: what is there cannot be decoded. Nothing was changed.
+        InvalidArgumentError: the ledger is not closed, and its writer lives or may live. Nothing
+            was changed.
+        RecoveryUndecidedError: too few bookies could be fenced, so a writer that is not gone after
+            all could go on. The ledger is IN_RECOVERY; it was not deleted.
+        MetadataFormatError: its metadata cannot be decoded. Nothing was changed.
         MetadataUnavailableError: it may or may not have been deleted; repeat.
     """
     store, wanted = context.store, parse_ledger_id(ledger_id)
@@ -104,7 +104,7 @@ def delete_ledger(
 
 
 def planned_deletions(context: ClientContext, ledger_ids: Sequence[LedgerId]) -> list[Deletion]:
-    """What deletions of these ledgers would find now; nothing is changed."""
+    """Return what deletions of these ledgers would find now; nothing is changed."""
     return [
         Deletion(ledger_id, found.value.state.name, length_bytes=found.value.length_bytes)
         if isinstance(found, Versioned)
@@ -114,13 +114,13 @@ def planned_deletions(context: ClientContext, ledger_ids: Sequence[LedgerId]) ->
 
 
 def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
-    """Delete a ledger that is not closed, whoever writes it; whether it is gone. Idempotent.
+    """Delete a ledger that is not closed, even if it has a writer; return whether it is gone.
 
-    Compared and deleted in one step: one that somebody closed meanwhile stays as it is, since he
-    may count on it.
+    Idempotent. It compares and deletes in one step: a ledger that another client closed meanwhile
+    stays, because that client may rely on it.
 
     Raises:
-        MetadataFormatError: what is there cannot be decoded. Nothing was changed.
+        MetadataFormatError: its metadata cannot be decoded. Nothing was changed.
         MetadataUnavailableError: it may or may not have been deleted; repeat.
     """
     try:
@@ -134,7 +134,7 @@ def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
 
 
 def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: LedgerMetadata) -> None:
-    """Raises ``InvalidArgumentError`` for a ledger whose writer lives, or may live."""
+    """Raise ``InvalidArgumentError`` for a ledger whose writer lives, or may live."""
     if found.is_closed:
         return
     state = writer_state(context, ledger_id, found)
@@ -156,7 +156,7 @@ def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: Ledg
 
 
 def _unreadable(error: MetadataFormatError) -> MetadataFormatError:
-    """What is said of a ledger that cannot be decoded, so that nobody knows who writes it."""
+    """Return the error for a ledger that cannot be decoded, so that its writer is unknown."""
     return MetadataFormatError(
         f"{error.message}. It was not deleted. even_if_alive=True (on the command line "
         "--even-if-alive) deletes it as it is, without a fence",
@@ -174,7 +174,7 @@ def _stop_and_delete(
     """Flag, fence, delete.
 
     Args:
-        is_certain: go on to the deletion only when no writer can acknowledge anything any more.
+        is_certain: delete only when no writer can acknowledge anything any more.
     """
     flagged, stopped = stop_writer(context, ledger_id, found)
     if is_certain and not stopped.is_stopped:

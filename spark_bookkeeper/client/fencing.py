@@ -1,7 +1,7 @@
-"""Stopping a ledger's writer, whatever is decided about the ledger afterwards.
+"""Stop a ledger's writer, before any decision about the ledger.
 
-The ledger is flagged IN_RECOVERY, by which the writer can change nothing. Then its bookies are
-fenced, by which the writer can acknowledge nothing once every write set is covered.
+The ledger is flagged IN_RECOVERY, so that the writer cannot change its metadata. Then its bookies
+are fenced: once every write set is covered, the writer can acknowledge nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Fencing:
     fenced: Sequence[BookieId] = ()
     """The bookies of its last fragment that take nothing more from the writer."""
     not_fenced: Mapping[BookieId, str] = field(default_factory=dict)
-    """The others of them, with the reason."""
+    """The other bookies of that fragment, with the reason."""
     is_stopped: bool = True
-    """Whether no append that begins now is ever acknowledged: of each write set enough bookies are
+    """Whether no append that begins now is ever acknowledged: in each write set enough bookies are
     fenced, Qw - Qa + 1."""
 
 
 def fence_ledger(context: ClientContext, called: int | str, *, dry_run: bool = False) -> Fencing:
-    """Stop the writer of a ledger, and close nothing; see ``BookKeeper.fence_ledger``."""
+    """Stop the writer of a ledger without closing it; see ``BookKeeper.fence_ledger``."""
     ledger_id = ledger_called(context, called)
     found = context.store.read_ledger(ledger_id)
     Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
@@ -52,7 +52,7 @@ def fence_ledger(context: ClientContext, called: int | str, *, dry_run: bool = F
 def stop_writer(
     context: ClientContext, ledger_id: LedgerId, found: Versioned[LedgerMetadata]
 ) -> tuple[Versioned[LedgerMetadata], Fencing]:
-    """Flag a ledger and fence it, unless it is closed; idempotent. Also returns its metadata."""
+    """Flag and fence a ledger unless it is closed; idempotent. Also return its metadata."""
     state = found.value.state.name
     flagged = update_ledger(context.store, ledger_id, flag, known=found)
     metadata = flagged.value

@@ -1,8 +1,8 @@
-"""What happened to a ledger, as far as its metadata and its bookies still tell.
+"""The history of a ledger, as far as its metadata and its bookies still show it.
 
-They keep who created it and when, where its ensemble changed, the fences, and its end. They keep
-no times of changes, and of bookies that a recovery replaced no names: a fragment has the bookies
-that hold it now.
+They keep the ledger's creator and time of creation, its ensemble changes, its fences, and its end.
+They keep no times of changes, and no names of bookies that a recovery replaced: a fragment has the
+bookies that hold it now.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HISTORY: Final = pa.schema(
 
 
 def history_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
-    """The events of one ledger in their order (``HISTORY``); nothing is fenced by looking.
+    """Return the events of one ledger in their order (``HISTORY``); nothing is fenced.
 
     ``event`` is ``created``, ``ensemble changed``, ``fenced``, ``in recovery`` or ``closed``.
     ``entry_id`` is the first entry of a new ensemble, and the last one of a ledger that is closed.
-    ``by`` is the process that created it. What nobody kept is null.
+    ``by`` is the process that created it. A fact that was not kept is null.
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
@@ -85,7 +85,7 @@ def _changed(before: Fragment, after: Fragment) -> str:
 def _fences(
     context: ClientContext, ledger_id: LedgerId, found: Versioned[LedgerMetadata]
 ) -> Iterator[dict[str, Any]]:
-    """The bookies that are fenced now. Nobody keeps who did it: it is told by what is around it."""
+    """Yield the bookies that are fenced now. No record has the cause, so it is inferred."""
     metadata = found.value
     try:
         ledger = Ledger.of(ledger_id, metadata)
@@ -96,9 +96,9 @@ def _fences(
         kinds = {slot["slot"]: slot["kind"] for slot in slot_rows(context, ledger, bookie)}
         if "FENCE" not in kinds.values():
             continue
-        if metadata.is_closed and found.version == 1:  # its creation and its end, with none between
+        if metadata.is_closed and found.version == 1:  # created and closed, and no other write
             by = "by compaction, after its writer had closed it"
-        elif 0 not in kinds:  # compaction removed what was below
+        elif 0 not in kinds:  # compaction removed the slots below
             by = "before its end, or by compaction after it: nobody keeps which"
         else:
             by = "by a recovery, a deletion or a person; from then on its writer could add nothing"

@@ -1,4 +1,4 @@
-"""Objects as a notebook shows them: a small table of names and values, without any I/O."""
+"""Objects in a notebook: a small table of names and values, without any I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def fields_table(fields: Mapping[str, object]) -> str:
-    """One row for each field that has a value."""
+    """Return one row for each field that has a value."""
     cells = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in fields.items()

@@ -1,8 +1,8 @@
-"""What a client must know of one ledger to touch its data: where, in which form, whose.
+"""The facts that a client needs to use a ledger's data: identity, encoding and bookies.
 
-Apache BookKeeper's metadata says who holds which entries. What our bookies need besides (the
-nonce in the directory's name, the Arrow schema, the incarnation of every bookie named) travels
-in the ledger's custom metadata under keys that begin with ``spark-bookkeeper.``.
+Apache BookKeeper's metadata says which bookies hold which entries. Our bookies need more: the nonce
+in the directory's name, the Arrow schema, and the incarnation of every bookie. These are in the
+ledger's custom metadata, under keys that begin with ``spark-bookkeeper.``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
 WRITER: Final = "spark-bookkeeper.writer"
 STAGER: Final = "spark-bookkeeper.stager"
-"""Of a ledger that tasks write: who made it. No node says whether that process lives."""
+"""For a ledger that tasks write: its creator. No node says whether that process lives."""
 
 LOG: Final = "spark-bookkeeper.log"
-"""Of a ledger that was made for a log: the log's name."""
+"""For a ledger that was made for a log: the log's name."""
 
 LOG_LABEL: Final = "log"
-"""The same for people, beside it. A user may give any ledger this label."""
+"""The log's name again, as a label for people. A user may give any ledger this label."""
 
 
 DEFAULT_ENTRY_TARGET_BYTES: Final = 8 << 20
@@ -48,13 +48,13 @@ _PAYLOAD: Final = PAYLOAD_SCHEMA.serialize().to_pybytes()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One ledger's identity, form and bookies, as one metadata value tells them. Picklable."""
+    """One ledger's identity, encoding and bookies, from one value of its metadata. Picklable."""
 
     key: LedgerKey
     encoding: LedgerEncoding
     metadata: LedgerMetadata
     incarnations: Mapping[BookieId, str]
-    """For every bookie in any ensemble: which formatting of its partition is meant (R11)."""
+    """For every bookie in any ensemble: its incarnation that the ledger uses (R11)."""
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
 
     @property
@@ -67,7 +67,7 @@ class Ledger:
 
     @classmethod
     def of(cls, ledger_id: LedgerId, metadata: LedgerMetadata) -> Ledger:
-        """Read it out of the metadata.
+        """Read a ledger from its metadata.
 
         Raises:
             MetadataFormatError: the ledger was not written by this library.
@@ -91,10 +91,10 @@ class Ledger:
             raise _unusable(str(ledger_id), error) from error
 
     def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
-        """The same ledger as a newer metadata value tells it.
+        """Return the same ledger with a newer value of its metadata.
 
         Raises:
-            MetadataFormatError: another client took away, or damaged, what was in it.
+            MetadataFormatError: another client removed or damaged our keys in it.
         """
         assert metadata.nonce == self.metadata.nonce, "ids-are-not-reused"
         stored = metadata.custom_metadata.get(INCARNATIONS)
@@ -103,8 +103,8 @@ class Ledger:
         return replace(self, metadata=metadata, incarnations=incarnations_of(metadata))
 
     def times_cleared(self, bookie: BookieId, incarnation: str) -> int:
-        """How often copies went from there (R19); 0 where that cannot be told, as nobody makes
-        such a register name a bookie.
+        """Return how often copies were removed from a bookie (R19); 0 if the register is
+        unreadable, as then no client publishes the bookie.
         """
         try:
             return collections_of(self.metadata, bookie, incarnation).ended
@@ -112,9 +112,9 @@ class Ledger:
             return 0
 
     def check_password(self, password: bytes) -> None:
-        """Raises ``UnauthorizedError`` for another password than the ledger's.
+        """Raise ``UnauthorizedError`` if the password is not the ledger's.
 
-        And ``InvalidArgumentError`` for one that is no password at all.
+        And ``InvalidArgumentError`` if it is no password at all.
         """
         check_password(password)
         if password != self.encoding.password:
@@ -127,7 +127,7 @@ class Ledger:
 
 
 def log_of(metadata: LedgerMetadata) -> str | None:
-    """The log that a ledger was made for."""
+    """Return the log that a ledger was made for."""
     name = metadata.custom_metadata.get(LOG)
     return None if name is None else name.decode("utf-8", "replace")
 
@@ -149,7 +149,7 @@ def custom_metadata(
     incarnations: Mapping[BookieId, str],
     writer: WriterInfo | None = None,
 ) -> dict[str, bytes]:
-    """The custom metadata of a new ledger, as ``Ledger.of`` reads it; ``writer`` is for people."""
+    """Return custom metadata of a new ledger, for ``Ledger.of``; ``writer`` is for people."""
     told = {} if writer is None else {WRITER: writer.encode()}
     return {
         **told,
@@ -163,17 +163,17 @@ def custom_metadata(
 def with_incarnations(
     metadata: LedgerMetadata, added: Mapping[BookieId, str], *, renewed: bool = False
 ) -> LedgerMetadata:
-    """Metadata whose incarnations are those of the members it names, ``added`` included.
+    """Return metadata with the incarnations of its members, ``added`` included.
 
     Args:
-        added: of members that were not named before.
-        renewed: also of some that were: of tables, whose lists of entries were written anew.
+        added: incarnations of new members.
+        renewed: ``added`` also has old members: tables, whose lists of entries were rewritten.
 
     Raises:
-        MetadataFormatError: another client took away, or damaged, what was in it.
-        CookieMismatchError: a bookie of ``added`` is in the ledger already, as it was before it
-            was formatted again. Which of both were meant would not be known: the empty one
-            would be believed when it says that it has no such entry (SLOT-LOG rule R11).
+        MetadataFormatError: another client removed or damaged our keys in it.
+        CookieMismatchError: a bookie of ``added`` is in the ledger already, from before it was
+            formatted again. It would be unknown which formatting is meant: the empty one would be
+            believed when it says that it has no such entry (SLOT-LOG rule R11).
     """
     known = incarnations_of(metadata)
     if renewed:
@@ -194,19 +194,19 @@ def with_incarnations(
 def with_new_incarnation(
     metadata: LedgerMetadata, bookie: BookieId, incarnation: str
 ) -> LedgerMetadata:
-    """Metadata that mean a bookie as it was formatted last; it holds all that they name it for.
+    """Return metadata with the latest incarnation of a bookie, which holds all its entries.
 
-    Only for what was copied back to it: see ``replication/refill_bookie.py``.
+    Only for a bookie that was refilled: see ``replication/refill_bookie.py``.
 
     Raises:
-        MetadataFormatError: another client took away, or damaged, what was in it.
+        MetadataFormatError: another client removed or damaged our keys in it.
     """
     known = incarnations_of(metadata)
     return metadata.with_custom(**{INCARNATIONS: _dump(known | {bookie: incarnation})})
 
 
 def schema_of(custom: Mapping[str, bytes]) -> pa.Schema | None:
-    """The columns of a ledger's rows, for people; ``None`` where nothing usable says them."""
+    """Return the columns of a ledger's rows, for people; ``None`` if they are not usable."""
     try:
         return _schema(custom[SCHEMA])
     except Exception:  # noqa: BLE001  (any bytes may stand there)
@@ -214,7 +214,7 @@ def schema_of(custom: Mapping[str, bytes]) -> pa.Schema | None:
 
 
 def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
-    """Which formatting of each bookie is meant.
+    """Return the incarnation of each bookie that the ledger uses.
 
     Raises:
         MetadataFormatError: the metadata does not say.
@@ -226,14 +226,14 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
 
 
 def registered_incarnations(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
-    """The bookies that are alive, and which formatting of each it is."""
+    """Return the incarnation of each bookie that is alive."""
     return {bookie: each.incarnation for bookie, each in alive.items()}
 
 
 def live_members(
     metadata: LedgerMetadata, registered: Mapping[BookieId, str], lost: Collection[BookieId] = ()
 ) -> frozenset[BookieId]:
-    """Where a ledger has live copies now: on bookies in the incarnations that it means.
+    """Return the bookies with live copies of a ledger, in the incarnations that it uses.
 
     Args:
         registered: see ``registered_incarnations``.
@@ -242,12 +242,14 @@ def live_members(
     try:
         meant = incarnations_of(metadata)
     except MetadataFormatError:
-        meant = {}  # it is BookKeeper's own, and any incarnation is right
+        meant = {}  # a ledger of BookKeeper's own: any incarnation is right
     return live_bookies(registered, meant, lost)
 
 
-def in_limbo(metadata: LedgerMetadata, registered: Mapping[BookieId, str]) -> frozenset[BookieId]:
-    """Bookies that were formatted again since the ledger used them, and not refilled since."""
+def needs_refill(
+    metadata: LedgerMetadata, registered: Mapping[BookieId, str]
+) -> frozenset[BookieId]:
+    """Return bookies that were formatted again since the ledger used them, and not refilled."""
     return (metadata.bookies() & registered.keys()) - live_members(metadata, registered)
 
 
@@ -255,7 +257,7 @@ def in_limbo(metadata: LedgerMetadata, registered: Mapping[BookieId, str]) -> fr
 def _form(
     schema: bytes, form: bytes, digest_type: DigestType, password: bytes
 ) -> tuple[LedgerEncoding, int]:
-    """Once for the same bytes: a ledger is looked at often, and many ledgers are of one form."""
+    """Return a ledger's form, cached: a ledger is read often, and many have the same form."""
     found = json.loads(form)
     encoding = LedgerEncoding(_schema(schema), digest_type, password, found["compression"])
     return encoding, whole_number("entry_target_bytes", found["entry_target_bytes"], 1)
@@ -268,14 +270,14 @@ def _form_bytes(compression: str | None, entry_target_bytes: int) -> bytes:
 
 def _schema(data: bytes) -> pa.Schema:
     schema = pa.ipc.read_schema(pa.py_buffer(data))
-    for field in schema:  # names that are not UTF-8 are met when they are asked for
+    for field in schema:  # reading a name that is not UTF-8 raises here
         str(field)
     return schema
 
 
 @lru_cache(maxsize=1024)
 def _incarnations(data: bytes) -> Mapping[BookieId, str]:
-    """Once for the same bytes, as ``_form``: many ledgers have the same bookies."""
+    """Return incarnations, cached as ``_form``: many ledgers have the same bookies."""
     found = json.loads(data)
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"{INCARNATIONS} is {data[:80]!r}, and not a mapping of text to text")

@@ -1,7 +1,7 @@
-"""One ledger as users look at it: what its metadata said, and tables of where its entries are.
+"""One ledger for users: its metadata, and tables of where its entries are.
 
-Everything here reads, and nothing is fenced or changed by looking. Who should have what is worked
-out from metadata and registrations alone; whether a bookie has it, ``check_ledgers`` tells.
+This module only reads; it fences and changes nothing. It computes from metadata and registrations
+alone which bookie should hold which entries; ``check_ledgers`` checks whether the bookie has them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_bookkeeper.runtime.public_names import PublicNames
 
 @dataclass(frozen=True)
 class LedgerInfo(PublicNames):
-    """One ledger as its metadata told it when this was made."""
+    """One ledger, with its metadata from the time when this object was made."""
 
     ledger_id: int
     state: str
@@ -51,12 +51,12 @@ class LedgerInfo(PublicNames):
     """Milliseconds since 1970."""
     digest_type: str | None
     writer: WriterInfo | None
-    """The process that created it; ``None`` when its client left no such note."""
+    """The process that created it; ``None`` when its client did not record it."""
     writer_state: str | None
     """``lives``, ``gone`` (its process ended, was frozen for long, or lost ZooKeeper) or
-    ``unknown`` (it left no note); ``None`` when the ledger is closed."""
+    ``unknown`` (it did not record itself); ``None`` when the ledger is closed."""
     last_add_confirmed: int | None
-    """As far as the bookies were told, a little behind the writer; ``None`` when none answered."""
+    """The LAC that its bookies know, a little behind the writer's; ``None`` if none answered."""
     newest_entry_ms: int | None
     """When the newest entry of a ledger that is not closed was stored, by its bookie's clock, in
     milliseconds since 1970; for people."""
@@ -73,9 +73,9 @@ class LedgerInfo(PublicNames):
         context: ClientContext,
         frame: Callable[[pa.Table], Any],
     ) -> LedgerInfo:
-        """As the metadata says; and of one that is not closed, as its bookies and writer do.
+        """Make it from the metadata; for an open ledger, also query its bookies and its writer.
 
-        Raises ``MetadataUnavailableError``. Bookies that do not answer are passed over.
+        Raises ``MetadataUnavailableError``. Bookies that do not answer are skipped.
         """
         if metadata.is_closed:
             state, newest = None, Newest(metadata.last_entry_id)
@@ -113,38 +113,38 @@ class LedgerInfo(PublicNames):
         return label_text(self.custom_metadata, "owner")
 
     def fragments_df(self) -> Any:
-        """Its fragments as a DataFrame (``docs/tables.md``)."""
+        """Return its fragments as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.fragments_arrow())
 
     def fragments_arrow(self) -> pa.Table:
-        """Its fragments, with the bookies of each that are not alive now."""
+        """Return its fragments, each with its bookies that are not alive now."""
         metadata, alive, _ = self._now(with_end=False)
         rows = list(fragment_rows(self.ledger_id, metadata, alive))
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
 
     def placement_df(self) -> Any:
-        """Which bookie has how much of which fragment, as a DataFrame (``docs/tables.md``)."""
+        """Return how much of each fragment each bookie has, as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.placement_arrow())
 
     def placement_arrow(self) -> pa.Table:
-        """A row for each bookie of each fragment, as metadata and registrations tell it now."""
+        """Return a row for each bookie of each fragment, by current metadata and registrations."""
         metadata, alive, end = self._now()
         return placement_table(self.ledger_id, metadata, alive, end)
 
     def stripes_df(self, first: int = 0, last: int | None = None) -> Any:
-        """Which bookies hold which entry, as a DataFrame (``docs/tables.md``)."""
+        """Return which bookies hold which entry, as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.stripes_arrow(first, last))
 
     def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """A row for each entry and each bookie of its write set.
+        """Return a row for each entry and each bookie of its write set.
 
-        Of a ledger that is not closed, of the entries that its bookies know to be acknowledged:
-        a writer that pauses tells them after ``explicit_lac_ms``, a second.
+        For a ledger that is not closed, these are the entries that its bookies know to be
+        acknowledged: a writer that pauses sends this after ``explicit_lac_ms``, a second.
 
         Args:
             first: the first entry.
-            last: the last one, itself included; ``None`` is 64 entries, or fewer where the ledger
-                ends before. What is beyond the end has no rows.
+            last: the last one, itself included; ``None`` is 64 entries, or fewer if the ledger ends
+                before. Entries beyond the end have no rows.
         """
         metadata, alive, end = self._now()
         start = whole_number("first", first, 0)
@@ -153,11 +153,11 @@ class LedgerInfo(PublicNames):
         return stripes_table(self.ledger_id, metadata, alive, EntryId(start), EntryId(stop))
 
     def slots_df(self) -> Any:
-        """The slots of all its bookies as a DataFrame (``docs/tables.md``)."""
+        """Return the slots of all its bookies as a DataFrame (``docs/tables.md``)."""
         return self._frame(self.slots_arrow())
 
     def slots_arrow(self) -> pa.Table:
-        """Every slot on every bookie that any fragment names and that can be read."""
+        """Return every readable slot on every bookie of any fragment."""
         self._check_here()
         nonce = self.custom_metadata.get(NONCE)
         ledger, found = self._context.ledger(LedgerId(self.ledger_id), nonce)
@@ -171,9 +171,9 @@ class LedgerInfo(PublicNames):
     def _now(
         self, *, with_end: bool = True
     ) -> tuple[LedgerMetadata, Collection[BookieId], EntryId | None]:
-        """The metadata of now, who has copies of it, and the last entry that is known.
+        """Return the current metadata, the bookies with live copies, and the last known entry.
 
-        Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
+        For a ledger that is not closed, this queries the bookies; nothing is fenced.
         """
         self._check_here()
         registered = registered_incarnations(self._context.bookies.registrations())
@@ -232,18 +232,18 @@ STRIPES: Final = pa.schema(
 )
 
 MOST_ENTRIES: Final = 64
-"""Entries of a ledger of which the stripes are shown unless more are asked for."""
+"""How many entries' stripes are shown if the caller sets no last entry."""
 
 
 def placement_table(
     ledger_id: int, metadata: LedgerMetadata, alive: Collection[BookieId], end: EntryId | None
 ) -> pa.Table:
-    """One row for each bookie of each fragment (``PLACEMENT``).
+    """Return one row for each bookie of each fragment (``PLACEMENT``).
 
     Args:
-        alive: where copies of it are now (``live_members``); the others are ``is_missing``.
-        end: the last entry of the last fragment, as far as that is known. Without it ``entries``
-            of that fragment is null.
+        alive: bookies with live copies now (``live_members``); the others are ``is_missing``.
+        end: the last entry of the last fragment, as far as known. Without it, ``entries`` of that
+            fragment is null.
     """
     rows: list[dict[str, Any]] = []
     for number, fragment in enumerate(metadata.fragment_ranges()):
@@ -273,7 +273,7 @@ def stripes_table(
     first: EntryId,
     last: EntryId,
 ) -> pa.Table:
-    """One row for each entry ``first .. last`` and each bookie of its write set (``STRIPES``).
+    """Return a row for each entry ``first .. last`` and each bookie of its write set (``STRIPES``).
 
     ``copy`` counts the write set from 0, in the order in which the entry is striped to it.
     """

@@ -38,7 +38,7 @@ RESERVED_PREFIX = "spark-bookkeeper."
 def labels_of(
     custom_metadata: Mapping[str, bytes] | None, **named: str | None
 ) -> Mapping[str, bytes]:
-    """Custom metadata together with the labels that have arguments of their own.
+    """Return custom metadata with further labels, which have arguments of their own.
 
     Raises:
         InvalidArgumentError: a label is given both ways, or is not of the right type.
@@ -75,13 +75,13 @@ def create_ledger(
     """Create a ledger on a random ensemble of live bookies, and return its writer.
 
     Args:
-        log: name of the log that it is made for, which may come to name it.
+        log: name of the log that the ledger is made for, and that may later list it.
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen.
         LedgerExistsError: ``ledger_id`` is taken, or was used before.
-        InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
-            ledger can have.
+        InvalidArgumentError: a label has a reserved key, a size makes no sense, or no ledger can
+            have these columns.
     """
     with context.metrics.creating(context.runtime):
         ledger, created = make_ledger(
@@ -113,10 +113,10 @@ def make_ledger(
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
     notes: Mapping[str, bytes] | None = None,
 ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
-    """``create_ledger`` without a writer.
+    """Create a ledger as ``create_ledger`` does, without a writer.
 
     Args:
-        notes: keys of ours, in place of those that say that this process writes the ledger.
+        notes: keys of ours, instead of those that say that this process writes the ledger.
     """
     entry_target_bytes = whole_number("entry_target_bytes", entry_target_bytes, 1)
     _check_labels(labels or {})
@@ -131,7 +131,7 @@ def make_ledger(
     def create(
         alive: Mapping[BookieId, Registration], store: _Store
     ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
-        """On some of these bookies, under the id with which it is stored."""
+        """Create it on some of these bookies, and return it with the id that it got."""
         reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
         try:
             ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
@@ -156,14 +156,14 @@ def make_ledger(
             ctoken=int(context.runtime.token()[:15], 16),
         )
         ledger_id, created = store(metadata, None if told is None else nonce)
-        # What ``Ledger.of`` would read out of it again.
+        # The same value that ``Ledger.of`` would read.
         key = LedgerKey(ledger_id, nonce)
         return Ledger(key, encoding, created.value, incarnations, entry_target_bytes), created
 
     if wanted is not None:
         return create(context.bookies.registrations(), partial(_store_chosen, context, wanted))
     generated = context.store.generate_ledger_id()
-    # With this answer the store has told of everything that became of bookies before it.
+    # After this answer, the store has reported all earlier changes of bookies.
     return create(
         context.bookies.last_registrations(), partial(_store_generated, context, generated)
     )
@@ -176,14 +176,14 @@ _Store = Callable[[LedgerMetadata, "str | None"], tuple[LedgerId, Versioned[Ledg
 def _store_chosen(
     context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None
 ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-    """Raises ``LedgerExistsError``: the id is taken, or was used before."""
+    """Store it under this id. Raises ``LedgerExistsError``: the id is taken, or was used before."""
     return ledger_id, context.store.create_ledger(ledger_id, metadata, writer=writer)
 
 
 def _store_generated(
     context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None
 ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-    """Under this id, or, if somebody has taken it, under the next that is free."""
+    """Store it under this id, or, if the id is taken, under the next one that is free."""
     while True:
         with suppress(LedgerExistsError):
             return ledger_id, context.store.create_ledger(
@@ -197,7 +197,7 @@ def _of_log(log: str | None) -> dict[str, bytes]:
 
 
 def _check_labels(labels: Mapping[str, bytes]) -> None:
-    """Raises ``InvalidArgumentError`` for what is no label, or a key of ours."""
+    """Raise ``InvalidArgumentError`` if labels have a wrong type or a reserved key."""
     check_labels(labels)
     for key in labels:
         if key.startswith(RESERVED_PREFIX):

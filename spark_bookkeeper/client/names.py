@@ -1,6 +1,6 @@
-"""A ledger by its name: the label that ``create_ledger(name=...)`` gives it.
+"""Find a ledger by its name: the label that ``create_ledger(name=...)`` gives it.
 
-Nothing keeps names apart, and nothing lists ledgers by them; so all metadata are read.
+Names need not be unique, and no index has them; so all metadata are read.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 
 _SHOWN = 10
-"""Ids of ledgers that share a name, in an error."""
+"""How many ids of ledgers with the same name an error shows."""
 
 
 def ledger_called(context: ClientContext, ledger: int | str) -> LedgerId:
-    """The id of a ledger that is given by its id, or by its name where that is unique.
+    """Return the id of a ledger that is given by its id, or by its name if that is unique.
 
     Ledgers whose metadata cannot be decoded have no names.
 

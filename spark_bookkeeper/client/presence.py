@@ -1,9 +1,9 @@
-"""Whether the writers of ledgers live. For people, and for who can wait: no data rests on it.
+"""Whether the writers of ledgers live. For people and patient callers: no data depends on it.
 
-Who a writer is stands in its ledger's custom metadata. Whether it lives is an ephemeral node of
-its session (``metadata/zookeeper/presence.py``). A writer that is frozen, or cut off from
-ZooKeeper for longer than a session lasts, is shown as gone and may come back; what stops it is the
-fence of a recovery, never this (SLOT-LOG rule R17).
+The ledger's custom metadata says which process is its writer. An ephemeral node of the writer's
+session says that it lives (``metadata/zookeeper/presence.py``). A writer that is frozen, or cut off
+from ZooKeeper for longer than a session lasts, seems gone and may come back. The fence of a
+recovery stops it, never this (SLOT-LOG rule R17).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WriterState = Literal["lives", "gone", "unknown"]
 """``unknown``: the ledger was made by another client, or by a version that left no such node."""
 
 GONE: Final = "its process ended, was frozen for long, or lost ZooKeeper"
-"""What it can mean that a writer is gone."""
+"""The possible reasons why a writer is gone."""
 
 ENDED_FIRST: Final = (
     "first make sure that the process of each writer has ended, as recovery ends a writer that "
@@ -39,13 +39,13 @@ _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 
 
 def writer_of(metadata: LedgerMetadata) -> WriterInfo | None:
-    """Who created the ledger; ``None`` when nobody said so, or it cannot be read."""
+    """Return the creator of the ledger; ``None`` if it is not recorded or not readable."""
     told = metadata.custom_metadata.get(WRITER) or metadata.custom_metadata.get(STAGER)
     return None if told is None else WriterInfo.decode(told)
 
 
 def writer_state(context: ClientContext, ledger_id: LedgerId, known: LedgerMetadata) -> WriterState:
-    """Whether the writer of a ledger lives, asked now. Raises ``MetadataUnavailableError``."""
+    """Read now whether the writer of a ledger lives. Raises ``MetadataUnavailableError``."""
     token = _token(known)
     if token is None:
         return "unknown"
@@ -55,11 +55,11 @@ def writer_state(context: ClientContext, ledger_id: LedgerId, known: LedgerMetad
 def ledgers_with_writers(
     context: ClientContext,
 ) -> Iterator[tuple[LedgerId, LedgerMetadata | MetadataFormatError, WriterState | None]]:
-    """Every ledger in order, and whether its writer lives; ``None`` for one that is closed.
+    """Yield every ledger in order, and whether its writer lives; ``None`` for one that is closed.
 
-    However many ledgers there are, their writers are one request more; and the ledgers whose
-    writers seem gone are read once more, as they may have been closed meanwhile. So a ledger
-    that is told to be open without a writer was.
+    One more request reads the writers of all ledgers. The ledgers whose writers seem gone are read
+    once more, because they may have been closed meanwhile. So a ledger that is reported as open
+    without a writer really was.
     """
     store = context.store
     found = {i: m for i, m in store.read_ledgers(store.ledger_ids()) if m is not None}
@@ -89,7 +89,7 @@ def _state(
 
 
 def age(since_ms: int, now_ms: int) -> str:
-    """How long ago something was: ``3 hours ago``. Clocks differ, so never less than nothing."""
+    """Return how long ago a time was: ``3 hours ago``. Clocks differ, so it is never negative."""
     seconds = max(0, (now_ms - since_ms) // 1000)
     for unit, size in _UNITS:
         if seconds >= size:
@@ -99,7 +99,7 @@ def age(since_ms: int, now_ms: int) -> str:
 
 
 def _token(metadata: LedgerMetadata) -> str | None:
-    """What the writer's node is called by; ``None`` when there never was one."""
+    """Return the name of the writer's node; ``None`` when there never was one."""
     nonce = metadata.nonce or b""
     has_note = WRITER in metadata.custom_metadata and _HEXADECIMAL.fullmatch(nonce)
     return nonce.decode() if has_note else None

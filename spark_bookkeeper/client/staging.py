@@ -1,13 +1,13 @@
-"""Staged ledgers: written in full by tasks, listed and closed by one process, shown afterwards.
+"""Staged ledgers: tasks write all their rows, and one process closes them before readers see them.
 
-A staged ledger is created before its rows are written, since their files lie in its directory.
-It has no writer meanwhile: tasks anywhere add part files, which count for nothing until a slot
-lists them (SLOT-LOG rule R15). In the end one process claims the ledger by compare-and-swap,
-lists the parts of those attempts that succeeded, and closes it. A ledger is claimed once, so that
-it has one writer session for all its life (R16).
+A staged ledger is created before its rows are written, because their files are in its directory. It
+has no writer at first: tasks anywhere add part files, which do not count until a slot lists them
+(SLOT-LOG rule R15). In the end one process claims the ledger by compare-and-swap, lists the parts
+of the attempts that succeeded, and closes it. A ledger is claimed once, so that it has one writer
+session for all its life (R16).
 
-Whoever removes a staged ledger that is not closed flags it before. So whoever has closed one
-knows that nobody has removed it, nor will without looking who needs it.
+A process flags an unclosed staged ledger before it removes it. So a process that closed one knows
+that no other has removed it, and that none will without checking whether it is needed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 
 STAGED: Final = "spark-bookkeeper.staged"
-"""JSON of whoever staged the ledger: what it is to become, so that leftovers are recognised."""
+"""JSON by the process that staged the ledger: its purpose, so that leftovers are recognised."""
 
 CLAIMED: Final = "spark-bookkeeper.claimed"
 """A token of the process that lists its parts."""
 
 
 def stage(context: ClientContext, quorum: Quorum, note: bytes, **options: Any) -> BulkPlan:
-    """Create a ledger for tasks to write to; the plan is what they must know.
+    """Create a ledger for tasks to write to; return the plan that they need.
 
     Args:
         context: the cluster.
@@ -61,11 +61,11 @@ def seal(
     results: Sequence[TaskResult],
     notes: Mapping[str, bytes] | None = None,
 ) -> LedgerMetadata:
-    """List what tasks wrote, and close the ledger; nobody was shown anything of it before.
+    """List the parts that tasks wrote, and close the ledger; no reader saw any of it before.
 
     Args:
         context: the cluster.
-        plan: what ``stage`` returned, in whichever process.
+        plan: the result of ``stage``, in this or another process.
         results: one for each task, of the attempt that succeeded. Some of them have rows.
         notes: more custom metadata, keys of ours.
 
@@ -73,8 +73,8 @@ def seal(
         the metadata of the ledger, which is CLOSED.
 
     Raises:
-        LedgerFencedError, LedgerClosedError, NoSuchLedgerError: somebody else recovered, claimed
-            or deleted it. Its rows can be staged anew while their files are there: ``restage``.
+        LedgerFencedError, LedgerClosedError, NoSuchLedgerError: another client recovered, claimed
+            or deleted it. While its files exist, ``restage`` can stage its rows again.
         AppendFailedError, MetadataUnavailableError: it is not sealed; it may be closed.
     """
     writer = _claim(context, plan, notes or {})
@@ -94,12 +94,12 @@ def restage(
     note: bytes,
     log: str | None = None,
 ) -> tuple[BulkPlan, list[TaskResult]]:
-    """The same rows in a new staged ledger, whose id is higher: files are copied as they are.
+    """Copy the part files unchanged to a new staged ledger, whose id is higher.
 
     Args:
         context: the cluster.
         plan: of the ledger that the tasks wrote to.
-        results: what they wrote there.
+        results: of the tasks that wrote there.
         note: kept in the metadata of the new ledger as ``STAGED``.
         log: that the new ledger is made for, as by ``lifecycle.create_ledger``.
 
@@ -107,7 +107,7 @@ def restage(
         the plan of the new ledger, and the results as if its tasks had written there.
 
     Raises:
-        BookieUnavailableError: a part can be copied from nowhere. The new ledger is removed.
+        BookieUnavailableError: no bookie could deliver a part. The new ledger is removed.
         NotEnoughBookiesError, MetadataUnavailableError: as ``stage``.
     """
     new = stage(
@@ -133,10 +133,10 @@ def restage(
 
 
 def discard(context: ClientContext, ledger_id: LedgerId) -> bool:
-    """Remove a staged ledger that is not closed; whether it is gone. Idempotent.
+    """Remove a staged ledger that is not closed; return whether it is gone. Idempotent.
 
-    It is flagged and fenced, so that whoever is about to close it fails. One that is closed, by
-    now too, stays as it is: whoever closed it may have shown it to others since.
+    It is flagged and fenced, so that a process that is about to close it fails. A closed ledger
+    stays, even if it was closed just now: the closing process may have shown it to others.
     """
     return deletion.delete_unless_closed(context, ledger_id)
 
@@ -180,7 +180,7 @@ def _claim(context: ClientContext, plan: BulkPlan, notes: Mapping[str, bytes]) -
 def _copied(
     context: ClientContext, plan: BulkPlan, new: BulkPlan, part: WrittenPart
 ) -> WrittenPart:
-    """A part in the directory of another ledger, on each bookie that is to have it there."""
+    """Copy a part to the directory of another ledger, on each bookie that needs it there."""
     positions = new.quorum.write_set(EntryId(part.stripe_class))
     roots = {bookie: uri for _, bookie, _, uri in (*plan.targets, *new.targets)}
     context.bookies.learn(roots)
@@ -189,7 +189,7 @@ def _copied(
 
     def copy(target: tuple[int, BookieId, str, str]) -> tuple[BookieId, str] | None:
         _, bookie, incarnation, _ = target
-        # From its own storage where it can be, which no network lies before.
+        # Prefer the bookie's own storage, which needs no network.
         for holder in sorted(part.holders, key=lambda each: each[0] != bookie):
             try:
                 _copy_file(context, plan, new, part.ref, holder, (bookie, incarnation))
@@ -225,7 +225,7 @@ def _copy_file(
     there = replica(new, *target)
     there.prepare()
     copied = there.copy_part(replica(plan, *source), ref, is_copy=False)
-    if copied.name != ref.name:  # the slot, the same everywhere, lists the name
+    if copied.name != ref.name:  # every bookie's slot lists this name
         raise BookieUnavailableError(
             f"bookie {target[0]} has something else under the name of part {ref.name}",
             bookie_id=target[0],

@@ -1,7 +1,6 @@
 """The cluster as tables: ledgers, fragments, bookies, slots, replicas side by side.
 
-Everything here reads, and nothing is fenced or changed by looking. One ledger as a value is
-``ledger_info.py``.
+This module only reads; it fences and changes nothing. ``ledger_info.py`` has one ledger as a value.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, registered_incarnations
+from spark_bookkeeper.client.ledger import Ledger, needs_refill, registered_incarnations
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
@@ -116,19 +115,19 @@ REPLICAS: Final = pa.schema(
 
 
 def ledgers_table(context: ClientContext, *, ask_bookies: bool = False) -> pa.Table:
-    """One row for each ledger (``LEDGERS``); arguments as of ``ledger_rows``."""
+    """Return one row for each ledger (``LEDGERS``); arguments as of ``ledger_rows``."""
     rows = list(ledger_rows(context, ask_bookies=ask_bookies))
     return pa.Table.from_pylist(rows, schema=LEDGERS)
 
 
 def ledger_rows(context: ClientContext, *, ask_bookies: bool = False) -> Iterator[dict[str, Any]]:
-    """Rows of ``LEDGERS``, with custom metadata as pairs of name and bytes.
+    """Yield rows of ``LEDGERS``, with custom metadata as pairs of name and bytes.
 
-    Who only prints them needs no table: pyarrow imports pandas when it makes one from rows.
+    For printing, rows suffice: pyarrow imports pandas when it makes a table from rows.
 
     Args:
-        ask_bookies: also how far those have come that are not closed, and when; otherwise that
-            is null. It takes some reads of each bookie for each of them.
+        ask_bookies: also read how far open ledgers have come, and when; otherwise these columns are
+            null. It takes some reads of each bookie of each open ledger.
     """
     for ledger_id, found, state in ledgers_with_writers(context):
         if isinstance(found, MetadataFormatError):
@@ -142,12 +141,12 @@ def ledger_rows(context: ClientContext, *, ask_bookies: bool = False) -> Iterato
 
 
 def bookies_table(context: ClientContext) -> pa.Table:
-    """One row for each bookie (``BOOKIES``)."""
+    """Return one row for each bookie (``BOOKIES``)."""
     return pa.Table.from_pylist(list(bookie_rows(context)), schema=BOOKIES)
 
 
 def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
-    """Rows of ``BOOKIES``: who is registered, has a cookie, or is named by a ledger."""
+    """Yield rows of ``BOOKIES``: bookies that are registered, have a cookie, or are in a ledger."""
     alive = context.bookies.registrations()
     cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
     ledgers: Counter[BookieId] = Counter()
@@ -157,7 +156,7 @@ def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
     for _, found in context.store.read_ledgers(context.store.ledger_ids()):
         if isinstance(found, Versioned):
             ledgers.update(found.value.bookies())
-            limbo.update(in_limbo(found.value, registered))
+            limbo.update(needs_refill(found.value, registered))
             fragments.update(b for f in found.value.fragments for b in f.ensemble)
     for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
         live, cookie = alive.get(bookie), cookies.get(bookie)
@@ -183,7 +182,7 @@ def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
 def replicas_table(
     context: ClientContext, ledger_id: LedgerId, bytes_per_second: int | None = None
 ) -> pa.Table:
-    """One row for each entry and bookie of its write set (``REPLICAS``), digests verified.
+    """Return a row for each entry and bookie of its write set (``REPLICAS``), digests verified.
 
     When no bookie of the last fragment says how far an open ledger goes, the first entry there
     stands for all of them.
@@ -251,13 +250,13 @@ def _ledger_row(
 
 
 def label_text(labels: Mapping[str, bytes], name: str) -> str | None:
-    """A label as text; ``None`` where the ledger has none of that name."""
+    """Return a label as text; ``None`` if the ledger has no such label."""
     label = labels.get(name)
     return None if label is None else label.decode("utf-8", "replace")
 
 
 def moment(milliseconds: int | None) -> datetime | None:
-    """Milliseconds since 1970 as a moment; ``None`` for what no calendar has."""
+    """Return milliseconds since 1970 as a ``datetime``; ``None`` if it has no such date."""
     if milliseconds is None:
         return None
     try:
@@ -267,13 +266,13 @@ def moment(milliseconds: int | None) -> datetime | None:
 
 
 def moment_text(milliseconds: int | None) -> str:
-    """Milliseconds since 1970 as people read them."""
+    """Return milliseconds since 1970 as text for people."""
     at = moment(milliseconds)
     return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:
-    """Rows of ``FRAGMENTS``; ``alive``: where copies of it are now (``live_members``)."""
+    """Yield rows of ``FRAGMENTS``; ``alive``: bookies with live copies (``live_members``)."""
     for fragment in metadata.fragment_ranges():
         yield {
             "ledger_id": ledger_id,
@@ -286,7 +285,7 @@ def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Itera
 
 
 def slot_rows(context: ClientContext, ledger: Ledger, bookie: BookieId) -> Iterator[dict[str, Any]]:
-    """Rows of ``SLOTS``: of one bookie, none where it cannot be reached."""
+    """Yield rows of ``SLOTS`` of one bookie; none if it cannot be reached."""
     try:
         for slot in context.bookies.replica(bookie, ledger).slots():
             yield {
@@ -302,7 +301,7 @@ def slot_rows(context: ClientContext, ledger: Ledger, bookie: BookieId) -> Itera
                 "writer": slot.writer,
             }
     except BookieError:
-        return  # bookies() says which ones cannot be reached
+        return  # bookies() shows which ones cannot be reached
 
 
 def _replica_rows(

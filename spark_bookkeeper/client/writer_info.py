@@ -1,4 +1,4 @@
-"""Who writes a ledger: written once into its custom metadata, for people to find them."""
+"""The writer of a ledger, as recorded once in its custom metadata so that people can find it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from typing_extensions import Self
 
 _MOST_CHARACTERS: Final = 200
-"""Of a name that is shown; what anybody put into the metadata does not fill a screen."""
+"""The longest name to show; names in the metadata may have any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class WriterInfo:
     pid: int
     user: str
     application: str
-    """The program, or what Spark calls the application."""
+    """The program, or Spark's name of the application."""
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}, process {self.pid}, {self.application}"
 
     @classmethod
     def of_this_process(cls, application: str | None = None) -> Self:
-        """As the operating system tells it; without ``application``, by the program's name."""
+        """Return it from the operating system; ``application`` defaults to the program's name."""
         try:
             user = getpass.getuser()
         except (OSError, KeyError):  # a container's user need not have a name
@@ -43,12 +43,12 @@ class WriterInfo:
 
     @lru_cache(maxsize=8)  # noqa: B019  (a process has one or two of them)
     def encode(self) -> bytes:
-        """As ``decode`` reads it."""
+        """Return bytes for ``decode``."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
-        """Whoever is told of in these bytes, which may be anything; ``None`` when nobody is."""
+        """Return the writer from these bytes; ``None`` if they are anything else."""
         try:
             told = json.loads(data)
             pid = told["pid"]
@@ -61,7 +61,7 @@ class WriterInfo:
 
 
 def _printable(name: object) -> str:
-    """Text without what would move a terminal's cursor. Raises ``TypeError`` for another type."""
+    """Replace characters that move a terminal's cursor. Raises ``TypeError`` if it is no text."""
     if not isinstance(name, str):
         raise TypeError
     return "".join(c if c.isprintable() else "?" for c in name[:_MOST_CHARACTERS])

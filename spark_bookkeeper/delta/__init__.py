@@ -1,1 +1,1 @@
-"""Delta tables: where the rows of closed ledgers live on."""
+"""Delta tables that keep the rows of closed ledgers."""

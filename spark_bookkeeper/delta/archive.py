@@ -1,10 +1,9 @@
 """Archiving: the rows of closed ledgers in a Delta table, each row exactly once.
 
-A large ledger is one commit of the table, under a transaction id of its own (Delta's ``txnAppId``)
-that stands for this life of this ledger. Small ledgers share a commit, which takes the place of
-all rows that the table has of them. A commit that is repeated changes nothing, whoever repeats it:
-a job that was killed, one that runs every hour, or two that run at once. So nothing needs to be
-remembered elsewhere, and nothing is left half done.
+A large ledger is one commit of the table. The commit has a transaction id (Delta's ``txnAppId``)
+for this life of this ledger. Small ledgers share a commit, which replaces all rows that the table
+has of them. A repeated commit changes nothing, whether a job was killed, runs every hour, or runs
+twice at once. So no other state is needed, and no ledger is left half archived.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.accepted_loss import kept_entries, loss_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.replication.progress_reporter import telling
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
-from spark_bookkeeper.replication.telling import telling
-from spark_bookkeeper.replication.under_way import name_of, with_others
+from spark_bookkeeper.replication.stragglers import name_of, with_others
 from spark_bookkeeper.spark.delta_tables import check_has_delta
 from spark_bookkeeper.spark.job import first_line, is_cancelled, run_jobs, spark_errors
 
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
 
 
 ReadPlaced = Callable[[Sequence[EntryRange], pa.Schema], "DataFrame"]
-"""The rows of ranges behind ``PLACE_COLUMNS``."""
+"""Reads the rows of ranges, with ``PLACE_COLUMNS`` first."""
 
 ATTEMPTS: Final = 5
-"""A commit that Delta refuses, since others changed the table meanwhile, is tried so often."""
+"""Number of attempts at a commit that Delta refuses because the table was changed meanwhile."""
 
 OWNER: Final = "spark_bookkeeper.cluster"
-"""In the metadata of a table's column ``_ledger_id``: the id of the cluster whose ledgers they are.
-Written with the first rows, and kept by Delta from then on."""
+"""Key in the metadata of a table's column ``_ledger_id``: the id of the cluster that owns the
+ledgers. Written with the first rows; Delta keeps it from then on."""
 
 _JOB: Final = "archive_to_delta"
 _ACTION: Final = "archive"
@@ -64,25 +63,25 @@ _COLUMNS = re.compile(
     r"|DELTA_COLUMN_STRUCT_TYPE_MISMATCH|DELTA_DUPLICATE_COLUMNS|COLUMN_ALREADY_EXISTS"
     r"|INCOMPATIBLE_DATA_FOR_TABLE|CAST_INVALID_INPUT|CAST_OVERFLOW|BOOKKEEPER_INVALID_ARGUMENT"
 )
-"""What Spark, Delta, or a task of ours says of columns that a table cannot take, ever."""
+"""Errors of Spark, Delta or our tasks about columns that a table can never take."""
 _APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 
 @dataclass(frozen=True, repr=False)
 class ArchiveReport(Report):
-    """Of ``archive_to_delta``: one row for each ledger."""
+    """The report of ``archive_to_delta``: one row for each ledger."""
 
     refused: Set[LedgerId] = frozenset()
-    """Of those that are left, the ones that this table can never take: their columns do not go with
-    its own. The others may be taken by the next run."""
+    """The ledgers, of those that are left, that this table can never take: their columns are
+    incompatible with its columns. The next run may take the others."""
 
 
 class _ColumnsError(InvalidArgumentError):
-    """The table cannot take a ledger, today or later: their columns do not go together."""
+    """The table can never take a ledger: their columns are incompatible."""
 
 
 class _CancelledError(Exception):
-    """Somebody cancelled a Spark job of the archive; the message is Spark's."""
+    """A user cancelled a Spark job of the archive; the message is Spark's."""
 
 
 class Archive:
@@ -91,8 +90,8 @@ class Archive:
     Args:
         context: the cluster.
         spark: a session that has Delta.
-        read: how rows are read with their places.
-        path: where the table is, or is to be made.
+        read: reads rows with their places.
+        path: location of the table, which may not exist yet.
 
     Raises:
         MissingRequirementError: this Spark has no Delta. Nothing was done.
@@ -116,24 +115,24 @@ class Archive:
         dry_run: bool = False,
         progress: Progress = no_progress,
     ) -> ArchiveReport:
-        """Archive ledgers; those that are in the table already are only verified.
+        """Archive ledgers; verify those that are in the table already.
 
-        A ledger that is not closed may still grow: its row is ``pending``, and of a log so are
-        those behind it, since a table that has later rows and not the earlier ones would
-        mislead. What cannot be archived is ``left``, with the reason; the others go on.
+        The row of an open ledger is ``pending``, since it may still grow. In a log so are the
+        ledgers after it: a table with later rows but without the earlier ones would mislead. A
+        ledger that cannot be archived is ``left``, with the reason; the other ones go on.
 
         Args:
-            ledger_ids: each once.
-            log: the log that they are of, in its order, for the history of the table.
-            dry_run: only say what there is to do; nothing is written.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far; and now and
-                then with who is waited for.
+            ledger_ids: each id once.
+            log: the log of the ledgers, which are in its order; recorded in the table's history.
+            dry_run: only report what is to be done; nothing is written.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; sometimes the
+                phase names stragglers.
 
         Raises:
             InvalidArgumentError: the table has the ledgers of another cluster, which may have the
                 same ids. Nothing was archived.
-            BookKeeperError: the table cannot be read, or somebody cancelled a Spark job of it.
-                What was committed is whole, and stays; nothing else was begun.
+            BookKeeperError: the table cannot be read, or a user cancelled one of the Spark jobs.
+                Committed ledgers are whole, and stay; no other one was begun.
         """
         check_place(self._context, self._path)
         started = self._context.runtime.now()
@@ -164,7 +163,7 @@ class Archive:
         return ArchiveReport(_JOB, tuple(rows), dry_run, duration_ms, refused=run.refused)
 
     def _found(self, ledger_ids: Sequence[LedgerId], run: _Run) -> Iterator[Ledger | Row]:
-        """Ledgers that can be archived, and why others cannot, or need not."""
+        """Yield ledgers that can be archived, and rows for those that cannot, or need not."""
         for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
             if found is None:
                 yield Row(ledger_id, _ACTION, Outcome.GONE, "the ledger does not exist")
@@ -188,7 +187,7 @@ class Archive:
                         yield ledger
 
     def _next(self, batch: Batch | Row, run: _Run) -> list[Row]:
-        """What becomes of a batch, behind what has become of those before it."""
+        """Archive a batch; in a log only if all batches before it were archived."""
         if run.blocked_by is not None:
             ids = [batch.ledger_id] if isinstance(batch, Row) else [x.ledger_id for x in batch]
             reason = f"behind ledger {run.blocked_by} of the log, which is not archived"
@@ -202,7 +201,7 @@ class Archive:
         if run.dry_run:
             return [self._planned(ledger, run) for ledger in batch]
         try:
-            # As one piece of work: who interrupts it interrupts none of its calls in the middle.
+            # One job, so that Ctrl-C does not interrupt one of its calls in the middle.
             named = f"{_JOB}: {with_others(name_of(batch[0].ledger_id), len(batch) - 1)}"
             return run_jobs(self._spark, lambda: self._add(batch, run), named)
         except _CancelledError as error:
@@ -213,7 +212,7 @@ class Archive:
                 if isinstance(error, (_ColumnsError, InvalidArgumentError)):
                     run.refused.add(ledger_id)
                 return [Row(ledger_id, _ACTION, Outcome.LEFT, error.message, 0)]
-        # The trouble of one ledger is its own: it is found by halves, and the others go on.
+        # One ledger must not stop the others: halving the batch isolates the one that fails.
         middle = len(batch) // 2
         return self._next(batch[:middle], run) + self._next(batch[middle:], run)
 
@@ -233,11 +232,11 @@ class Archive:
     # One batch
 
     def _add(self, batch: Batch, run: _Run) -> list[Row]:
-        """Commit what the table lacks of a batch, and compare all of it.
+        """Commit the rows of a batch that the table lacks, and compare all of them.
 
         Raises:
-            BookKeeperError: it could not be done; what was committed is whole.
-            _CancelledError: somebody does not want it; the same holds.
+            BookKeeperError: it failed; committed ledgers are whole.
+            _CancelledError: a user cancelled it; committed ledgers are whole.
         """
         before = {x.ledger_id: run.known[x.ledger_id] for x in batch if x.ledger_id in run.known}
         try:
@@ -281,12 +280,11 @@ class Archive:
         return self._row(ledger, Outcome.ARCHIVED, told)
 
     def _complete(self, batch: Batch, run: _Run) -> None:
-        """Have the table take what it lacks of a batch, and look at what it has then.
+        """Commit the ledgers of a batch that the table lacks, and read what it has afterwards.
 
-        It is looked at right before each commit, since what was known may be hours old: another
-        archive may have added a ledger, and somebody deleted rows of it on purpose, which may not
-        be replaced then. Whoever changes the table during a commit that replaces makes Delta
-        refuse it.
+        The table is read right before each commit, since earlier reads may be hours old. Another
+        archive may have added a ledger, and a user may have deleted rows of it on purpose: then its
+        rows must not be replaced. Delta refuses a replacing commit if the table changes meanwhile.
         """
         left, failures = batch, 0
         may_replace = is_small(batch[0])
@@ -306,23 +304,23 @@ class Archive:
         run.known |= self._known_of(batch)
 
     def _missing(self, batch: Batch, run: _Run) -> Batch:
-        """The ledgers of a batch of which the table has no row now."""
+        """Return the ledgers of a batch of which the table has no row now."""
         unknown = tuple(ledger for ledger in batch if ledger.ledger_id not in run.known)
         if unknown:
             run.known |= self._known_of(unknown)
         return tuple(ledger for ledger in unknown if ledger.ledger_id not in run.known)
 
     def _commit(self, batch: Batch, run: _Run, *, replace: bool) -> None:
-        """The rows of ledgers, never a second time; of one ledger all at once or not at all.
+        """Write the rows of ledgers exactly once; all rows of a ledger, or none.
 
         Args:
-            replace: not for a large ledger, nor where the table lets nobody replace rows: that is
-                a commit of its own, whatever its size. Whoever archives meets the same property of
-                the table.
+            replace: false for a large ledger, and where the table lets no client replace rows: then
+                each ledger, of any size, is one commit. All archives see the same property of the
+                table, and so agree.
         """
         if replace:
-            # Delta takes one transaction id with a commit. Instead, this one takes the place of
-            # all rows that the table has of these ledgers: of none, or of just the same.
+            # Delta takes one transaction id with a commit. Instead, this commit replaces all rows
+            # that the table has of these ledgers: no rows, or the same rows.
             condition = _of_ledgers([ledger.ledger_id for ledger in batch])
             self._write(batch, run.log, "overwrite", {"replaceWhere": condition})
         else:
@@ -362,15 +360,15 @@ class Archive:
         return self._spark.read.format("delta").load(self._path)
 
     def _known(self, ledger_ids: Sequence[LedgerId]) -> dict[int, Sum]:
-        """What the table has of each ledger, before anything is done."""
+        """Return the sums of each ledger that the table has, before any work."""
         return self._sums(ledger_ids)
 
     def _known_of(self, batch: Batch) -> dict[int, Sum]:
-        """What the table has of each ledger of a batch."""
+        """Return the sums of each ledger of a batch that the table has."""
         return self._sums([ledger.ledger_id for ledger in batch])
 
     def _sums(self, ledger_ids: Sequence[LedgerId]) -> dict[int, Sum]:
-        """Of a few no more of the table is read than where they may be."""
+        """Return sums by ledger. For few ledgers, only files that may have their rows are read."""
         table = self._table_if_any()
         if table is None or not ledger_ids:
             return {}
@@ -380,16 +378,16 @@ class Archive:
     def _table_if_any(self) -> DataFrame | None:
         try:
             table = self._table()
-            _ = table.schema  # over Connect nothing was asked before
+            _ = table.schema  # Spark Connect sends the first request here
         except spark_errors() as error:
             if is_cancelled(error):
                 raise
-            return None  # there is none yet; if it is something else, writing will show it
+            return None  # no table yet; if it is something else, writing will fail
         self._check_owner(table)
         return table
 
     def _check_owner(self, table: DataFrame) -> None:
-        """Whether the ledgers in a table are of this cluster. Older tables do not say."""
+        """Check that a table's ledgers are of this cluster. Older tables do not record it."""
         for column in table.schema.fields:
             owner = column.metadata.get(OWNER, self._cluster)
             if column.name == PLACE_COLUMNS[0] and owner != self._cluster:
@@ -402,20 +400,20 @@ class Archive:
 
 @dataclass(slots=True)
 class _Run:
-    """One call of ``Archive.add``."""
+    """The state of one call of ``Archive.add``."""
 
     log: str | None
     dry_run: bool
     known: dict[int, Sum]
-    """What the table has of each ledger, as far as it was looked at."""
+    """The sums of each ledger that the table has, as far as they were read."""
     blocked_by: int | None = None
     """The first ledger of the log that is not archived."""
     refused: set[LedgerId] = field(default_factory=set)
-    """Ledgers whose columns do not go with the table's."""
+    """Ledgers whose columns are incompatible with the table's."""
 
 
 def _cancelled(error: Exception) -> BookKeeperError:
-    """What ends a run of which a job was cancelled: going on would begin what nobody wants."""
+    """Return the error for a run with a cancelled job, which must not begin more work."""
     return BookKeeperError(
         f"archiving was cancelled ({first_line(error)}). What was committed to the table is whole "
         "and stays there; run it again to do the rest"
@@ -423,8 +421,8 @@ def _cancelled(error: Exception) -> BookKeeperError:
 
 
 def check_place(context: ClientContext, path: str) -> None:
-    """Whether a table may be at a path, as far as this process sees it: only what is no URI is
-    looked at, since a bucket may be open to Spark alone.
+    """Check that a table may be at a path, as far as this process can see it. URIs are not checked,
+    since only Spark may have access to a bucket.
 
     Raises:
         InvalidArgumentError: a backup is there. Nothing was changed.
@@ -449,11 +447,11 @@ def _check_names(ledger: Ledger) -> None:
 
 
 def _of_ledgers(ledger_ids: Sequence[LedgerId]) -> str:
-    """The rows of these ledgers, as a condition in SQL."""
+    """Return the condition in SQL for the rows of these ledgers."""
     return f"{PLACE_COLUMNS[0]} IN ({', '.join(str(int(each)) for each in ledger_ids)})"
 
 
 def _ours(error: Exception) -> str | None:
-    """What an error of this library in a task said, of which Spark kept only the text."""
+    """Return the message of this library's error in a task; Spark kept only its text."""
     lines: Iterable[str] = str(error).splitlines()
     return next((line.strip() for line in lines if "spark_bookkeeper.errors." in line), None)

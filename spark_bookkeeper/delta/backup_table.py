@@ -1,8 +1,8 @@
-"""A Delta table that takes the rows of a backup: an archive first, and then the proof of a release.
+"""A Delta table that takes the rows of a backup, by an archive and then the proof of a release.
 
-What it stood for in an earlier backup is not read again, as long as the files that its list names
-are the table's. Where they were rewritten (``OPTIMIZE``), a list that names the new ones is put,
-and every entry is read back by it: no bookie is asked.
+If the table stood for a ledger in an earlier backup and still has the files in the ledger's list,
+nothing is read again. If these files were rewritten (``OPTIMIZE``), a list of the new ones is
+stored, and every entry is read back by it, without the bookies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import DIRECTORY, encode_listing
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import LOG, NoTableError, TableFiles, schema_of
@@ -34,16 +34,16 @@ from spark_bookkeeper.table.snapshot import LOG, NoTableError, TableFiles, schem
 _OURS: Final = {DIRECTORY, LOG}
 
 AddToTable: TypeAlias = Callable[[Sequence[LedgerId]], ArchiveReport]
-"""Puts the rows of ledgers into the table, those that it lacks, and compares all."""
+"""Puts rows of ledgers that the table lacks into it, and compares all rows."""
 
 
 class BackupTable:
     """One table, for one run.
 
     Args:
-        job: of whose steps the proof is some.
-        uri: where the table is, or is to be made.
-        add: how it takes rows.
+        job: the job that runs the steps of the proof.
+        uri: location of the table, which may not exist yet.
+        add: archives ledgers in the table.
     """
 
     def __init__(self, context: ClientContext, job: Job, uri: str, add: AddToTable) -> None:
@@ -54,21 +54,21 @@ class BackupTable:
 
     @property
     def uri(self) -> str:
-        """Where it is, or will be."""
+        """URI of the table, which may not exist yet."""
         return self._uri
 
     def check(self) -> None:
-        """Whether it can take ledgers, as far as that shows without writing.
+        """Check that it can take ledgers, as far as possible without writing.
 
         Raises:
-            InvalidArgumentError: something else is there, or it is another cluster's.
+            InvalidArgumentError: it is no such table, or it is another cluster's.
         """
         check_table(self._context, self._uri)
 
     def take(
         self, ledgers: Sequence[Ledger], known: Mapping[LedgerId, str], *, verify: bool
     ) -> Mapping[LedgerId, Taken]:
-        """What is to be said of each ledger; see ``LedgerTable``."""
+        """Return the result for each ledger; see ``LedgerTable``."""
         found: dict[LedgerId, Taken] = {}
         stands = self._still_stands([x for x in ledgers if x.ledger_id in known], known, verify)
         found.update({i: InTable(index, None) for i, index in stands.items()})
@@ -76,7 +76,7 @@ class BackupTable:
         return found | (self._put(new) if new else {})
 
     def _put(self, ledgers: Sequence[Ledger]) -> dict[LedgerId, Taken]:
-        """Have the table take the rows of ledgers, and prove that it stands for them."""
+        """Archive the rows of ledgers, and prove that the table stands for them."""
         found: dict[LedgerId, Taken] = {}
         report = self._add([ledger.ledger_id for ledger in ledgers])
         for row in report.rows:
@@ -97,14 +97,14 @@ class BackupTable:
     def _still_stands(
         self, ledgers: Sequence[Ledger], known: Mapping[LedgerId, str], verify: bool
     ) -> dict[LedgerId, str]:
-        """For which ledgers the table stands as before, and the digests of their lists now."""
+        """Return the current list's digest of each ledger that the table still stands for."""
         if not ledgers:
             return {}
         rows = table_of(self._context, self._uri).rows
         try:
             files = rows.files_of_each([ledger.ledger_id for ledger in ledgers])
         except NoTableError:
-            return {}  # it is made again; one that cannot be read now ends the run
+            return {}  # it is created again; an unreadable table ends the run
         works = [
             _LookWork(x, self._uri, known[x.ledger_id], files[x.ledger_id], verify) for x in ledgers
         ]
@@ -126,11 +126,11 @@ class BackupTable:
 
 
 def check_table(context: ClientContext, uri: str) -> None:
-    """Whether the rows of this cluster's ledgers may go into the table at a URI, or one be made.
+    """Check that a table at a URI may take this cluster's ledgers, or may be created there.
 
     Raises:
-        InvalidArgumentError: something else is there, it is another cluster's, or it cannot be
-            reached. Nothing was changed.
+        InvalidArgumentError: it is no such table, it is another cluster's, or it cannot be reached.
+            Nothing was changed.
     """
     try:
         _check_table(context, uri)
@@ -170,7 +170,7 @@ def _check_table(context: ClientContext, uri: str) -> None:
 
 
 def _check_no_backup(context: ClientContext, uri: str) -> None:
-    """Whether a URI is of no backup: a restore from there could not know which one is meant."""
+    """Check that a URI is no backup's: a restore could not know which of the two is meant."""
     folder = BackupFolder(context, uri)
     if folder.table is not None:
         raise InvalidArgumentError(
@@ -184,7 +184,7 @@ def _check_no_backup(context: ClientContext, uri: str) -> None:
 
 
 def _check_free(context: ClientContext, uri: str) -> None:
-    """Whether there is nothing at a URI that is no table."""
+    """Check that a URI without a table has no other files."""
     found = [name for name in table_of(context, uri).rows.folder.list("") if name not in _OURS]
     if not found:
         return
@@ -199,26 +199,26 @@ def _check_free(context: ClientContext, uri: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LookWork:
-    """Look whether the table has the files by which it stood for a ledger. Picklable."""
+    """Check whether the table has the files in a ledger's list. Picklable."""
 
     ledger: Ledger
     table: str
     index: str
-    """The digest of the list that names them."""
+    """The digest of the list that names the files."""
     files: TableFiles
-    """Those that have, or may have, rows of it now."""
+    """The files that may have rows of the ledger now."""
     verify: bool
-    """Whether the list has to name just these: rows may have been added elsewhere."""
+    """Whether the list has to name exactly these: rows may have been added in other files."""
     size_bytes: int = 0
-    """None of its rows are read."""
+    """Always 0: no rows are read."""
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose files they are."""
+        """The id of the ledger."""
         return self.ledger.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name of the ledger, for messages."""
         return name_of(self.ledger_id)
 
 
@@ -226,7 +226,7 @@ class _LookWork:
 class _Looked:
     ledger_id: LedgerId
     index: str | None
-    """The digest of the list that names files which the table has; ``None``: there is no list."""
+    """The digest of a list whose files the table has; ``None``: there is no such list."""
     bytes: int = 0
 
 

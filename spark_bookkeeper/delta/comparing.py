@@ -1,7 +1,7 @@
-"""Entries made again of a table's rows, and compared with what bookies have, byte for byte.
+"""Rebuilds entries from a table's rows, and compares them with the bookies' copies, byte by byte.
 
-How both differ, if at all, goes into the list of entries. A task that has compared all of a ledger
-puts the list beside the table itself.
+A difference in bytes goes into the list of entries. A task that has compared a whole ledger stores
+the list below the table itself.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from spark_bookkeeper.table.values import values_digest
 
 
 class _DiffersError(Exception):
-    """The table has something else than the ledger; the message says what."""
+    """The table differs from the ledger; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareWork(Piece):
-    """Make entries of the table's rows, and compare them with what bookies have."""
+    """Rebuild entries from the table's rows, and compare them with the bookies' copies."""
 
     files: TableFiles
-    """Those that have, or may have, rows of the ledger."""
+    """The files that may have rows of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a piece came to."""
+    """The result for a piece."""
 
     ledger_id: LedgerId
     first: EntryId
     bytes: int = 0
-    """That were compared."""
+    """Number of bytes that were compared."""
     length_after: int = 0
     """Bytes in the ledger up to the last entry of the piece."""
     listed: pa.Buffer | None = None
     """The piece's part of the list, an Arrow stream of ``LISTING``."""
     index: str | None = None
-    """Of a piece that is all of its ledger, instead: the digest of the list, which was put."""
+    """Instead of ``listed``, for a piece that is a whole ledger: the digest of the stored list."""
     reason: str | None = None
-    """Why the table cannot stand for copies of this ledger; then there is nothing else."""
+    """Why the table cannot stand for copies of this ledger; the other fields are then empty."""
     is_certain: bool = False
-    """Whether the reason is what the table has, and not that it could not be compared."""
+    """Whether the reason is a difference in the table, and not a failed comparison."""
 
 
 def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
-    """One piece of a ledger."""
+    """Compare one piece of a ledger."""
     ledger, table = work.ledger, work.open_table(context)
     listed: list[Mapping[str, Any]] = []
     try:
@@ -79,8 +79,8 @@ def compare(context: ClientContext, work: CompareWork) -> Sequence[Compared]:
 def compare_many(
     context: ClientContext, works: Sequence[CompareWork], _: Bounds
 ) -> Sequence[Sequence[Compared] | None]:
-    """Small ledgers whose rows are read from the table together; ``None`` for every other, and for
-    each with which something is the matter: ``compare`` says what.
+    """Compare small ledgers, whose rows are read from the table in batches. ``None`` for all other
+    works, and for each that failed: ``compare`` then finds the reason.
     """
     done: list[Sequence[Compared] | None] = [None] * len(works)
     for some in together(works):
@@ -93,7 +93,7 @@ def compare_many(
 
         def one(each: tuple[tuple[int, CompareWork], pa.Table], table: TableBookie = table) -> None:
             (number, work), rows = each
-            # A piece by itself says what is the matter.
+            # After an error, ``compare`` finds the reason for this piece.
             with suppress(BookKeeperError, CannotRebuildError, _DiffersError):
                 entries = _from_bookies(context, work.ledger, work.first, work.last)
                 lines = _lines(work.ledger, entries, rows, work.first)
@@ -132,11 +132,11 @@ def _compared(
 
 
 def put_list(table: TableBookie, work: CompareWork, pieces: Iterable[Compared]) -> str:
-    """Put the list of a ledger that was compared piece by piece; returns its digest.
+    """Store the list of a ledger that was compared in pieces; return its digest.
 
     Args:
-        work: any of its pieces.
-        pieces: all of them, in order.
+        work: any piece of the ledger.
+        pieces: the results of all pieces, in order.
     """
     parts = (pa.ipc.open_stream(piece.listed).read_all() for piece in pieces)
     key = work.ledger.key
@@ -146,21 +146,21 @@ def put_list(table: TableBookie, work: CompareWork, pieces: Iterable[Compared]) 
 def _from_bookies(
     context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId
 ) -> Iterator[StoredEntry]:
-    """As bookies have them, where any does; a table would be compared with itself."""
+    """Yield entries from bookies if any has them; a table would be compared with itself."""
     yield from Fetcher(context, ledger).fetch(first, last)
 
 
 def _lines(
     ledger: Ledger, originals: Iterable[StoredEntry], rows: pa.Table, first: EntryId
 ) -> Iterator[Mapping[str, Any]]:
-    """The lines of entries in the list.
+    """Yield the lines of entries in the list.
 
     Args:
-        originals: from ``first`` on, in order.
-        rows: all that the table has of these entries, by place.
+        originals: the entries from ``first`` on, in order.
+        rows: all rows of these entries in the table, by place.
 
     Raises:
-        CannotRebuildError, _DiffersError: the table has something else.
+        CannotRebuildError, _DiffersError: the table has other rows.
     """
     read = list(originals)
     ids = [entry.entry_id for entry in read]
@@ -171,7 +171,7 @@ def _lines(
 
 
 def _line(ledger: Ledger, original: StoredEntry, batch: pa.RecordBatch) -> Mapping[str, Any]:
-    """Raises ``_DiffersError``: the table has something else."""
+    """Return the line of one entry. Raises ``_DiffersError`` if the table has other rows."""
     rows = original.batch()
     values = values_digest(rows)
     if rows.num_rows != batch.num_rows:

@@ -1,6 +1,6 @@
-"""Bookies that drop the copies for which a table stands now.
+"""Bookies drop the copies that a table stands for now.
 
-What is to be dropped stands in the ledger's metadata, so whoever comes later goes on with it.
+The ledger's metadata say which bookies have to drop theirs, so that any later run can go on.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spark_bookkeeper.agent.collection import withdraw
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.cluster.collection import withdraw
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -24,7 +24,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, Step
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 RELEASE: Final = "release"
 """The action in the rows of a report."""
@@ -32,22 +32,22 @@ RELEASE: Final = "release"
 
 @dataclass(frozen=True, slots=True)
 class DropWork:
-    """Have bookies drop their copies of a released ledger that no fragment counts on. Picklable."""
+    """Make bookies drop copies of a released ledger that no fragment relies on. Picklable."""
 
     ledger_id: LedgerId
     nonce: bytes | None
     table: str
     size_bytes: int = 0
-    """Nothing is read for it."""
+    """Always 0: nothing is read."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name of the ledger, for messages."""
         return name_of(self.ledger_id)
 
 
 def to_drop(metadata: LedgerMetadata) -> dict[BookieId, str]:
-    """The bookies that are to drop their copies, and their incarnations; those that were named
-    again since keep theirs.
+    """Return the bookies that have to drop their copies, with their incarnations. A bookie that a
+    fragment names again keeps its copies.
     """
     archived = archived_of(metadata)
     named = metadata.members()
@@ -56,14 +56,14 @@ def to_drop(metadata: LedgerMetadata) -> dict[BookieId, str]:
 
 
 def release_row(ledger: Ledger, table: str, status: Outcome, reason: str | None) -> Row:
-    """How a ledger stands in a report."""
+    """Return the row of a ledger in a report."""
     last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
     place = (0, last, None, table, 0 if last is None else last + 1, size)
     return Row(ledger.ledger_id, RELEASE, status, reason, *place)
 
 
 def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
-    """Of a ledger for which a table stands, or stood until a recovery put bookies in its place.
+    """Return the row of a ledger for which a table stands, or stood until a recovery replaced it.
 
     Args:
         failures: where copies could not be dropped, and why.
@@ -85,7 +85,7 @@ def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
 
 
 def drop(context: ClientContext, work: DropWork) -> Sequence[Row]:
-    """One ledger. Who is to drop is read now: whoever was named again is left alone."""
+    """Drop copies of one ledger. The bookies are read now: one that is named again is skipped."""
     try:
         return [_drop(context, work)]
     except NoSuchLedgerError as error:
@@ -103,7 +103,7 @@ def _drop(context: ClientContext, work: DropWork) -> Row:
             else:
                 failures.append(f"{bookie}: the ledger was changed meanwhile")
         except CookieMismatchError:
-            done.append(bookie)  # it was formatted since, and holds none of them
+            done.append(bookie)  # it was formatted since, and holds no copies
         except BookieUnavailableError as error:
             if _is_forgotten(context, bookie):
                 done.append(bookie)

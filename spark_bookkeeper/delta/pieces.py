@@ -1,6 +1,6 @@
-"""A range of a ledger's entries and the table that is to stand for them: what one task works on.
+"""A range of a ledger's entries, with the table that is to stand for them: a task's unit of work.
 
-A small ledger is one piece, and many of them are done together.
+A small ledger is one piece, and many of them form a batch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.table.listing import ENTRIES
 from spark_bookkeeper.table.neighbours import TOGETHER_ENTRIES, WINDOW_BYTES
 from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.table_bookie import TableBookie
 
 PIECE_BYTES: Final = 128 << 20
-"""About how much of a ledger one task works on; no more entries than one batch of the list."""
+"""Approximate size of a piece; it has no more entries than one batch of the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Piece:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose they are."""
+        """The id of the ledger."""
         return self.ledger.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name of the piece, for messages."""
         return name_of(self.ledger_id, self.first)
 
     @property
     def size_bytes(self) -> int:
-        """About, from the ledger's length."""
+        """The approximate size, from the ledger's length."""
         metadata = self.ledger.metadata
         assert metadata.last_entry_id is not None, "release-needs-an-end"
         part = (self.last - self.first + 1) / (metadata.last_entry_id + 1)
@@ -52,29 +52,29 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the ledger."""
+        """Whether it is the whole ledger."""
         return self.first == 0 and self.last == self.ledger.metadata.last_entry_id
 
     @property
     def may_go_with_others(self) -> bool:
-        """Whether it is a small ledger."""
+        """Whether it is a whole small ledger."""
         is_short = self.last < TOGETHER_ENTRIES
         return self.is_whole and is_short and is_small(self.ledger)
 
     def windows(self) -> Iterator[tuple[EntryId, EntryId]]:
-        """The same entries in ranges that fit in memory."""
+        """Yield the same entries in ranges that fit in memory."""
         average = max(1, self.size_bytes // (self.last - self.first + 1))
         count = max(1, WINDOW_BYTES // average)
         for start in range(self.first, self.last + 1, count):
             yield EntryId(start), EntryId(min(self.last, start + count - 1))
 
     def open_table(self, context: ClientContext) -> TableBookie:
-        """Raises ``InvalidArgumentError``, see ``table_of``."""
+        """Return the table. Raises ``InvalidArgumentError``, see ``table_of``."""
         return table_of(context, self.table)
 
 
 def ranges_of(ledger: Ledger) -> Iterator[tuple[EntryId, EntryId]]:
-    """The entries of a closed ledger that has some, cut into pieces."""
+    """Yield the pieces of a closed ledger that has entries."""
     last = ledger.metadata.last_entry_id
     assert last is not None, "release-needs-an-end"
     average = max(1, (ledger.metadata.length_bytes or 0) // (last + 1))
@@ -84,32 +84,32 @@ def ranges_of(ledger: Ledger) -> Iterator[tuple[EntryId, EntryId]]:
 
 
 SMALL_BYTES: Final = 1 << 20
-"""A ledger of so many bytes, or fewer, is small. Never changed: runs that took a ledger for small
-and for large at the same time would add it twice (decision 0031)."""
+"""The largest size of a small ledger. It must never change: two runs that regard a ledger as small
+and as large at the same time would add it twice (decision 0031)."""
 
 BATCH_LEDGERS: Final = 500
-"""A batch has no more ledgers; their ids are written out in its commit."""
+"""The most ledgers in a batch; their ids are written out in its commit."""
 
 BATCH_BYTES: Final = 64 << 20
-"""And about so many bytes: what is written again when others have changed the table meanwhile."""
+"""Approximate limit of a batch's bytes: they are written again if the table changes meanwhile."""
 
 Batch: TypeAlias = tuple[Ledger, ...]
-"""Of one schema; several small ones, or one that may be large."""
+"""Ledgers with one schema: several small ones, or one of any size."""
 
 
 def is_small(ledger: Ledger) -> bool:
-    """Whether a closed ledger goes with others; the same whoever asks, and whenever."""
+    """Whether a closed ledger may share a batch; the result never depends on the caller or time."""
     return _size(ledger) <= SMALL_BYTES
 
 
 def batches(found: Iterable[Ledger | Row], *, in_order: bool) -> Iterator[Batch | Row]:
-    """Join small ledgers of one schema; what is said of others passes between them.
+    """Yield batches of small ledgers with one schema; yield rows and large ledgers in between.
 
-    A commit of Delta and its verification cost some jobs of Spark, whatever is in them.
+    A commit of Delta and its verification cost some Spark jobs, whatever their size.
 
     Args:
-        found: closed ledgers with entries, and rows about those that are not archived.
-        in_order: nothing comes before what was found before it, as the ledgers of a log demand.
+        found: closed ledgers with entries, and rows about ledgers that are not archived.
+        in_order: keep the order of ``found``, as the ledgers of a log require.
     """
     open_batches: dict[Hashable, list[Ledger]] = {}
 

@@ -1,11 +1,11 @@
-"""Whether a table stands for ledgers: a release and a backup count on it only after this proof.
+"""The proof that a table stands for ledgers, which a release and a backup require.
 
-1. Every entry is made again of the table's rows, and compared with what bookies have, byte for
-   byte (``comparing.py``); how both differ, if at all, goes into the list of entries, which is put
-   beside the table.
+1. Every entry is rebuilt from the table's rows, and compared with the bookies' copies, byte by byte
+(``comparing.py``). A difference in bytes goes into the list of entries, which is stored below the
+table.
 2. Every entry is read back by the list, as readers will (``reading_back.py``).
 
-Many ledgers go through both together: each step is one job, whatever their number.
+A batch of ledgers goes through both steps: each step is one job, whatever their number.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from spark_bookkeeper.table.opening import table_of
 from spark_bookkeeper.table.snapshot import TableFiles
 
 BATCH_ENTRIES: Final = 1 << 20
-"""About so many entries are proven together: their lists are in memory, some 100 bytes for
-each."""
+"""Approximate limit of a batch's entries: their lists are in memory, some 100 bytes for each
+entry."""
 
 BATCH_LEDGERS: Final = 1000
-"""And so many ledgers, at the most."""
+"""The most ledgers in a batch."""
 
 BATCH_BYTES: Final = 4 << 30
-"""And about so many bytes: what is read again when all of it is killed before it counts."""
+"""Approximate limit of a batch's bytes, which are read again if the run is killed earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class Proven:
     index: str
     """The digest of its list."""
     version: int
-    """Of the table."""
+    """The version of the table."""
     length_bytes: int
-    """Of the ledger, as its last entry says."""
+    """The length of the ledger, from its last entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """It does not, or nobody could find out."""
+    """The table does not stand for a ledger, or the proof could not be completed."""
 
     reason: str
     is_certain: bool
-    """That it does not, also when it is asked again."""
+    """Whether another proof would fail, too."""
 
 
 Judged: TypeAlias = Proven | Unproven
 
 
 def batches_to_prove(ledgers: Iterable[Ledger]) -> Iterator[list[Ledger]]:
-    """Closed ledgers that go through the steps together: neighbours, as many as are within the
-    limits. One that exceeds a limit by itself goes alone.
+    """Yield batches of neighbouring closed ledgers within the limits. A ledger that exceeds a limit
+    by itself is a batch of its own.
     """
     batch: list[Ledger] = []
     entries = size = 0
@@ -82,12 +82,12 @@ def batches_to_prove(ledgers: Iterable[Ledger]) -> Iterator[list[Ledger]]:
 
 
 class Proof:
-    """Proves closed ledgers that have entries, together.
+    """Proves a batch of closed ledgers that have entries.
 
     Args:
-        job: of whose steps these are two.
+        job: the job that runs the two steps.
         table: URI of the Delta table.
-        begin: told the number of each step, from 0 on.
+        begin: called with the number of each step, from 0 on.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Proof:
         self._refused: dict[LedgerId, Unproven] = {}
 
     def of(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, Judged]:
-        """What is to be said of each; those of one batch (``batches_to_prove``).
+        """Return the result for each ledger of one batch (``batches_to_prove``).
 
         Raises:
-            BookKeeperError: the table's log cannot be read. Nothing was asked of bookies.
+            BookKeeperError: the table's log cannot be read. No bookie was queried.
         """
         self._refused = {}
         files = self._files(ledgers)
@@ -120,11 +120,11 @@ class Proof:
         }
 
     def _refuse(self, ledger_id: LedgerId, reason: str, *, is_certain: bool = False) -> None:
-        """It goes no further; what is said first holds."""
+        """Record why a ledger is unproven; the first reason is kept."""
         self._refused.setdefault(ledger_id, Unproven(reason, is_certain))
 
     def _files(self, ledgers: Sequence[Ledger]) -> Mapping[LedgerId, TableFiles]:
-        """One look at the table, for all of them."""
+        """Read the table's log once; return the files of each ledger, or refuse the ledger."""
         ledger_ids = [ledger.ledger_id for ledger in ledgers]
         if not ledger_ids:
             return {}
@@ -146,7 +146,7 @@ class Proof:
         return {i: found[i] for i in ledger_ids if i not in self._refused}
 
     def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
-        """What each piece of the proof came to; all of them are there."""
+        """Return the results of all works; the proof needs every one."""
         answers = list(self._job.run(step, works))
         assert len(answers) == len(works), "release-after-proof, backup-after-proof"
         return answers
@@ -154,7 +154,7 @@ class Proof:
     def _compare(
         self, ledgers: Sequence[tuple[Ledger, TableFiles | None]]
     ) -> dict[LedgerId, Proven]:
-        """Compare all, and put the lists; those of which all was compared."""
+        """Compare all ledgers, and store their lists; return those that are equal."""
         works = {
             (ledger.ledger_id, first): CompareWork(ledger, self._table, first, last, files)
             for ledger, files in ledgers
@@ -181,17 +181,17 @@ class Proof:
         return proven
 
     def _index_of(self, work: CompareWork, ordered: Sequence[Compared]) -> str:
-        """The digest of the list, which is there afterwards.
+        """Return the digest of a ledger's list, after storing it if a task has not.
 
         Args:
-            work: any of the ledger's pieces.
+            work: any piece of the ledger.
         """
         if ordered[0].index is not None:
             return ordered[0].index
         return put_list(work.open_table(self._context), work, ordered)
 
     def _read_back(self, ledgers: Sequence[Ledger], compared: Mapping[LedgerId, Proven]) -> None:
-        """Read everything back by the lists."""
+        """Read all entries back by the lists."""
         works = [
             ReadBackWork(ledger, self._table, first, last, compared[ledger.ledger_id].index)
             for ledger in ledgers

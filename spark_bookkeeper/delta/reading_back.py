@@ -1,4 +1,4 @@
-"""Every entry read once more by the list beside the table, and from the files that it names."""
+"""Reads every entry back by the list below the table, and from the files that it names."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from spark_bookkeeper.table.neighbours import together
 
 @dataclass(frozen=True, slots=True)
 class ReadBackWork(Piece):
-    """Read entries by the list that is put."""
+    """Read entries by the stored list."""
 
     index: str
-    """Its digest."""
+    """The digest of the list."""
 
     @property
     def ref(self) -> LedgerRef:
-        """The ledger as the table is asked for it."""
+        """The reference by which the table reads the ledger."""
         return LedgerRef(self.ledger.key, self.index, self.ledger.encoding)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What a piece came to."""
+    """The result for a piece."""
 
     ledger_id: LedgerId
     bytes: int = 0
     reason: str | None = None
-    """Why it is not what the list says."""
+    """How it differs from the list; ``None`` if it does not."""
 
 
 def read_back(context: ClientContext, work: ReadBackWork) -> Sequence[ReadBack]:
-    """One piece of a ledger."""
+    """Read back one piece of a ledger."""
     bookie = work.open_table(context)
     listing = bookie.listing(work.ref)
     size = 0
@@ -57,8 +57,8 @@ def read_back(context: ClientContext, work: ReadBackWork) -> Sequence[ReadBack]:
 def read_back_many(
     context: ClientContext, works: Sequence[ReadBackWork], _: Bounds
 ) -> Sequence[Sequence[ReadBack] | None]:
-    """Small ledgers whose rows are read from the table together; ``None`` for every other, and for
-    each with which something is the matter: ``read_back`` says what.
+    """Read back small ledgers, whose rows are read from the table in batches. ``None`` for all
+    other works, and for each that failed: ``read_back`` then finds the reason.
     """
     done: list[Sequence[ReadBack] | None] = [None] * len(works)
     for some in together(works):
@@ -87,7 +87,7 @@ READING_BACK: Final = Step(
 
 
 def _trouble(listing: Listing, ids: Sequence[int], delivery: Delivered[StoredEntry]) -> str | None:
-    """What is not as the list says, if anything."""
+    """Return how the entries differ from the list; ``None`` if they do not."""
     if delivery.refused:
         entry_id, reason = next(iter(delivery.refused.items()))
         return f"entry {entry_id} is not read back: {reason}"

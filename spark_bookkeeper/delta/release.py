@@ -1,17 +1,17 @@
-"""Giving back the bookies' space of archived ledgers: the table stands for copies from then on.
+"""Releasing archived ledgers: bookies drop copies, and a table stands for them from then on.
 
-In this order, and each step of a ledger only when the one before it is certain:
+The steps, each of which begins only when the one before it is certain:
 
-1. Every entry is made again of the table's rows and compared with what bookies have, and
+1. Every entry is rebuilt from the table's rows, and compared with the bookies' copies, and
 2. is read back as readers will (``proof.py``).
-3. Copies that are to be kept are verified where they are.
-4. One compare-and-swap of the ledger's metadata puts the table where bookies leave, and names
-   these as about to drop what they hold.
-5. They drop it, and a second compare-and-swap says so (``dropping.py``).
+3. Copies that are to be kept are verified.
+4. One compare-and-swap of the ledger's metadata puts the table in place of the leaving bookies, and
+records that these are about to drop their copies.
+5. They drop them, and a second compare-and-swap records it (``dropping.py``).
 
-Whoever repeats it begins with what the metadata say, so that it may be killed anywhere. Many
-ledgers go through the steps together, a step at a time: what each of them costs is the same for
-one ledger and for hundreds (decision 0037).
+A repeated run begins with the state in the metadata, so a run may be killed at any time. Many
+ledgers go through each step in a batch: a step costs the same for one ledger and for hundreds
+(decision 0037).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.opening import table_of
 
 STEPS: Final = 4
-"""In which something is waited for; the change of the metadata is part of the last one."""
+"""Number of steps in the progress; the change of the metadata is part of the last one."""
 
 
 class _RefusedError(Exception):
@@ -66,15 +66,15 @@ def release_ledgers(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Iterator[Row]:
-    """Have bookies drop copies of closed ledgers whose rows are in a table; one row for each.
+    """Make bookies drop copies of closed ledgers whose rows are in a table; yield a row for each.
 
     Args:
-        table: URI of the Delta table, as bookies' roots are given: a path, ``s3://...``.
-        ledger_ids: which; one that is named twice is released once.
-        keep: copies of every entry that stay on bookies, at the least; 0 is none.
-        dry_run: only say which bookies would drop how much.
-        progress: told how many ledgers are done, in which step the next ones are, and what
-            was read.
+        table: URI of the Delta table, in the form of bookies' roots: a path, ``s3://...``.
+        ledger_ids: the ledgers; an id that is given twice counts once.
+        keep: the least number of copies of every entry that stay on bookies; 0 keeps none.
+        dry_run: only report which bookies would drop their copies, and the sizes.
+        progress: called with the step of the current ledgers, the number of ledgers that are done,
+            and the bytes read.
 
     Raises:
         InvalidArgumentError: ``keep`` is below 0, or no storage is at the URI.
@@ -90,7 +90,7 @@ def release_ledgers(
         rows = [each for each in planned if isinstance(each, Row)]
         told.done += len(rows)
         ledgers = [each for each in planned if isinstance(each, _Releasing)]
-        # As they lie in the table: whoever does neighbours reads one part of it, and not all.
+        # In the order of the table's rows: a task with neighbours reads only a part of the table.
         ledgers.sort(key=lambda each: each.ledger_id)
         by_id = {each.ledger_id: each for each in ledgers}
         for batch in batches_to_prove([each.ledger for each in ledgers]):
@@ -104,7 +104,7 @@ def release_ledgers(
 
 
 def check_release(context: ClientContext, table: str, keep: int) -> None:
-    """Raises ``InvalidArgumentError``: a number or a table to which nothing can be released."""
+    """Raise ``InvalidArgumentError`` for a number or a table that a release cannot have."""
     whole_number("keep", keep, 0)
     table_of(context, table)
 
@@ -118,7 +118,7 @@ def release_archived(
     *,
     progress: Progress = no_progress,
 ) -> ArchiveReport:
-    """Release what a run of the archive found, or put, in the table; rows behind those it has."""
+    """Release the ledgers that an archive run found in or added to the table; add their rows."""
     wanted = (Outcome.ARCHIVED, Outcome.PLANNED)
     ledger_ids = [LedgerId(row.ledger_id) for row in report.rows if row.status in wanted]
     started = context.runtime.now()
@@ -145,7 +145,7 @@ def release_archived(
 
 @dataclass(slots=True, eq=False)
 class _Releasing:
-    """A ledger that is to be released, or whose release is to be brought to its end."""
+    """A ledger that is to be released, or whose release is to be completed."""
 
     ledger: Ledger
     known: Versioned[LedgerMetadata]
@@ -153,24 +153,24 @@ class _Releasing:
     keep: int
     archived: Archived | None
     leave: set[BookieId]
-    """Who gives its copies up."""
+    """The bookies that give up their copies."""
     goes_on: bool
-    """Whether it was released before, and only what follows from that is left to do."""
+    """Whether an earlier run released it, and only the copies are left to be dropped."""
     proven: Proven | None = None
-    """That the table stands for it, when that is known."""
+    """The proof that the table stands for it; ``None`` until it succeeds."""
     row: Row | None = None
-    """How it ended, when that is known."""
+    """The row of its report; ``None`` until the result is known."""
 
     @property
     def ledger_id(self) -> LedgerId:
         return self.ledger.ledger_id
 
     def left(self, reason: str) -> None:
-        """It goes no further."""
+        """Record that the ledger goes no further, and why."""
         self.row = release_row(self.ledger, self.table, Outcome.LEFT, reason)
 
     def plan(self) -> Row:
-        """What a run would do."""
+        """Return the row that a dry run reports."""
         if self.goes_on:
             reason = f"{', '.join(to_drop(self.known.value))} would drop what they hold"
         else:
@@ -181,7 +181,7 @@ class _Releasing:
 def _planned(
     context: ClientContext, table: str, ledger_ids: Sequence[LedgerId], keep: int
 ) -> Iterator[_Releasing | Row]:
-    """Ledgers for which there is something to do, and what is to be said of the others."""
+    """Yield the ledgers that need work, and rows for the others."""
     for ledger_id, found in context.store.read_ledgers(ledger_ids):
         if found is None:
             reason = f"ledger {ledger_id} does not exist: it was deleted"
@@ -198,7 +198,7 @@ def _planned(
 def _plan(
     ledger: Ledger, known: Versioned[LedgerMetadata], table: str, keep: int
 ) -> _Releasing | Row:
-    """Raises ``BookKeeperError``: its metadata say something that is not understood."""
+    """Plan one ledger. Raises ``BookKeeperError`` for metadata that are not understood."""
     metadata = known.value
     if metadata.last_entry_id is None:
         reason = "not closed: only a ledger that cannot change any more is released"
@@ -211,9 +211,9 @@ def _plan(
         return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
     archived = archived_of(metadata)
     leave = leaving(metadata, keep)
-    # A recovery may have put bookies where the table stood; then only the record is left of it.
+    # A recovery may have replaced the table by bookies; then only its record is left.
     stands = archived is not None and any(map(is_table, metadata.members()))
-    # One that was released to another table is compared with this one, which takes its place.
+    # A ledger that was released to another table is compared with this one, which replaces it.
     if leave or (stands and archived is not None and archived.table != table):
         return _Releasing(ledger, known, table, keep, archived, leave, goes_on=False)
     if to_drop(metadata):
@@ -228,20 +228,20 @@ def _plan(
 
 
 class _Told:
-    """Tells of the steps of one batch after another as of one work on so many ledgers."""
+    """Reports the steps of consecutive batches as the progress of one work."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._total = total
         self.done = 0
-        """Ledgers that are through all steps."""
+        """Number of ledgers that have finished all steps."""
         self._ledgers = 0
         self._step = 0
         self._bytes = 0
         self._bytes_before = 0
 
     def begin(self, step: int, ledgers: int) -> None:
-        """So many ledgers go through a step now; steps count from 0."""
+        """Begin a step for this many ledgers; steps count from 0."""
         self._step, self._ledgers = step, ledgers
         self._bytes_before += self._bytes
         self._bytes = 0
@@ -261,7 +261,7 @@ class _Told:
 
 
 class _Batch:
-    """Ledgers that go through the steps together."""
+    """A batch of ledgers that go through the steps."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class _Batch:
         self._told = told
 
     def run(self) -> list[Row]:
-        """A row for each of them."""
+        """Run all steps; return a row for each ledger."""
         self._prove()
         self._begin(2)
         self._verify()
@@ -293,16 +293,16 @@ class _Batch:
 
     @property
     def _left(self) -> list[_Releasing]:
-        """Those with which nothing is the matter until now."""
+        """The ledgers without a result so far."""
         return [each for each in self._ledgers.values() if each.row is None]
 
     @property
     def _unproven(self) -> list[_Releasing]:
-        """Those of them for which the table does not stand yet."""
+        """The ledgers without a result so far for which the table does not stand yet."""
         return [each for each in self._left if not each.goes_on]
 
     def _prove(self) -> None:
-        """Whether the table stands for those that are not released yet."""
+        """Prove that the table stands for the ledgers that are not released yet."""
         proof = Proof(self._context, self._job, self._table, self._begin)
         try:
             found = proof.of([each.ledger for each in self._unproven])
@@ -319,10 +319,10 @@ class _Batch:
                 each.proven = judged
 
     def _verify(self) -> None:
-        """Copies that are to stay are whole: what is dropped cannot be copied any more.
+        """Verify the copies that are to stay: dropped ones can no longer be copied.
 
-        Of a ledger whose release goes on all that stays, its table too: whoever was killed before
-        may have left the last good copies.
+        For a ledger whose release goes on, verify all that stays, its table included: an earlier
+        run that was killed may have left the last good copies.
         """
         works = [work for each in self._left for work in _to_verify(each)]
         answers = list(self._job.run(_VERIFYING, works))
@@ -346,12 +346,12 @@ class _Batch:
     # The change
 
     def _publish(self) -> None:
-        """The one step by which each ledger is released (``release-after-proof``)."""
+        """Release each ledger, by this one change of its metadata (``release-after-proof``)."""
         now_ms = self._context.runtime.wall_ms()
         changes = [_Change(each, now_ms) for each in self._unproven]
         if not changes:
             return
-        # Written together first; what did not come through is changed by itself (rule R14).
+        # Written in a batch first; a change that failed is then made by itself (rule R14).
         answers = self._context.store.write_ledgers(
             [
                 LedgerChange(each.of.ledger_id, each.made_of(each.of.known.value), each.of.known)
@@ -401,9 +401,9 @@ _VERIFYING: Final = Step("verifying what stays", check_one, _not_checked)
 
 
 class _Change:
-    """The step of a ledger's metadata that releases it.
+    """The change of a ledger's metadata that releases it.
 
-    Raises ``_RefusedError`` when what was proven is not what is there.
+    Raises ``_RefusedError`` if the metadata are no longer those that were proven.
     """
 
     def __init__(self, of: _Releasing, now_ms: int) -> None:
@@ -412,13 +412,13 @@ class _Change:
         self._index = of.proven.index
         self._proven = of.known.value.fragments
         self._incarnations = of.ledger.incarnations
-        # Versions before this one do not know the rule: one that is named again keeps its copy.
+        # Earlier versions do not know this rule: a bookie that is named again keeps its copies.
         dropping = to_drop(of.known.value)
         dropping |= {bookie: self._incarnations.get(bookie, "") for bookie in sorted(of.leave)}
         self._record = Archived(of.table, self._index, of.proven.version, of.keep, now_ms, dropping)
 
     def __call__(self, old: LedgerMetadata) -> LedgerMetadata | None:
-        """The metadata afterwards; ``None``: they say it already, by us or by somebody faster."""
+        """Return the new metadata; ``None``: an earlier attempt or another client wrote them."""
         incarnations = incarnations_of(old)
         if old.fragments == self._proven and all(
             incarnations.get(bookie) == self._incarnations.get(bookie) for bookie in self.of.leave
@@ -432,13 +432,13 @@ class _Change:
         )
 
     def made_of(self, old: LedgerMetadata) -> LedgerMetadata:
-        """What was proven, put in place."""
+        """Return the metadata with the proven table in place of the leaving bookies."""
         new = released(old, self._record)
         tables = {bookie: self._index for bookie in new.members() if is_table(bookie)}
         return with_incarnations(new, tables, renewed=True)
 
     def _stands_in(self, old: LedgerMetadata) -> bool:
-        """Whether the table stands, and none of those that were to leave is named any more."""
+        """Whether the table stands, and no fragment names a leaving bookie any more."""
         archived, named = archived_of(old), old.members()
         is_there = archived is not None and archived.table == self.of.table
         return is_there and any(map(is_table, named)) and self.of.leave.isdisjoint(named)

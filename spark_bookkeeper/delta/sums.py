@@ -1,4 +1,4 @@
-"""What the rows of each ledger come to: by this a table and the ledgers are compared."""
+"""Sums over the rows of each ledger, by which a table and the ledgers are compared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 PLACE_COLUMNS: Final = ("_ledger_id", "_entry_id", "_row")
-"""Where a row was: its ledger, its entry there, its number within the entry. They come first,
-since Delta keeps the bounds by which it skips files for the first columns only."""
+"""Where a row was: its ledger, its entry there, its number within the entry. These columns are
+first, since Delta keeps the bounds by which it skips files only for the first columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What a set of rows comes to: how many they are, and a sum over a hash of each."""
+    """The sum of a set of rows: their number, and a sum over a hash of each."""
 
     rows: int
     hashes: int
@@ -27,14 +27,13 @@ NO_ROWS: Final = Sum(0, 0)
 
 
 def sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int, Sum]:
-    """What the rows of each ledger come to.
+    """Return the sum of the rows of each ledger.
 
-    A null has no part in it: the table has columns that came later, and are null in the rows of
-    the ledgers before.
+    A null does not count: columns that the table got later are null in the rows of earlier ledgers.
 
     Args:
         frame: rows with their places.
-        kinds: the types to compare under, by column; of the table, where it has wider ones.
+        kinds: the types to compare under, by column: those of the table, which may be wider.
     """
     from pyspark.sql import functions
 
@@ -45,7 +44,7 @@ def sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int, 
         if kind != field.dataType:
             column = column.cast(kind)
         is_there = frame[f"`{field.name}`"].isNotNull()
-        if "map<" in kind.simpleString():  # Spark hashes no maps; and a struct of a null is none
+        if "map<" in kind.simpleString():  # Spark cannot hash maps; a struct of a null is not null
             column = functions.when(
                 is_there, functions.to_json(functions.struct(column.alias("v")))
             )

@@ -1,16 +1,15 @@
-"""Atomic writes to a log: one ledger each, written and closed before the log names it.
+"""Atomic writes to a log: each one is a ledger that is closed before the log's list names it.
 
-The rows of a write are in the log when its ledger is in the list, and not at all before: one
-compare-and-swap adds the ledger and remembers the number of the write, if it has one. A write
-whose number is remembered changes nothing; a stream is told if rows may be lost by that.
+The rows of a write are in the log exactly when its ledger is in the list. One compare-and-swap adds
+the ledger and remembers the number of the write, if it has one. A write whose number is remembered
+changes nothing; for a stream, an error is raised if that may lose rows.
 
-A write leads the log for the moment in which it adds its ledger, as every writer does: it fences
-the last two ledgers before, so whoever had the log open is told that it lost it. The order is
-that of the compare-and-swaps. Ledger ids ascend along a log, and the id of a write is given when
-it begins. So a write that finds a higher one in the list copies its files, as they are, into a
-ledger whose id is higher still, and tries again.
+A write becomes the writer of the log for the moment in which it adds its ledger: it fences the last
+two ledgers first, so the current writer loses the log. The compare-and-swaps give the order. Ledger
+ids ascend along a log, but a write gets its id when it begins. So a write that finds a higher id in
+the list copies its files, as they are, into a ledger with a still higher id, and tries again.
 
-What a write that failed leaves behind, ``begun_writes.py`` removes.
+``staged_writes.py`` removes what a failed write leaves behind.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from spark_bookkeeper.errors import (
     LogOwnershipLostError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs.begun_writes import (
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import (
     StagedWrite,
     abort,
     forget_leftovers,
     note_of,
     remember,
 )
-from spark_bookkeeper.logs.listing import list_ledgers
-from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
-from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.truncation import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
@@ -53,21 +52,21 @@ from spark_bookkeeper.protocol.transactions import Committed, MicroBatch, Transa
 _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
-"""Copies made because others were faster, after which a write is given up."""
+"""Number of attempts, each with its own copy, after which a write fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """What became of a write to a log."""
+    """The result of a write to a log."""
 
     log: str
     ledger_id: LedgerId | None
-    """The ledger with its rows; ``None`` when there were none."""
+    """The ledger with the rows; ``None`` when there were none."""
     last_entry_id: EntryId
     rows: int
     is_new: bool
-    """False: a write with its number, or a higher one, was in the log already. Nothing was
-    changed, and ``rows`` is what would have been written."""
+    """False: the log already had a write with this number or a higher one. Nothing was changed, and
+    ``rows`` is the number of rows that would have been written."""
 
     def _repr_html_(self) -> str:
         state = "written" if self.is_new else "was there already"
@@ -76,7 +75,7 @@ class LogWrite:
 
 
 class DoneError(Exception):
-    """The transaction is remembered already."""
+    """The log already remembers the transaction."""
 
     def __init__(self, last: Committed) -> None:
         super().__init__()
@@ -96,15 +95,15 @@ def stage(
 
     Args:
         context: the cluster.
-        name: of the log.
-        transaction: of the write, where it is known by now.
-        schema: of the rows; compared with the log's before anything is created.
-        owner: stands for whoever writes, in place of the transaction's application.
-        nonce: of the life of the log that is meant; without it the one there is.
+        name: name of the log.
+        transaction: the transaction of the write, if it is known already.
+        schema: schema of the rows; compared with the log's before anything is created.
+        owner: identifies the writer; replaced by the application of a ``transaction``.
+        nonce: identifies one life of the log; by default the current one.
 
     Raises:
-        NoSuchLogError: there is none of that name.
-        InvalidArgumentError: the rows have another schema, or the log can remember no further
+        NoSuchLogError: no log has that name.
+        InvalidArgumentError: the rows have another schema, or the log cannot remember one more
             application.
         NotEnoughBookiesError: as ``create_ledger``.
     """
@@ -118,7 +117,7 @@ def stage(
     if transaction is not None:
         owner = transaction.app_id
         if head.transactions.done(transaction) is None:
-            head.with_transaction(transaction)  # raises where there is no room
+            head.with_transaction(transaction)  # raises when the log is full of applications
     behind = min(head.to_fence, default=None)
     plan = staging.stage(
         context,
@@ -140,7 +139,7 @@ def is_done(context: ClientContext, name: str, transaction: Transaction) -> bool
     """Whether a log remembers a transaction, or a later one of its application.
 
     Raises:
-        NoSuchLogError: there is none of that name.
+        NoSuchLogError: no log has that name.
     """
     head = logs.read_log(context.store.registers, name)
     return head.transactions.done(transaction) is not None
@@ -152,21 +151,21 @@ def commit(
     results: Sequence[TaskResult],
     transaction: Transaction | None = None,
 ) -> LogWrite:
-    """Add what tasks wrote to the log: all of it, once, or nothing.
+    """Add the rows that tasks wrote to the log, atomically and once.
 
     Args:
         context: the cluster.
-        staged: of ``stage``, in whichever process.
-        results: one for each task, of the attempt that succeeded.
-        transaction: a number with which it is not written twice.
+        staged: the result of ``stage``, also of another process.
+        results: one result for each task, from its successful attempt.
+        transaction: a number that prevents a second write of the same rows.
 
     Raises:
         NoSuchLogError: the log was deleted meanwhile. Nothing was added.
         LogOwnershipLostError: others were faster each time. Nothing was added.
-        MetadataUnavailableError: it may or may not have been added; with a transaction repeat it
-            all, and it is there once.
-        InvalidArgumentError: a batch of a stream that is not the last one again.
-        BookKeeperError: other errors mean that nothing was added.
+        MetadataUnavailableError: it may or may not have been added. With a transaction, repeat the
+            whole write: the rows are then in the log once.
+        InvalidArgumentError: a batch of a stream that does not repeat the last one.
+        BookKeeperError: for all other errors, nothing was added.
     """
     if not any(result.entries for result in results):
         return _commit_nothing(context, staged, transaction)
@@ -191,7 +190,7 @@ def commit(
         staged = replace(staged, plan=plan)
         remember(context, staged)
         if not abort(context, before):
-            left.append(before)  # certainly not added when the list has gone past it
+            left.append(before)  # once the list has a higher id, it cannot be added
     abort(context, staged)
     raise LogOwnershipLostError(
         f"others added ledgers to log {staged.log!r} more quickly than this write could follow, "
@@ -212,7 +211,8 @@ def _attempt(
     """Close the ledger and add it.
 
     Raises:
-        OvertakenError, LedgerFencedError, LedgerClosedError, NoSuchLedgerError: it needs another.
+        OvertakenError, LedgerFencedError, LedgerClosedError, NoSuchLedgerError: the rows need
+            another ledger.
     """
     ledger_id, rows = staged.ledger_id, sum(result.rows for result in results)
     head = logs.read_life(context.store.registers, staged.log, staged.nonce)
@@ -238,17 +238,17 @@ def add_sealed(
     ledger_id: LedgerId,
     transaction: Transaction | None,
 ) -> LogHead:
-    """Add a closed ledger behind the end of a log, whose writer is fenced before.
+    """Fence the writer of a log, and add a closed ledger at the end of the log.
 
     Returns:
-        the log then.
+        the head of the log, as it was last read or written.
 
     Raises:
-        OvertakenError: the list has come to a higher id without it.
-        DoneError: the transaction is remembered, and this ledger is not the one that holds it.
+        OvertakenError: the list has a higher id, and not this ledger.
+        DoneError: the transaction is remembered, and another ledger holds it.
         NoSuchLogError: the log was deleted.
         RecoveryUndecidedError: the end of the newest ledgers cannot be found now.
-        MetadataUnavailableError: it may or may not have been added.
+        MetadataUnavailableError: the ledger may or may not have been added.
     """
     registers = context.store.registers
     while True:
@@ -262,7 +262,7 @@ def add_sealed(
             )
         except (DoneError, OvertakenError) as error:
             if ledger_id in list_ledgers(context, name, nonce, ledger_id)[1]:
-                return head  # an answer was lost, and others went on
+                return head  # a reply was lost, and other ledgers followed
             if isinstance(error, DoneError):
                 raise
             continue
@@ -271,8 +271,8 @@ def add_sealed(
 
 
 def _done_before(name: str, transaction: Transaction, rows: int, last: Committed) -> LogWrite:
-    """Nothing was written, as the log has it. Raises ``InvalidArgumentError``: a batch of a stream
-    that it may not have.
+    """Return the result of a write that the log has already. Raises ``InvalidArgumentError`` for a
+    batch of a stream that does not repeat the last one.
     """
     if isinstance(transaction, MicroBatch):
         transaction.check_repeats(last, name)
@@ -283,11 +283,11 @@ def _done_before(name: str, transaction: Transaction, rows: int, last: Committed
 def _step_to_add(
     head: LogHead, ledger_id: LedgerId, transaction: Transaction | None
 ) -> Callable[[LogHead], LogHead | None]:
-    """What adds a ledger behind the end that was fenced, which is that of ``head``."""
+    """Return the step that adds a ledger, if the log still ends where ``head`` was fenced."""
 
     def step(old: LogHead) -> LogHead | None:
         if old.newest == ledger_id:
-            return None  # an earlier attempt, whose answer was lost
+            return None  # an earlier attempt added it, and its reply was lost
         if transaction is not None and (last := old.transactions.done(transaction)):
             raise DoneError(last)
         if old.newest != head.newest:
@@ -299,7 +299,7 @@ def _step_to_add(
 
 
 def forget_application(context: ClientContext, name: str, nonce: str, app_id: str) -> None:
-    """Remember nothing of an application any more; idempotent."""
+    """Remove an application and its last number from the log's head; idempotent."""
     logs.change_log(
         context.store.registers,
         name,
@@ -311,7 +311,7 @@ def forget_application(context: ClientContext, name: str, nonce: str, app_id: st
 def _commit_nothing(
     context: ClientContext, staged: StagedWrite, transaction: Transaction | None
 ) -> LogWrite:
-    """A write without rows: no ledger, and its number is remembered all the same."""
+    """Finish a write without rows: no ledger is added, but its number is remembered."""
     is_new = transaction is None
     last: Committed | None = None
 
@@ -320,7 +320,7 @@ def _commit_nothing(
         assert transaction is not None, "asked for a transaction only"
         last = old.transactions.done(transaction)
         if last is not None:
-            return None  # or an earlier attempt of this very call did it, which is new
+            return None  # ``is_new`` is true if an earlier attempt of this call did it
         is_new = True
         return old.with_transaction(transaction)
 

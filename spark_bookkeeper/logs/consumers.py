@@ -1,4 +1,4 @@
-"""Named followers of a log: how far they have come, and how far behind its end that is."""
+"""Named followers of a log: their positions, and how far behind the log's end these are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.client.views import moment
@@ -40,15 +40,15 @@ CONSUMERS: Final = pa.schema(
         pa.field("is_truncated", pa.bool_(), nullable=False),
     ]
 )
-"""``ledger_id`` and ``entry_id`` are read next. ``bytes_behind`` is about right. ``seconds_behind``
-is the age of what is read next, by the clocks of its writer and of who asks: 0 when nothing is
-there, null when that is not known. ``is_truncated``: what was to be read next was truncated, and
-the numbers are those from the beginning of the log."""
+"""``ledger_id`` and ``entry_id`` name the next entry to read. ``bytes_behind`` is an estimate.
+``seconds_behind`` is the age of that entry, by the clocks of its writer and of the caller: 0 when
+it does not exist yet, null when its age is not known. ``is_truncated``: that entry was truncated,
+and the numbers count from the beginning of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """A ledger of the log, and how many entries it has for readers now."""
+    """A ledger of the log, and the number of its entries that readers can read now."""
 
     ledger: Ledger
     end: int
@@ -57,16 +57,16 @@ class _Extent:
 def publish(
     context: ClientContext, log: str, nonce: str, consumer: str, position: Position
 ) -> None:
-    """Say how far a follower has come; see ``Log.publish``."""
+    """Publish the position of a follower; see ``Log.publish``."""
     told = Consumer(consumer, nonce, position, context.runtime.wall_ms())
     registers.publish(context.store.registers, log, told)
 
 
 def consumers_table(context: ClientContext, log: str) -> pa.Table:
-    """One row for each named follower of a log (``CONSUMERS``), by name.
+    """Return one row for each named follower of a log (``CONSUMERS``), by name.
 
     Raises:
-        NoSuchLogError: there is no log of that name.
+        NoSuchLogError: no log has that name.
     """
     head = logs.read_log(context.store.registers, log)
     found = registers.consumers(context.store.registers, log, head.nonce)
@@ -81,7 +81,7 @@ def consumers_table(context: ClientContext, log: str) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLag:
-    """One row of ``consumers_table`` as gauges show it."""
+    """One row of ``consumers_table``, in the form that gauges show."""
 
     consumer: str
     entries_behind: int
@@ -92,18 +92,18 @@ class ConsumerLag:
 def show_lag(
     context: ClientContext, log: str, consumer: str | None = None, metrics: Metrics | None = None
 ) -> None:
-    """Have gauges for the named followers of a log, looked up whenever metrics are asked for.
+    """Add gauges for the named followers of a log, computed whenever metrics are read.
 
-    Where they cannot be looked up they are not shown, and the log of the program says why.
+    If they cannot be computed, no gauge is shown, and a warning is logged with the reason.
 
     Args:
         context: the cluster.
-        log: its name; it need not exist yet.
-        consumer: only this one; ``None`` is all there are.
-        metrics: where they are shown; ``None`` is where the context counts.
+        log: its name; the log need not exist yet.
+        consumer: show only this follower; ``None`` shows all of them.
+        metrics: where the gauges are shown; by default in the context's metrics.
 
     Raises:
-        InvalidArgumentError: no log can have that name.
+        InvalidArgumentError: the name is not valid for a log.
     """
     parse_log_name(log)
 
@@ -122,9 +122,9 @@ def show_lag(
 def needed_from(
     context: ClientContext, log: str, nonce: str, names: Iterable[str]
 ) -> LedgerId | None:
-    """The ledger that the hindmost of these followers reads next.
+    """Return the lowest ledger that one of these followers reads next.
 
-    ``None`` when one of them has not published anything: it has all to read.
+    ``None`` when one of them has not published a position: it needs all ledgers.
     """
     found = {each.name: each for each in registers.consumers(context.store.registers, log, nonce)}
     positions = []
@@ -139,7 +139,7 @@ def _extents(context: ClientContext, listed: Sequence[LedgerId]) -> list[_Extent
     extents = []
     for ledger_id, found in context.store.read_ledgers(listed):
         if not isinstance(found, Versioned):
-            continue  # truncated meanwhile, or unreadable: bk.logs() tells
+            continue  # truncated meanwhile, or unreadable, which bk.logs() shows
         try:
             ledger = Ledger.of(ledger_id, found.value)
         except MetadataFormatError:
@@ -152,7 +152,7 @@ def _extents(context: ClientContext, listed: Sequence[LedgerId]) -> list[_Extent
                 break
         extents.append(_Extent(ledger, last + 1))
         if not ledger.metadata.is_closed:
-            break  # what follows it may not be acknowledged before it
+            break  # later ledgers may hold entries that are not acknowledged before it
     return extents
 
 

@@ -1,4 +1,4 @@
-"""The ledgers of a log: its head together with the chunks that the head names."""
+"""The ledgers of a log: those in its head, and those in the chunks that the head names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from spark_bookkeeper.protocol.log import LogHead
 def list_ledgers(
     context: ClientContext, name: str, nonce: str, first: LedgerId | None = None
 ) -> tuple[LogHead, list[LedgerId]]:
-    """The head of a log now, and its ledgers in order.
+    """Return the current head of a log, and its ledgers in order.
 
     Args:
         context: the cluster.
-        name: of the log.
-        nonce: of its life.
-        first: leave out what is below; without it, what was truncated is left out. Chunks that
-            hold none of the others are not read.
+        name: name of the log.
+        nonce: identifies one life of the log.
+        first: the lowest ledger id to return; by default the first one that is not truncated.
+            Chunks that hold only lower ids are not read.
 
     Raises:
-        NoSuchLogError: it was deleted.
-        MetadataFormatError: the head, or a chunk that it names, is junk or gone.
+        NoSuchLogError: the log was deleted.
+        MetadataFormatError: the head or a chunk cannot be decoded, or a chunk is missing.
     """
     before: LogHead | None = None
     while True:
@@ -37,7 +37,7 @@ def list_ledgers(
                 if head == before:
                     raise logs.chunk_is_gone(name, chunk)
                 before = head
-                break  # forgotten meanwhile: look at the head again
+                break  # a truncation deleted the chunk: read the head again
             found += part
         else:
             return head, [ledger for ledger in (*found, *head.recent) if ledger >= least]

@@ -30,11 +30,17 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs import atomic, consumers, seeking, standby, truncation
 from spark_bookkeeper.logs.atomic import LogWrite
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
-from spark_bookkeeper.logs.places import Place, check_in_closed, check_listed, position_of, start_of
+from spark_bookkeeper.logs.positions import (
+    Place,
+    check_in_closed,
+    check_listed,
+    position_of,
+    start_of,
+)
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
@@ -55,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class Log(PublicNames):
-    """One log. Reading never disturbs its writer; only ``become_writer`` and ``delete`` fence."""
+    """One log. ``become_writer``, ``write`` and a deletion fence its writer; reading does not."""
 
     def __init__(
         self, context: ClientContext, name: str, head: LogHead, frames: Frames | None = None
@@ -77,37 +83,38 @@ class Log(PublicNames):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of its rows, as of the last look at the log; what ``evolve`` adds comes then.
+        """The columns of the log's rows, as this object last read them.
 
-        Rows from before have null in columns that were added, and types that were widened.
+        Columns that ``evolve`` adds appear after the next read. In older rows an added column is
+        null, and values have the widened types.
         """
         return self._options.schema
 
     def ledgers(self) -> list[LedgerId]:
-        """The ids of its ledgers in order, as the list is now.
+        """Return the ids of the log's ledgers, in order, from the current list.
 
         Raises:
-            NoSuchLogError: it was deleted.
+            NoSuchLogError: the log was deleted.
         """
         return list_ledgers(self._context, self.name, self._nonce)[1]
 
     def become_writer(
         self, is_leader: Callable[[], bool] | None = None, *, schema: Any = None
     ) -> LogWriter:
-        """Fence whoever writes the log now, and return its writer.
+        """Fence the current writer of the log, and return a new writer.
 
-        Two who do so at once never both write: one is told that it lost, here or at its next
-        append.
+        When two processes do so at once, at most one writes. The other one gets
+        ``LogOwnershipLostError``, here or at its next append.
 
         Args:
-            is_leader: asked after each lost race whether this process is still to lead; without
-                it the attempt is repeated some times.
-            schema: the log goes on with these columns, see ``LogWriter.evolve``.
+            is_leader: called after each lost race; the attempt is repeated only while it returns
+                true. Without it the attempt is repeated a few times.
+            schema: columns of the new ledger and of later ones, see ``LogWriter.evolve``.
 
         Raises:
-            InvalidArgumentError: the columns cannot follow those that there are, or ``is_leader``
-                is an answer and not a question.
-            LogOwnershipLostError: others were faster.
+            InvalidArgumentError: the columns cannot follow the log's columns, or ``is_leader`` is
+                not a function.
+            LogOwnershipLostError: other writers were faster.
             NoSuchLogError: the log was deleted.
             RecoveryUndecidedError, NotEnoughBookiesError: repeat it when bookies are back.
         """
@@ -120,7 +127,7 @@ class Log(PublicNames):
             head = self._head()
             self._options = LogOptions.from_json(self.name, head.options)
             truncation.finish(self._context, self.name, head)
-        except BookKeeperError as error:  # the next one does it
+        except BookKeeperError as error:  # the next writer finishes it
             _log.info(
                 "a truncation of log %s stays unfinished: %s",
                 *(self.name, error),
@@ -129,24 +136,24 @@ class Log(PublicNames):
         return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
 
     def elect(self, identity: bytes | None = None) -> Vote:
-        """Be a candidate for writing the log; ``wait()`` returns when this one is to lead.
+        """Become a candidate for writing the log; ``wait()`` returns when this candidate leads.
 
-        A suggestion, for processes that are to take turns::
+        The election is advice, for processes that take turns::
 
             with log.elect() as vote:
                 vote.wait()
                 with log.become_writer(is_leader=lambda: vote.is_leader) as writer:
                     ...
 
-        Who is frozen or cut off leads no more and may not know it. It writes nothing all the
-        same, since ``become_writer`` of its successor has fenced it.
+        A frozen or disconnected leader loses its lead, and may not notice. It still cannot write,
+        since ``become_writer`` of its successor has fenced it.
 
         Args:
-            identity: what ``leader()`` tells the others; by default who this process is.
+            identity: returned by ``leader()`` of all processes; by default it names this process.
 
         Raises:
             InvalidArgumentError: the identity is not ``bytes``.
-            MetadataUnavailableError: this one is no candidate.
+            MetadataUnavailableError: this process is not a candidate.
         """
         if identity is None:
             writer = self._context.writer
@@ -157,25 +164,25 @@ class Log(PublicNames):
     def stand_by(
         self, vote: Vote, apply: Callable[[Entry], object], start: Place | None = None
     ) -> LogWriter:
-        """Be a warm standby: follow the log, and return its writer once ``vote`` is to lead.
+        """Be a warm standby: follow the log, and return its writer once ``vote`` leads.
 
-        Everything that is in the log has been given to ``apply``, once and in order, when the
-        writer is returned, also what the writer before was acknowledged last::
+        Before it returns, every entry of the log was passed to ``apply``, once and in order. This
+        includes the last entries that the previous writer acknowledged::
 
             with log.elect() as vote, log.stand_by(vote, state.update) as writer:
                 writer.append(...)
 
-        When another takes over later, the writer's next append raises ``LogOwnershipLostError``:
-        then stand by again, from the entry after the last one applied.
+        When another writer takes over later, the next append raises ``LogOwnershipLostError``. Then
+        stand by again, from the entry after the last applied one.
 
         Args:
-            vote: of ``elect()``.
-            apply: is given each entry, in the calling thread. What it raises ends the standby.
-            start: the first entry to apply; without it the first that is not truncated.
+            vote: a vote of ``elect()``.
+            apply: called with each entry, in the calling thread. If it raises, the standby ends.
+            start: the first entry to apply; by default the first one that is not truncated.
 
         Raises:
-            NoSuchEntryError: what was to be applied next was truncated.
-            InvalidArgumentError: the vote was left, or is none of this log's.
+            NoSuchEntryError: the next entry to apply was truncated.
+            InvalidArgumentError: the vote was left, or it is a vote of another log.
             NoSuchLogError: the log was deleted.
         """
         check_callable("apply", apply, "state.update")
@@ -186,19 +193,19 @@ class Log(PublicNames):
         return standby.stand_by(self, self._context.runtime, vote, apply, start)
 
     def leader(self) -> bytes | None:
-        """The identity of the candidate that is to lead now; ``None`` when there is none."""
+        """Return the identity of the candidate that leads now; ``None`` without a candidate."""
         return self._election().leader()
 
     def position_at(self, time: datetime, *, is_end: bool = False) -> Position:
-        """The place of the first entry that was appended at a time or later.
+        """Return the position of the first entry that was appended at a time or later.
 
-        By the clocks of the writers, which may differ where the writer has changed. The end of
-        the log, if there is none.
+        Without such an entry this is the end of the log. The times are those of the writers'
+        clocks, which may differ where the writer has changed.
 
         Args:
-            time: without a time zone it is local time.
-            is_end: whether a range is to end there. Where the clocks of writers are apart, its end
-                is rather too late, and the beginning of a range too early.
+            time: local time, if it has no time zone.
+            is_end: whether the position ends a range. Where the writers' clocks disagree, an end is
+                rather too late, and a beginning rather too early.
 
         Raises:
             NoSuchLogError: the log was deleted.
@@ -210,20 +217,20 @@ class Log(PublicNames):
     def write(
         self, data: Any, *, txn_app_id: str | None = None, txn_version: int | None = None
     ) -> LogWrite:
-        """Add rows as one ledger, all at once; nobody sees any of them before all are there.
+        """Add rows as one ledger, atomically: readers see all of them or none.
 
-        Whoever has the log open to write is told that it lost it, as by ``become_writer``.
+        This fences the writer of the log, as ``become_writer`` does.
 
         Args:
             data: rows, as ``LedgerWriter.append`` takes them.
-            txn_app_id: who writes, the same each time.
-            txn_version: number of the write. One that is not above the last number of that
-                application is in the log already: nothing is written, and ``is_new`` is false.
+            txn_app_id: name of the writing application; the same for each write.
+            txn_version: number of the write. If it is not above the application's last number, the
+                log has the write already: nothing is written, and ``is_new`` is false.
 
         Raises:
             InvalidArgumentError: another schema, or only one of both ``txn_`` arguments.
-            LogOwnershipLostError: others were faster each time. Nothing was added.
-            MetadataUnavailableError: it may or may not have been added.
+            LogOwnershipLostError: other writers were faster each time. Nothing was added.
+            MetadataUnavailableError: the rows may or may not have been added.
             NoSuchLogError, NotEnoughBookiesError, BookieUnavailableError: nothing was added.
             AppendFailedError, RecoveryUndecidedError: nothing was added either.
         """
@@ -244,14 +251,14 @@ class Log(PublicNames):
             raise
 
     def last_transaction(self, txn_app_id: str) -> int | None:
-        """Number of the last write of an application; ``None`` when it is not known."""
+        """Return the number of an application's last write; ``None`` when it is not known."""
         last = self._head().transactions.of(txn_app_id)
         return None if last is None else last.version
 
     def forget_application(self, txn_app_id: str) -> None:
-        """Remember no number of an application any more, so that others find room.
+        """Forget the last write number of an application, which makes room for other ones.
 
-        Should it repeat a write, the rows are there twice.
+        If the application repeats a write later, the log has its rows twice.
         """
         is_known = self.last_transaction(txn_app_id) is not None
         atomic.forget_application(self._context, self.name, self._nonce, txn_app_id)
@@ -267,18 +274,17 @@ class Log(PublicNames):
         start_time: datetime | None = None,
         end_time: datetime | None = None,
     ) -> Iterator[Entry]:
-        """The entries from ``start`` up to and without ``end``, in order.
+        """Yield the entries from ``start`` up to, not including, ``end``, in order.
 
         Args:
-            start: without it the first entry that is not truncated. One that is truncated is
-                refused.
-            end: without it the last entry that is acknowledged now.
+            start: by default the first entry that is not truncated. A truncated one is refused.
+            end: by default the position after the last entry that is acknowledged now.
             start_time, end_time: instead of ``start`` and ``end``, see ``position_at``.
 
         Raises:
-            NoSuchEntryError: ``start`` was truncated, or is no place of this log: behind its end,
-                or in a ledger that it has not. Where all of a ledger was read, the place before
-                the next one is ``ledger + 1:0``, also where no ledger has that id.
+            NoSuchEntryError: ``start`` was truncated, or is no position of this log: it is after
+                the end, or in a ledger that the log does not have. After a ledger was read to its
+                end, the next position is ``ledger + 1:0``, even if no ledger has that id.
             InvalidArgumentError: no position, one within an entry, or ``end_time`` is before
                 ``start_time``.
             EntryUnreadableError: no replica of an entry is left.
@@ -295,7 +301,7 @@ class Log(PublicNames):
         start_time: datetime | None = None,
         end_time: datetime | None = None,
     ) -> pa.Table:
-        """The rows of the same range as one table."""
+        """Return the rows of the range that ``entries`` would yield, as one table."""
         tables = []
         for reader, first, last in self._between(start, end, start_time, end_time):
             if first <= last:
@@ -311,9 +317,9 @@ class Log(PublicNames):
         start_time: datetime | None = None,
         end_time: datetime | None = None,
     ) -> Any:
-        """The rows of the same range as a Spark DataFrame, in order.
+        """Return the rows of the same range as a Spark DataFrame, in order.
 
-        What is in the range is fixed now; the rows are read whenever Spark runs the DataFrame.
+        The range is fixed now. Spark reads the rows each time it runs the DataFrame.
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
@@ -325,18 +331,18 @@ class Log(PublicNames):
         return self._frames.read(self._context, self.schema, ranges)
 
     def tail(self, start: Place | None = None, timeout_ms: int | None = None) -> Iterator[Entry]:
-        """Entries as they are acknowledged, from one ledger to the next, without end.
+        """Yield entries as they are acknowledged, from one ledger to the next, without end.
 
-        Neither rolling nor a change of the writer skips or repeats an entry. As long as a ledger
-        is written, its last entry is seen when a later one was appended, the ledger closed, or the
-        writer has paused for ``explicit_lac_ms``.
+        Rolling the log or changing its writer neither skips nor repeats an entry. The last entry of
+        an open ledger is yielded after a later entry was appended, after the ledger was closed, or
+        after the writer has paused for ``explicit_lac_ms``.
 
         Args:
-            start: without it the first entry that is not truncated.
-            timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
+            start: by default the first entry that is not truncated.
+            timeout_ms: the iterator ends after this time without a new entry; ``None``: never.
 
         Raises:
-            NoSuchEntryError: what was to be read next was truncated, or ``start`` is no place of
+            NoSuchEntryError: the next entry to read was truncated, or ``start`` is no position of
                 this log, see ``entries``.
         """
         if timeout_ms is not None:
@@ -346,7 +352,7 @@ class Log(PublicNames):
     def follow(
         self, start: Place | None, timeout_ms: int | None, is_over: Callable[[], bool]
     ) -> Iterator[Entry]:
-        """``tail``, which ends also when ``is_over`` says so, and everything there was read."""
+        """Yield as ``tail`` does; also end once ``is_over`` is true and all entries were read."""
         runtime = self._context.runtime
         following = start_of(self.name, start, self._head())
         waiting_since = runtime.now()
@@ -358,7 +364,7 @@ class Log(PublicNames):
                     yield from self._widened(reader, first, last)
                     waiting_since = runtime.now()
                 following = Position(reader.ledger_id, EntryId(last + 1))
-                if reader.is_closed:  # all of it was read, so it may be truncated
+                if reader.is_closed:  # read to its end; the ledger may be truncated from here on
                     following = Position(LedgerId(reader.ledger_id + 1), EntryId(0))
             waited_ms = (runtime.now() - waiting_since) * 1000
             if is_over() or (timeout_ms is not None and waited_ms >= timeout_ms):
@@ -366,25 +372,25 @@ class Log(PublicNames):
             runtime.sleep(TAIL_POLL_SECONDS)
 
     def truncate(self, before: Place | int | datetime, *, dry_run: bool = False) -> list[LedgerId]:
-        """Remove whole ledgers from the beginning; returns the ids of those that were deleted.
+        """Remove whole ledgers from the beginning; return the ids of the deleted ones.
 
-        ``jobs()`` keeps by whom, when, and how much, also of what retention removes.
+        ``jobs()`` shows who did it, when, and how much was removed, also for retention.
 
         Args:
-            before: a position, or a ledger id: every ledger below its ledger goes. Or a time, by
-                the clocks of the writers: every ledger goes that had ended by then; without a
-                time zone it is local time. The newest ledger always stays.
-            dry_run: change nothing, and return the ids of those that would be deleted now.
+            before: a position or a ledger id: removes every ledger below that ledger. Or a time
+                (local time without a time zone): removes every ledger that had ended by then, by
+                the writers' clocks. The newest ledger always stays.
+            dry_run: change nothing, and return the ids of the ledgers that would be deleted now.
 
         Raises:
-            NoSuchLogError: it was deleted.
-            InvalidArgumentError: it is neither a position, nor a ledger id, nor a ``datetime``.
-            EntryUnreadableError: of a time: bookies that do not answer may know when the last
-                entry of a ledger was appended. Nothing was removed. A ledger whose last entry no
-                bookie has any more had ended when the next one was begun.
+            NoSuchLogError: the log was deleted.
+            InvalidArgumentError: ``before`` is no position, no ledger id and no ``datetime``.
+            EntryUnreadableError: only for a time: the bookies that may know when the last entry of
+                a ledger was appended do not answer. Nothing was removed. If no bookie has the last
+                entry any more, the ledger counts as ended when the next one was created.
         """
         check_flag("dry_run", dry_run)
-        told: Any = before  # whatever a caller gives
+        told: Any = before  # a caller may pass any type
         if isinstance(before, datetime):
             time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
@@ -404,21 +410,21 @@ class Log(PublicNames):
         return act(self._context, self.name, self._nonce, ledger_id)
 
     def publish(self, consumer: str, position: Place) -> None:
-        """Say under a name what this follower reads next: ``BookKeeper.consumers`` shows it, and
-        retention can wait for it (``retain_for``). ``BookKeeper.metrics`` has its lag from then on.
+        """Publish the position that this follower reads next: ``BookKeeper.consumers`` shows it,
+        and retention can wait for it (``retain_for``). ``BookKeeper.metrics`` then has its lag.
 
         Args:
-            consumer: the name; who publishes under the same one later counts.
-            position: what was before it is read, and done with.
+            consumer: the follower's name; the last position published under a name counts.
+            position: everything before it was read and processed.
 
         Raises:
-            InvalidArgumentError: no follower can have that name, or it is no position.
+            InvalidArgumentError: the name or the position is not valid.
         """
         consumers.publish(self._context, self.name, self._nonce, consumer, position_of(position))
         consumers.show_lag(self._context, self.name, consumer)
 
     def forget_consumer(self, consumer: str) -> None:
-        """A named follower is no more, and nobody waits for it; idempotent."""
+        """Remove a named follower, so that retention does not wait for it; idempotent."""
         if registers.forget(self._context.store.registers, self.name, consumer):
             what = f"consumer {consumer} of log {self.name}"
             self._context.on_deleted(self._context, "forget_consumer", what, ())
@@ -442,7 +448,7 @@ class Log(PublicNames):
         )
 
     def _widened(self, reader: LedgerReader, first: int, last: int) -> Iterator[Entry]:
-        """Entries under the log's schema, also of a ledger from before it was evolved."""
+        """Yield entries under the log's schema, also those of a ledger from before ``evolve``."""
         schema = self.schema
         with self._told_if_truncated(reader.ledger_id):
             if reader.schema.equals(schema, check_metadata=False):
@@ -458,7 +464,7 @@ class Log(PublicNames):
         start_time: datetime | None,
         end_time: datetime | None,
     ) -> Iterator[tuple[LedgerReader, int, int]]:
-        """``_pieces`` from and to what is told as a place or as a time."""
+        """Yield ``_pieces`` of a range whose ends are given as positions or as times."""
         if start is not None and start_time is not None:
             raise InvalidArgumentError(
                 f"start={start} and start_time={start_time} both say where to begin; give one"
@@ -475,10 +481,10 @@ class Log(PublicNames):
     def _pieces(
         self, start: Place | None, end: Place | None, known: LedgerReader | None = None
     ) -> Iterator[tuple[LedgerReader, int, int]]:
-        """What there is of a range now: an opened ledger, its first and its last entry.
+        """Yield the parts of a range: an opened ledger, its first and its last entry.
 
-        Of a ledger that has nothing of the range the last entry is below the first. A reader that
-        is ``known`` looks again at its ledger, which costs less than to open it.
+        If a ledger has no entry of the range, its last entry is below the first. A ``known`` reader
+        is refreshed, which costs less than opening its ledger again.
         """
         least = None if start is None else position_of(start).ledger_id
         head, listed = list_ledgers(self._context, self.name, self._nonce, least)
@@ -498,7 +504,7 @@ class Log(PublicNames):
             except NoSuchLedgerError:
                 place = max(first, Position(ledger_id, EntryId(0)))
                 if self._head().resumed(place) not in (None, place):
-                    continue  # truncated just now, and nothing from there on went
+                    continue  # truncated just now, and no entry from ``place`` on was lost
                 self._check_truncated(ledger_id)
                 raise
             low = first.entry_id if ledger_id == first.ledger_id else 0
@@ -509,11 +515,11 @@ class Log(PublicNames):
                 high = min(high, EntryId(stop.entry_id - 1))
             yield reader, low, max(high, low - 1)
             if not reader.is_closed:
-                return  # what follows it may not be acknowledged before it
+                return  # later ledgers may hold entries that are not acknowledged before it
 
     @contextmanager
     def _told_if_truncated(self, ledger_id: LedgerId) -> Iterator[None]:
-        """Whoever reads a ledger while it is truncated is told so, not that its bookies lost it."""
+        """Raise that a ledger was truncated during the read, and not that its bookies lost it."""
         try:
             yield
         except (EntryUnreadableError, NoSuchLedgerError):
@@ -521,7 +527,7 @@ class Log(PublicNames):
             raise
 
     def _check_truncated(self, ledger_id: LedgerId) -> None:
-        """Whether a ledger that is gone was truncated while it was to be read."""
+        """Raise ``NoSuchEntryError`` if a missing ledger was truncated while it was read."""
         head = self._head()
         if ledger_id < head.begins_at:
             raise NoSuchEntryError(

@@ -21,7 +21,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.log import LogHead
 
 GONE: Final = "GONE"
-"""State of a ledger that is in a log and that somebody deleted all the same."""
+"""State of a ledger that a log names although it was deleted."""
 
 LOGS: Final = pa.schema(
     [
@@ -38,15 +38,15 @@ LOGS: Final = pa.schema(
 def create_log(
     context: ClientContext, name: str, options: LogOptions, frames: Frames | None = None
 ) -> Log:
-    """Make an empty log.
+    """Create an empty log.
 
-    What a deletion of an earlier log of that name has left is deleted first.
+    Ledgers left by the deletion of an earlier log of that name are deleted first.
 
     Raises:
-        LogExistsError: there is one of that name. Nothing was changed.
-        InvalidArgumentError: no log can have that name, or no row these columns.
-        MetadataFormatError, MetadataUnavailableError, RecoveryUndecidedError: ledgers of an
-            earlier log of that name, which was deleted, cannot be. No log was made.
+        LogExistsError: a log of that name exists. Nothing was changed.
+        InvalidArgumentError: the name or the columns are not valid.
+        MetadataFormatError, MetadataUnavailableError, RecoveryUndecidedError: ledgers of a deleted
+            earlier log of that name cannot be deleted. No log was created.
     """
     check_new_columns(options.schema)
     truncation.finish_deletion(context, name)
@@ -55,19 +55,19 @@ def create_log(
 
 
 def open_log(context: ClientContext, name: str, frames: Frames | None = None) -> Log:
-    """A log that is there. Disturbs nobody.
+    """Return an existing log, without fencing its writer.
 
     Raises:
-        NoSuchLogError: there is none of that name.
+        NoSuchLogError: no log has that name.
     """
     return Log(context, name, logs.read_log(context.store.registers, name), frames)
 
 
 def logs_table(context: ClientContext) -> pa.Table:
-    """One row for each ledger of each log (``LOGS``), those not yet deleted included.
+    """Return one row for each ledger of each log (``LOGS``), with those not yet deleted.
 
-    A log without ledgers has one row, and so has one whose head or chunks cannot be decoded, or
-    whose name is none, with the state ``UNREADABLE``.
+    A log without ledgers has one row. A log whose head or chunks cannot be decoded, or whose name
+    is not valid, has one row with the state ``UNREADABLE``.
     """
     rows = [
         row for name in logs.log_names(context.store.registers) for row in _log_rows(context, name)
@@ -76,7 +76,7 @@ def logs_table(context: ClientContext) -> pa.Table:
 
 
 def log_table(context: ClientContext, name: str) -> pa.Table:
-    """The rows of ``logs_table`` for one log; none if there is no log of that name."""
+    """Return the rows of ``logs_table`` for one log; none if no log has that name."""
     return pa.Table.from_pylist(list(_log_rows(context, name)), schema=LOGS)
 
 
@@ -96,7 +96,7 @@ def _log_rows(context: ClientContext, name: str) -> Iterator[dict[str, Any]]:
     for position, (ledger_id, found) in enumerate(context.store.read_ledgers(listed)):
         is_truncated = ledger_id < head.begins_at
         if found is None and is_truncated:
-            continue  # deleted, as it was meant to be
+            continue  # deleted by a truncation
         row = {
             "log": name,
             "position": position,

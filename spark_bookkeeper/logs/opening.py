@@ -1,11 +1,11 @@
 """Becoming the writer of a log, and adding ledgers to it.
 
-A node that believes to lead reads the list, fences the last two ledgers, creates a ledger and
-adds it to the list by compare-and-swap; only then it accepts writes. The fences stop whoever led
-before; the compare-and-swap lets one of several go through.
+A process that wants to lead reads the list, fences the last two ledgers, creates a ledger and adds
+it to the list by compare-and-swap. Only then it accepts writes. The fences stop the previous
+leader. The compare-and-swap admits one of several candidates.
 
-A crash between any two of these steps leaves at most a ledger that no list names, empty, and
-writable by nobody else.
+A crash between two of these steps leaves at most one ledger. It is empty, no list names it, and no
+other process can write it.
 
 Source: The BookKeeper protocol, "Ledgers to logs", "Opening a log".
 """
@@ -34,15 +34,15 @@ from spark_bookkeeper.protocol.log import LogHead
 _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10
-"""Lost races after which one gives up: others lead, or believe to."""
+"""Number of attempts. If all are lost, another process leads, or believes that it does."""
 
 
 class OvertakenError(Exception):
-    """Somebody else added a ledger first, and this one is not in the list."""
+    """Another client added a ledger first, and this ledger is not in the list."""
 
 
 class FollowedError(Exception):
-    """This ledger is in the list, and somebody else, who has fenced it, added one behind it."""
+    """This ledger is in the list, but another client fenced it and added one after it."""
 
 
 def take_over(
@@ -52,20 +52,20 @@ def take_over(
     frames: Frames | None,
     is_leader: Callable[[], bool] | None = None,
 ) -> LedgerWriter:
-    """Fence whoever writes the log, and return the writer of its new last ledger.
+    """Fence the current writer of a log, and return the writer of its new last ledger.
 
     Args:
         context: the cluster.
-        name: of the log.
-        nonce: of its life.
-        frames: the door to DataFrames.
-        is_leader: asked again after a lost race, before the next attempt; by default one tries on.
+        name: name of the log.
+        nonce: identifies one life of the log.
+        frames: the access to Spark DataFrames.
+        is_leader: called after a lost race; false ends the attempts. By default all are made.
 
     Raises:
-        NoSuchLogError: it was deleted.
-        LogOwnershipLostError: others were faster each time, or ``is_leader`` said no.
+        NoSuchLogError: the log was deleted.
+        LogOwnershipLostError: others were faster each time, or ``is_leader`` returned false.
         RecoveryUndecidedError, NotEnoughBookiesError: as ``open_ledger`` and ``create_ledger``.
-        MetadataUnavailableError: repeat it; a ledger that is in the log by then is empty.
+        MetadataUnavailableError: repeat it; a ledger that was added to the log is empty.
     """
     newest = LedgerId(NO_ENTRY)
     for _ in range(ATTEMPTS_MAX):
@@ -96,24 +96,24 @@ def take_over(
 
 
 def recover_last(context: ClientContext, head: LogHead) -> None:
-    """Fence whoever writes the log: its last two ledgers are closed afterwards, or gone.
+    """Fence the current writer of a log. Afterwards its last two ledgers are closed or deleted.
 
     Raises:
-        RecoveryUndecidedError: the end of one cannot be found now.
+        RecoveryUndecidedError: the end of one of them cannot be found now.
     """
     for ledger_id in head.to_fence:
         try:
             recover_ledger(context, ledger_id)
         except NoSuchLedgerError:
-            continue  # deleted: nobody writes it any more
+            continue  # a deleted ledger has no writer
 
 
 def new_ledger(
     context: ClientContext, name: str, head: LogHead, frames: Frames | None
 ) -> LedgerWriter:
-    """A ledger made as the log says, which no list names yet.
+    """Create a ledger with the log's options, which no list names yet.
 
-    Its id is above all in the list, since they ascend along a log.
+    Ids ascend along a log, so a ledger whose id is not above all listed ones is withdrawn.
     """
     options = LogOptions.from_json(name, head.options)
     while True:
@@ -134,18 +134,18 @@ def new_ledger(
 
 
 def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: LedgerId) -> None:
-    """Add a ledger to the list, if its end is still the one in ``head``.
+    """Add a ledger to the list, if the list still ends as ``head`` does.
 
     Raises:
-        OvertakenError: it is not, since somebody else added one. This one is not in the list.
-        FollowedError: an answer was lost, and somebody else added one behind it.
-        NoSuchLogError: the log was deleted, so it is not in the list either.
-        MetadataUnavailableError: it may or may not be.
+        OvertakenError: another client added a ledger. This one is not in the list.
+        FollowedError: the ledger was added, the reply was lost, and another one follows it.
+        NoSuchLogError: the log was deleted, so the ledger is not in its list.
+        MetadataUnavailableError: the ledger may or may not be in the list.
     """
 
     def step(old: LogHead) -> LogHead | None:
         if old.newest == ledger_id:
-            return None  # an earlier attempt did it
+            return None  # an earlier attempt added it, and its reply was lost
         if old.newest != head.newest:
             raise FollowedError if old.may_hold(ledger_id) else OvertakenError
         return old.with_ledger(ledger_id)
@@ -154,12 +154,12 @@ def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: Led
 
 
 def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | None = None) -> None:
-    """Give up an empty ledger: one that is in no list is removed.
+    """Delete an empty ledger, or only abandon it if a list names it.
 
     Args:
         context: the cluster.
-        writer: of the ledger.
-        error: why ``add_to_list`` did not make it the newest one.
+        writer: the writer of the ledger.
+        error: the reason why ``add_to_list`` did not make it the newest ledger.
     """
     if isinstance(error, FollowedError):
         writer.abandon()
@@ -173,7 +173,7 @@ def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | No
 
 
 def seal_oldest(context: ClientContext, name: str, head: LogHead) -> None:
-    """Move the oldest ledgers out of the head when there are many; whoever fails leaves it so."""
+    """Move the oldest ledgers from the head to a chunk, if there are many. Errors are logged."""
     due = head.to_seal()
     if not due:
         return

@@ -1,4 +1,4 @@
-"""How the ledgers of a log are made: what is kept in the log's head, as JSON."""
+"""How the ledgers of a log are made. The log's head stores these options as JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 
 LIMIT_MAX: Final = (1 << 63) - 1
-"""The highest limit that a log can be made with."""
+"""The highest limit that a log can be created with."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What every ledger of a log has in common.
+    """The options that all ledgers of a log share.
 
     Raises:
         InvalidArgumentError: a size, column, password or compression that no ledger can have.
@@ -38,21 +38,21 @@ class LogOptions:
     quorum: Quorum
     schema: pa.Schema = PAYLOAD_SCHEMA
     password: bytes = b""
-    """Stored in clear, as the ledgers' own is."""
+    """Stored in clear, as the password of a ledger is."""
     digest_type: DigestType = DigestType.CRC32C
     compression: str | None = None
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
     roll_bytes: int | None = None
-    """The writer goes on in a new ledger when the old one has so many bytes."""
+    """The writer goes on in a new ledger when the current one has this many bytes."""
     roll_entries: int | None = None
-    """Or so many entries."""
+    """The writer goes on in a new ledger when the current one has this many entries."""
     roll_seconds: int | None = None
-    """And when it has written the old one for so long. Looked at with each append."""
+    """The longest time for which one ledger is written; checked at each append."""
     retain_seconds: int | None = None
-    """Ledgers whose last entry is older are truncated, by the clocks of the writers, whenever a
-    ledger is added and a writer closes. None is written for longer than this."""
+    """Ledgers whose last entry is older, by the writers' clocks, are truncated whenever a ledger is
+    added and when a writer closes. No ledger is written for longer than this."""
     retain_for: tuple[str, ...] = ()
-    """Named followers; what one of them has still to read is not truncated for its age."""
+    """Names of followers; retention keeps the ledgers that one of them has still to read."""
 
     def __post_init__(self) -> None:
         for name in ("roll_bytes", "roll_entries", "roll_seconds", "retain_seconds"):
@@ -73,12 +73,12 @@ class LogOptions:
 
     @property
     def written_seconds(self) -> int | None:
-        """So long one ledger is written: only what is in others can be truncated."""
+        """How long one ledger is written at most: retention cannot truncate the newest ledger."""
         limits = [each for each in (self.roll_seconds, self.retain_seconds) if each is not None]
         return min(limits, default=None)
 
     def to_json(self) -> Mapping[str, object]:
-        """As the head of a log holds it."""
+        """Return the options as the head of a log holds them."""
         quorum = self.quorum
         return {
             "quorum": [quorum.ensemble_size, quorum.write_quorum_size, quorum.ack_quorum_size],
@@ -96,7 +96,7 @@ class LogOptions:
 
     @classmethod
     def from_json(cls, log: str, values: Mapping[str, object]) -> LogOptions:
-        """What ``to_json`` gave.
+        """Return the options that ``to_json`` has written.
 
         Raises:
             MetadataFormatError: the head of that log holds something else.
@@ -126,17 +126,17 @@ class LogOptions:
 def evolve(
     context: ClientContext, name: str, nonce: str, schema: Any, frames: Frames | None
 ) -> LogOptions:
-    """Let the ledgers of a log that are made from now on have other columns.
+    """Give other columns to the ledgers of a log that are created from now on.
 
     Args:
         context: the cluster.
-        name: of the log.
-        nonce: of its life.
-        schema: an Arrow schema, or a Spark one where there are ``frames``.
-        frames: the door to Spark.
+        name: name of the log.
+        nonce: identifies one life of the log.
+        schema: an Arrow schema, or a Spark one where ``frames`` are given.
+        frames: the access to Spark DataFrames.
 
     Raises:
-        InvalidArgumentError: they cannot follow those that there are. Nothing was changed.
+        InvalidArgumentError: the columns cannot follow the log's columns. Nothing was changed.
         NoSuchLogError: the log was deleted.
     """
     wanted = schema if frames is None else frames.arrow_schema(schema)
@@ -165,6 +165,6 @@ def _names(values: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def _limit(values: Mapping[str, object], key: str) -> int | None:
-    """Earlier versions took limits that are higher; no log comes to either."""
+    """Read a limit. Earlier versions allowed higher ones, which no log reaches either."""
     value = values.get(key)
     return None if value is None else min(whole_number(key, value), LIMIT_MAX)

@@ -1,4 +1,4 @@
-"""The place in a log at a time, by the clocks of its writers: for people (SLOT-LOG rule R17)."""
+"""The position in a log at a time, by the writers' clocks: for people (SLOT-LOG rule R17)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
-from spark_bookkeeper.logs.begun_writes import behind_of
+from spark_bookkeeper.logs.staged_writes import behind_of
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 FURTHER: Final = 16
-"""Machines whose ledgers are read though another's clock says that they had ended. In some clusters
-each job has a machine of its own."""
+"""Number of machines whose older ledgers are still read after another machine's clock says that
+they had ended. In some clusters each job has a machine of its own."""
 
 
 def position_at(
@@ -32,18 +32,18 @@ def position_at(
     *,
     is_end: bool,
 ) -> Position:
-    """See ``Log.position_at``. Reads the metadata of the ledgers, and a few ledgers.
+    """See ``Log.position_at``. Reads the metadata of all ledgers, and opens a few of them.
 
-    No ledger that was created after the time has an older entry. Of those that were there by then
-    the last ones are read, from the newest back to one that ended before: a write of many rows
-    begins its ledger long before it adds it to the log, and meanwhile those before it go on. They
-    also go on while it waits, with all its rows, to be added; so its end says nothing of theirs.
-    But when a write began all ledgers had ended except for those that it notes (``behind_of``).
+    A ledger that was created after the time has no older entry. The older ledgers are read from the
+    newest back to one that had ended before the time. A write of many rows creates its ledger long
+    before it adds it to the log. The ledgers before it grow meanwhile, also while its rows wait to
+    be added. So its end proves nothing about theirs. But when a write began, all ledgers had ended
+    except those that it notes (``behind_of``).
 
-    Clocks of machines disagree, so the times of ledgers do not ascend. A beginning is not behind
-    the first ledger that was created after the time, and what a machine's clock says of an end says
-    nothing of other machines' ledgers before (``FURTHER``); nor of its own, if one that it created
-    before has a later time. An end is not before the last that was created by then.
+    Clocks of machines disagree, so the times of ledgers do not ascend. A beginning is never after
+    the first ledger that was created after the time; an end is never before the last one created by
+    then. The end of a ledger proves nothing about earlier ledgers of other machines (``FURTHER``),
+    nor of its own machine if that created an earlier one at a later time.
     """
     time_ms = to_ms(time)
     ledgers = [found for _, found in context.store.read_ledgers(listed)]
@@ -58,7 +58,7 @@ def position_at(
     if low < len(listed):
         found = Position(listed[low], EntryId(0))
     least: dict[str | None, LedgerId] = {}
-    """By machine: its ledgers before this one had ended by then."""
+    """For each machine, the ledger before which all its ledgers had ended by then."""
     further: set[str | None] = set()
     for n in reversed(range(low)):
         ledger_id, machine = listed[n], machines[n]
@@ -80,7 +80,7 @@ def position_at(
             found = place
         elif reader.last_add_confirmed != NO_ENTRY and not _was_staged(reader):
             before = [ms for ms, m in zip(created[:n], machines, strict=False) if m == machine]
-            if is_end or created[n] >= max(before, default=0):  # else its clock was set back
+            if is_end or created[n] >= max(before, default=0):  # otherwise its clock was set back
                 least[machine] = ledger_id
         behind = behind_of(reader.metadata) or LedgerId(0)
         least[machine] = max(least.get(machine, behind), behind)
@@ -88,16 +88,16 @@ def position_at(
 
 
 def _was_staged(reader: LedgerReader) -> bool:
-    """Whether a ledger had its rows before the log had the ledger."""
+    """Whether the rows of a ledger were written before the ledger was added to the log."""
     return STAGED in reader.metadata.custom_metadata
 
 
 def _machine(found: Versioned[LedgerMetadata] | MetadataFormatError | None) -> str | None:
-    """On which a ledger was begun; ``None`` where it does not say, which counts as one machine."""
+    """Return the machine that created a ledger; ``None`` (not recorded) counts as one machine."""
     writer = writer_of(found.value) if isinstance(found, Versioned) else None
     return None if writer is None else writer.host
 
 
 def _created_ms(found: Versioned[LedgerMetadata] | MetadataFormatError | None) -> int:
-    """When a ledger was created; long ago where it is gone or does not say."""
+    """Return when a ledger was created; 0 if it was deleted or has no time."""
     return (found.value.ctime_ms or 0) if isinstance(found, Versioned) else 0

@@ -1,12 +1,12 @@
-"""The warm standby: a process that knows all that is in a log when it comes to write it.
+"""The warm standby: a process that has applied a whole log before it writes to it.
 
-It follows the log without fencing, so that it does not impede the writer. When it is to lead it
-fences, by becoming the writer; from then on nobody appends to what was there. Then it reads the
-rest: a reader that does not fence sees only what was known to be confirmed, and there may be
-more. Only then it writes.
+The standby follows the log without fencing, so it does not disturb the writer. When it leads, it
+becomes the writer, which fences the old one: from then on the old ledgers cannot grow. Then it
+reads the rest, since a reader that does not fence sees only entries known to be confirmed, and
+there may be more. Only then it writes.
 
-Source: "Fencing" ("Using fencing": "you must open the ledger again ... before failing over to
-your warm backup").
+Source: "Fencing" ("Using fencing": "you must open the ledger again ... before failing over to your
+warm backup").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LogOwnershipLostError
-from spark_bookkeeper.logs.places import Place
+from spark_bookkeeper.logs.positions import Place
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata.election import Vote
 from spark_bookkeeper.protocol.ids import EntryId
@@ -25,22 +25,22 @@ from spark_bookkeeper.runtime.runtime import Runtime
 
 
 class Followable(Protocol):
-    """What a standby wants of a log."""
+    """The methods of a log that a standby needs."""
 
     def follow(
         self, start: Place | None, timeout_ms: int | None, is_over: Callable[[], bool]
     ) -> Iterator[Entry]:
-        """Entries as they come, until ``is_over``."""
+        """Yield entries as they are acknowledged, until ``is_over``."""
 
     def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
-        """The entries of a range."""
+        """Yield the entries of a range."""
 
     def become_writer(self, is_leader: Callable[[], bool] | None = None) -> LogWriter:
-        """Fence whoever writes it."""
+        """Fence the current writer, and return a new one."""
 
 
 class _Turn:
-    """Waits beside the following until the vote is to lead."""
+    """Waits in the background, while the log is followed, until the vote leads."""
 
     def __init__(self, vote: Vote, runtime: Runtime) -> None:
         self._vote = vote
@@ -83,7 +83,7 @@ def stand_by(
         try:
             writer = log.become_writer(is_leader=lambda: vote.is_leader)
         except LogOwnershipLostError:
-            continue  # others lead; or believe to, and the election will tell
+            continue  # another process leads; or it believes so, and the election decides
         try:
             for entry in log.entries(following, Position(writer.ledger_id, EntryId(0))):
                 applied(entry)

@@ -1,7 +1,7 @@
-"""Taking the beginning off a log, by hand or by its retention, and deleting a log.
+"""Removing the beginning of a log, by hand or by its retention, and deleting a log.
 
-The mark in the head moves first, by compare-and-swap: from then on the ledgers before it are no
-longer part of the log. Then they are deleted, and a second mark says so. A crash in between
+First the mark in the head moves, by compare-and-swap: from then on the ledgers before it are no
+longer part of the log. Then they are deleted, and a second mark records it. A crash in between
 leaves ledgers that the next truncation, or the next writer, deletes.
 
 Source: The BookKeeper protocol, "Ledgers to logs" ("ledgers can only be deleted as a whole").
@@ -43,19 +43,19 @@ _log = logging.getLogger(__name__)
 
 
 def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
-    """Remove the ledgers below ``before``, the newest never; returns those that were deleted.
+    """Remove the ledgers below ``before``, never the newest; return the deleted ones.
 
-    A ledger that is not closed yet stays, with those behind it, until the next truncation: its
-    writer may be rolling, and then still appends to it.
+    A ledger that is still open is kept until the next truncation, with those after it: its writer
+    may be rolling, and then still appends to it.
 
     Raises:
         NoSuchLogError: the log was deleted.
-        MetadataUnavailableError: repeat it; nothing is half done that a repeat does not finish.
+        MetadataUnavailableError: repeat the call, which completes what was begun.
     """
     head, listed = list_ledgers(context, name, nonce)
     gone = _going(context, head, listed, before)
     if gone:
-        # Right behind the last one that goes, so that whoever has read it knows that he lost none.
+        # Directly after the last removed ledger: a reader of all of it then knows it missed none.
         begins_at, end = LedgerId(gone[-1] + 1), _end_of(context, gone)
         head = logs.change_log(
             context.store.registers, name, nonce, lambda old: old.truncated(begins_at, end)
@@ -64,9 +64,9 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
 
 
 def planned(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
-    """The ledgers that ``truncate`` would delete now, with those that an earlier one has left.
+    """Return the ledgers that ``truncate`` would delete now, with leftovers of an earlier one.
 
-    One that cannot be decoded is not among them: it stays.
+    A ledger that cannot be decoded is left out, since it stays.
 
     Raises:
         NoSuchLogError: the log was deleted.
@@ -82,12 +82,12 @@ def _going(
 ) -> list[LedgerId]:
     gone = [ledger for ledger in listed if ledger < before and ledger != head.newest]
     if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
-        gone.pop()  # those before it are closed: one-open-ledger-per-log
+        gone.pop()  # the ledgers before it are closed: one-open-ledger-per-log
     return gone
 
 
 def _end_of(context: ClientContext, ledgers: Sequence[LedgerId]) -> Position | None:
-    """Behind the last entry of closed ledgers; see ``LogHead.truncated``."""
+    """Return the position after the last entry of closed ledgers; see ``LogHead.truncated``."""
     for ledger_id in reversed(ledgers):
         try:
             last = context.store.read_ledger(ledger_id).value.last_entry_id
@@ -99,13 +99,13 @@ def _end_of(context: ClientContext, ledgers: Sequence[LedgerId]) -> Position | N
 
 
 def _left(context: ClientContext, name: str, head: LogHead) -> tuple[LogHead, list[LedgerId]]:
-    """What truncations have taken off a log and not deleted yet, with the log as it is now."""
+    """Return the current head of a log, and its truncated ledgers that still exist."""
     head, listed = list_ledgers(context, name, head.nonce, first=head.deleted_below)
     return head, [ledger for ledger in listed if ledger < head.begins_at]
 
 
 def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
-    """Whether nobody appends to a ledger any more; one that is gone counts, junk does not."""
+    """Whether a ledger is closed or deleted. One that cannot be decoded counts as open."""
     try:
         return context.store.read_ledger(ledger_id).value.is_closed
     except NoSuchLedgerError:
@@ -118,24 +118,24 @@ def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
 def ended_before(
     context: ClientContext, name: str, nonce: str, time_ms: int, most: LedgerId | None = None
 ) -> LedgerId | None:
-    """The first ledger of a log that was still written after a time; ``None`` if it has none.
+    """Return a log's first ledger that was still written after a time; ``None`` without ledgers.
 
-    One ended with its last entry, whenever the next one was begun: a write of many rows begins its
-    ledger long before it adds it to the log, and meanwhile the one before it goes on. The newest
-    has not ended. The times are those of the writers' clocks, in milliseconds since 1970: for
-    people, and never for a decision about safety.
+    A ledger ended with its last entry, not when the next one was created: a write of many rows
+    creates its ledger long before it adds it to the log, and meanwhile the ledger before it grows.
+    The newest ledger has not ended. The times are those of the writers' clocks, in milliseconds
+    since 1970: for users, and never for a decision about safety.
 
     Args:
         context: the cluster.
-        name: of the log.
-        nonce: of its life.
+        name: name of the log.
+        nonce: identifies one life of the log.
         time_ms: the time.
-        most: the first ledger from here on is the last one that may be returned, however long ago
-            it ended. Nothing is asked about it, nor about those behind it.
+        most: the first ledger with this id or a higher one is the last that may be returned,
+            however long ago it ended. No bookie is queried about it or about later ones.
 
     Raises:
-        EntryUnreadableError: bookies that do not answer may know when its ledger ended; all those
-            before it had ended by then.
+        EntryUnreadableError: bookies that do not answer may know when the error's ledger ended. All
+            ledgers before it had ended by then.
     """
     _, listed = list_ledgers(context, name, nonce)
     if most is not None:
@@ -144,11 +144,11 @@ def ended_before(
     before: LedgerMetadata | None = None
     for ledger_id, found in context.store.read_ledgers(listed):
         if found is None:
-            continue  # somebody deleted it: it has nothing to keep
+            continue  # an operator deleted it: it keeps no entries
         metadata = found.value if isinstance(found, Versioned) else None
         if first is not None:
             has_ended = _ended_by(context, first, before, time_ms)
-            if has_ended is None:  # nothing says when; it was by when the next one was begun
+            if has_ended is None:  # not known; it had ended when the next one was created
                 has_ended = metadata is not None and _began_by(metadata, time_ms)
             if not has_ended:
                 break
@@ -163,13 +163,13 @@ def _began_by(metadata: LedgerMetadata, time_ms: int) -> bool:
 def _ended_by(
     context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata | None, time_ms: int
 ) -> bool | None:
-    """Whether no entry of a ledger was appended after a time; ``None`` where that is not known.
+    """Whether no entry of a ledger was appended after a time; ``None`` if that is not known.
 
-    Entries of an earlier version have no time, nor has an entry that every bookie answers that it
-    does not have. A lost one is not to keep its ledger for ever, and with it all that come behind
-    it; but those before it may be young.
+    The time of an entry is unknown if an earlier version wrote it, or if all bookies answer that
+    they do not have it. A lost entry must not keep its ledger, and all later ones, for ever. But
+    the ledgers before it may be young.
     """
-    if metadata is None:  # it cannot be decoded
+    if metadata is None:  # the metadata cannot be decoded
         return None
     last = metadata.last_entry_id
     if last is None or not _began_by(metadata, time_ms):
@@ -182,9 +182,9 @@ def _ended_by(
 
 
 def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
-    """Delete what truncations of a log have taken off it and not deleted yet.
+    """Delete the ledgers that truncations removed from a log and that still exist.
 
-    One that cannot be decoded stays, and so does the mark before it; those behind it are deleted.
+    A ledger that cannot be decoded stays, and the mark stays before it; later ones are deleted.
     """
     if not head.unfinished():
         return []
@@ -205,16 +205,16 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
 
 
 def delete(context: ClientContext, name: str) -> list[Deletion]:
-    """Delete a log with all its ledgers, which it returns; one that is not there counts as deleted.
+    """Delete a log and all its ledgers; return them. A missing log counts as deleted.
 
-    Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
-    by a repeat, or by whoever makes a log of that name.
+    The writer, if any, is fenced first. Ledgers that a failed deletion leaves are deleted by a
+    repeat, or when a log of that name is created.
 
     Raises:
         RecoveryUndecidedError: the end of its newest ledgers cannot be found now, so they are not
-            closed. The log is there as before.
-        MetadataFormatError, MetadataUnavailableError: some ledgers stay. Repeat it when what is
-            said of the first of them was done.
+            closed. The log exists as before.
+        MetadataFormatError, MetadataUnavailableError: some ledgers stay. The error is that of the
+            first one: follow its remedy, and repeat the call.
     """
     head = logs.find_log(context.store.registers, name)
     if head is not None:
@@ -223,9 +223,9 @@ def delete(context: ClientContext, name: str) -> list[Deletion]:
 
 
 def finish_deletion(context: ClientContext, name: str) -> list[Deletion]:
-    """Delete the ledgers that a log has still, if it was deleted; nothing else.
+    """Delete the remaining ledgers of a log that was deleted; otherwise do nothing.
 
-    Raises what ``delete`` does, after all that can be deleted is.
+    Raises the errors of ``delete``, after it has deleted all ledgers that it can.
     """
     registers = context.store.registers
     head = logs.find_life(registers, name)
@@ -242,7 +242,7 @@ def finish_deletion(context: ClientContext, name: str) -> list[Deletion]:
         for ledger_id in found:
             try:
                 deleted.append(lifecycle.delete_ledger(context, ledger_id))
-            except BookKeeperError as error:  # it is told when the others are deleted
+            except BookKeeperError as error:  # raised below, after the other ledgers are deleted
                 stays = stays or error
 
     with noting(context, "delete_log", f"log {name}") as deleted:
@@ -271,16 +271,16 @@ def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:
 
         try:
             head = logs.mark_deleted(context.store.registers, name, head.nonce, step)
-        except NoSuchLogError:  # others deleted it, all of it, and its name was used again
+        except NoSuchLogError:  # another client deleted it, and created a log of that name again
             return
 
 
 def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -> None:
-    """Truncate it where that is due; what fails is tried again the next time."""
+    """Truncate a log by its retention. Errors are logged, and the next call tries again."""
     if options.retain_seconds is None:
         return
     try:
-        # First whom it waits for: what they need is not looked at, however much there is of it.
+        # Followers first: ledgers that they still need are not checked, however many there are.
         needed: LedgerId | None = None
         if options.retain_for:
             needed = needed_from(context, name, nonce, options.retain_for)
@@ -296,11 +296,11 @@ def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -
 def _ended(
     context: ClientContext, name: str, nonce: str, seconds: int, needed: LedgerId | None
 ) -> LedgerId | None:
-    """The first ledger that stays."""
+    """Return the first ledger that stays; ``None`` if the log has no ledgers."""
     time_ms = context.earlier_ms() - seconds * 1000
     try:
         return truncation.ended_before(context, name, nonce, time_ms, needed)
-    except EntryUnreadableError as error:  # those before it have ended
+    except EntryUnreadableError as error:  # the ledgers before it have ended
         _log.warning(
             "retention of log %s stops before ledger %d: %s",
             *(name, error.ledger_id, error.message),

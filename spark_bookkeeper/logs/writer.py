@@ -45,14 +45,14 @@ from spark_bookkeeper.runtime.public_names import PublicNames
 _log = logging.getLogger(__name__)
 
 ROLL_RETRY_SECONDS: Final = 10.0
-"""After a roll that the log's options asked for has failed, before the next one."""
+"""Wait after a failed roll that the log's options required, before the next one."""
 
 
 class LogWriter(PublicNames):
     """Appends to one log, until it is closed or another writer takes over.
 
-    A context manager: a normal exit closes the newest ledger, an exceptional one leaves it to the
-    next writer. Safe to use from several threads; rows are in the order of the calls.
+    As a context manager, a normal exit closes the newest ledger; an exception leaves it to the next
+    writer to close. Safe to use from several threads; rows are in the order of the calls.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class LogWriter(PublicNames):
         self._frames = frames
         self._ledger = ledger
         self._turn = context.runtime.condition()
-        """Held while an append is handed to a ledger, so that rolling falls between two appends."""
+        """Held while an append is handed to a ledger, so that a roll falls between two appends."""
         self._rolling = context.runtime.condition()
-        """Held while the log is rolled, once at a time."""
+        """Held during a roll, so that only one runs at a time."""
         self._next: LedgerWriter | None = None
-        """A ledger that is in the list, or may be, and that a roll has not gone on in yet."""
+        """A ledger that is or may be in the list, and that no roll has switched to yet."""
         self._previous: LedgerWriter | None = None
-        """The ledger before the one that is written, as long as it is not known to be closed."""
+        """The ledger before the current one, until it is known to be closed."""
         self._waiting: deque[tuple[Any, Future[Position]]] | None = None
-        """Appends that came between the last one of a ledger and the first one of the next; they
-        wait no longer than what is pending before them. ``None`` at any other time."""
+        """Appends that arrive while the writer switches to the next ledger. They wait no longer
+        than the pending appends before them. ``None`` at any other time."""
         self._began = context.runtime.now()
-        """When the ledger that is written began to be."""
+        """When writing to the current ledger began."""
         self._is_rolling_due = False
-        """A roll that the log's options ask for is under way."""
+        """Whether a roll that the log's options require is running."""
         self._roll_not_before = self._began
-        """When the next such roll may begin, after one that failed."""
+        """Earliest time of the next such roll, after one that failed."""
         self._is_closed = False
 
     @property
@@ -96,12 +96,12 @@ class LogWriter(PublicNames):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the log's rows."""
+        """The columns of the log's rows."""
         return self._ledger.schema
 
     @property
     def last_position(self) -> Position:
-        """The last acknowledged entry of the newest ledger; entry -1 while it has none."""
+        """The last acknowledged entry of the newest ledger; entry -1 if it has none."""
         ledger = self._ledger
         return Position(ledger.ledger_id, ledger.last_add_confirmed)
 
@@ -117,14 +117,14 @@ class LogWriter(PublicNames):
         return fields_table({"log": self.name, "last_position": str(self.last_position)})
 
     def append(self, data: Any) -> Position:
-        """Append and wait until it is acknowledged; returns the position of its last entry.
+        """Append rows, wait until they are acknowledged, and return their last entry's position.
 
         Args:
-            data: what ``LedgerWriter.append`` takes.
+            data: rows, as ``LedgerWriter.append`` takes them.
 
         Raises:
-            LogOwnershipLostError: another writer took over. What was pending may or may not be
-                written: read the end of the log to know.
+            LogOwnershipLostError: another writer took over. Pending rows may or may not be written:
+                read the end of the log to know.
             AppendFailedError, InvalidArgumentError: as ``LedgerWriter.append``.
         """
         if self._frames is not None and self._frames.is_frame(data):
@@ -138,9 +138,9 @@ class LogWriter(PublicNames):
         return self._context.runtime.wait(self.append_async(data))
 
     def append_async(self, data: Any) -> Future[Position]:
-        """Append without waiting; the future gives the position of its last entry.
+        """Append rows without waiting; the future returns the position of their last entry.
 
-        Takes what ``append`` takes but Spark DataFrames, as ``LedgerWriter.append_async``.
+        Takes the data of ``append`` except Spark DataFrames, as ``LedgerWriter.append_async``.
         """
         position: Future[Position] = Future()
         position.set_running_or_notify_cancel()
@@ -155,12 +155,12 @@ class LogWriter(PublicNames):
         return position
 
     def flush(self) -> Position:
-        """Wait until everything appended so far is acknowledged; returns ``last_position``."""
+        """Wait until all earlier appends are acknowledged; return ``last_position``."""
         with self._told():
             while True:
                 with self._turn:
                     ledger, is_all = self._open_ledger(), self._waiting is None
-                ledger.flush()  # refused in a callback, where no roll could go on either
+                ledger.flush()  # raises in a callback, where no roll could go on either
                 if is_all:
                     return self.last_position
                 with self._turn:
@@ -168,22 +168,22 @@ class LogWriter(PublicNames):
                         self._turn.wait()
 
     def roll(self) -> LedgerId:
-        """Go on in a new ledger, so that what is before it can be truncated; returns its id.
+        """Go on in a new ledger, so that older ones can be truncated; return its id.
 
-        Appends go on meanwhile in the old ledger; between its last one and the first one of the
-        new ledger lies only the wait for what is pending. An old ledger that cannot be closed now
-        is closed before the next one is added, since the next writer fences only the last two.
+        Until the switch, appends go to the old ledger. At the switch they wait only for those that
+        are pending. If the old ledger cannot be closed now, it is closed before the next one is
+        added, since the next writer fences only the last two.
 
         Raises:
             LogOwnershipLostError: another writer took over.
             NoSuchLogError: the log was deleted.
-            NotEnoughBookiesError, MetadataUnavailableError: there is no new ledger; the writer
-                goes on in the old one.
-            RecoveryUndecidedError: the same; somebody began to recover the ledger before the old
-                one, and it cannot be closed now.
+            NotEnoughBookiesError, MetadataUnavailableError: no ledger was created; the writer goes
+                on in the old one.
+            RecoveryUndecidedError: likewise; another client began to recover the ledger before the
+                old one, and it cannot be closed now.
 
-        Source: The BookKeeper protocol, "Rolling ledgers" (create, add by compare-and-swap,
-        close the previous one).
+        Source: The BookKeeper protocol, "Rolling ledgers" (create, add by compare-and-swap, close
+        the previous one).
         """
         with self._rolling:
             old = self._open_ledger()
@@ -191,7 +191,7 @@ class LogWriter(PublicNames):
                 new = self._added_ledger(old)
                 self._switch(old, new)
             finally:
-                if self._is_closed:  # abandoned meanwhile
+                if self._is_closed:  # closed by ``abandon`` during the roll
                     self._abandon_all()
             try:
                 self._close_previous()
@@ -206,34 +206,34 @@ class LogWriter(PublicNames):
             return new.ledger_id
 
     def evolve(self, schema: Any) -> LedgerId:
-        """Go on with other columns, in a new ledger; returns the id of the one that is written.
+        """Go on with other columns, in a new ledger; return the id of the current ledger.
 
-        Columns may be added behind the others, nullable, and types widened. Who reads the log
-        sees all its rows under the new columns. An append never does this by itself: a name that
-        was mistyped would be a column for ever.
+        Columns may be added after the others, nullable, and types widened. Readers see all rows of
+        the log under the new columns. An append never adds columns by itself: a mistyped name would
+        be a column for ever.
 
         Args:
             schema: all columns, as an Arrow schema or Spark's.
 
         Raises:
-            InvalidArgumentError: the columns cannot follow those that there are; both are shown.
-                Nothing was changed.
-            LogOwnershipLostError, NoSuchLogError: as ``roll``, and what else it raises. The next
+            InvalidArgumentError: the columns cannot follow the log's columns; the message shows
+                both. Nothing was changed.
+            LogOwnershipLostError, NoSuchLogError: as ``roll``, with its other errors. The next
                 ledger has the new columns.
         """
         self._open_ledger()
         options = evolve(self._context, self.name, self._nonce, schema, self._frames)
         self._options = options
         while not self.schema.equals(options.schema, check_metadata=False):
-            self.roll()  # twice, if an earlier roll has left a ledger with the old columns
+            self.roll()  # twice, if an earlier roll has created a ledger with the old columns
         return self.ledger_id
 
     def close(self) -> None:
-        """Acknowledge what is pending and close the newest ledger; idempotent.
+        """Wait for pending appends and close the newest ledger; idempotent.
 
-        Raises what ``LedgerWriter.close`` raises, and ``LogOwnershipLostError``.
+        Raises ``LogOwnershipLostError`` and the errors of ``LedgerWriter.close``.
         """
-        with self._rolling:  # and not the turn, since callbacks of what is pending may append
+        with self._rolling:  # not the turn, since callbacks of pending appends may append
             if self._is_closed:
                 return
             with self._told():
@@ -258,7 +258,7 @@ class LogWriter(PublicNames):
             self.abandon()
 
     def _added_ledger(self, old: LedgerWriter) -> LedgerWriter:
-        """A new ledger that follows the old one in the list."""
+        """Return a new ledger that follows the old one in the list."""
         self._close_previous()
         head = logs.read_life(self._context.store.registers, self.name, self._nonce)
         new = self._next
@@ -278,13 +278,13 @@ class LogWriter(PublicNames):
         return new
 
     def _switch(self, old: LedgerWriter, new: LedgerWriter) -> None:
-        """Go on in the new ledger when nothing is pending in the old one; or in the old one."""
+        """Wait for pending appends, and switch to the new ledger; after an error keep the old."""
         following = old
         try:
             with self._turn:
                 self._waiting = deque()
             with self._told():
-                old.flush()  # nothing may be acknowledged behind what is not
+                old.flush()  # no later entry may be acknowledged before these
             self._previous = old  # in this order: Ctrl-C may come between any two
             following = new
             self._next = None
@@ -292,13 +292,13 @@ class LogWriter(PublicNames):
             self._go_on(following)
 
     def _close_previous(self) -> None:
-        """Close the ledger before the one that is written: only the last two may be open."""
+        """Close the ledger before the current one: only the last two may be open."""
         previous = self._previous
         if previous is None or previous is self._ledger:
             return
         try:
             previous.close()
-        except (LedgerFencedError, LedgerClosedError):  # a reader recovers it, or another writer
+        except (LedgerFencedError, LedgerClosedError):  # a reader or another writer recovers it
             with suppress(NoSuchLedgerError):
                 recover_ledger(self._context, previous.ledger_id)
             previous.abandon()
@@ -307,7 +307,7 @@ class LogWriter(PublicNames):
         self._previous = None
 
     def _close_next(self) -> None:
-        """End the empty ledger of a roll that failed."""
+        """Close or withdraw the empty ledger of a roll that failed."""
         new = self._next
         if new is None:
             return
@@ -327,11 +327,11 @@ class LogWriter(PublicNames):
 
     def _abandon_all(self) -> None:
         for ledger in (self._ledger, self._previous, self._next):
-            if ledger is not None:  # nothing for one that is closed
+            if ledger is not None:  # does nothing to a closed ledger
                 ledger.abandon()
 
     def _roll_when_due(self) -> None:
-        """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
+        """Start a roll in the background, if the log's options require one. Needs the turn."""
         options, ledger = self._options, self._ledger
         most_bytes, most_entries = options.roll_bytes, options.roll_entries
         most_seconds = options.written_seconds
@@ -348,9 +348,9 @@ class LogWriter(PublicNames):
         try:
             if not self._is_closed:
                 self.roll()
-        except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+        except BookKeeperError as error:  # an append raises the same error, or a later one rolls
             if self._is_closed:
-                return  # meanwhile, so that no roll is due
+                return  # closed meanwhile, so that no roll is due
             self._roll_not_before = self._context.runtime.now() + ROLL_RETRY_SECONDS
             _log.warning(
                 "log %s was not rolled: %s", self.name, error.message, extra=about(log=self.name)
@@ -359,9 +359,9 @@ class LogWriter(PublicNames):
             self._is_rolling_due = False
 
     def _go_on(self, ledger: LedgerWriter) -> None:
-        """Hand the appends that waited to a ledger. Each of them ends, whatever happens here."""
+        """Hand the waiting appends to a ledger. Every future completes, even on errors."""
         handed = deque[tuple[Future[int], Future[Position]]]()
-        waiting = deque() if self._waiting is None else self._waiting  # may still grow
+        waiting = deque() if self._waiting is None else self._waiting  # appends may still be added
         try:
             with self._turn:
                 try:
@@ -376,12 +376,12 @@ class LogWriter(PublicNames):
         finally:  # the turn is free: callbacks may append
             for added, position in handed:
                 self._tell(ledger, added, position)
-            for _, position in waiting:  # Ctrl-C
+            for _, position in waiting:  # interrupted by Ctrl-C
                 if not position.done():
                     position.set_exception(self._interrupted(ledger))
 
     def _added(self, ledger: LedgerWriter, data: Any) -> Future[int]:
-        """Append; what is refused is the future's."""
+        """Append; an error goes to the future."""
         try:
             return ledger.append_async(data)
         except Exception as error:  # noqa: BLE001  (whoever waits is told)
@@ -398,7 +398,7 @@ class LogWriter(PublicNames):
         )
 
     def _tell(self, ledger: LedgerWriter, added: Future[int], position: Future[Position]) -> None:
-        """Let a future tell the position. The turn is not held, since callbacks may append."""
+        """Complete a future with the position. Needs the turn free: callbacks may append."""
 
         def told(done: Future[int]) -> None:
             error = done.exception()
@@ -418,7 +418,7 @@ class LogWriter(PublicNames):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Whoever is fenced is told about the log, not only about one ledger."""
+        """Translate a fence into an error about the log, not only about one ledger."""
         try:
             yield
         except (LedgerFencedError, NoSuchLedgerError) as error:

@@ -1,5 +1,5 @@
-"""What the whole cluster agrees on: ledgers, bookies, cookies, changed by compare-and-swap.
+"""The metadata on which the whole cluster agrees: ledgers, bookies, cookies.
 
-``store.py`` says what a metadata store offers; the ZooKeeper store keeps Apache BookKeeper's own
-tree, the memory store is its twin for tests. Knows nothing of how bookies store entries.
+``store.py`` defines the store; each change is a compare-and-swap. The ZooKeeper store keeps
+BookKeeper's own tree, the memory store is its twin for tests. Nothing here reads or writes entries.
 """

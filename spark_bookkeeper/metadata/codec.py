@@ -1,13 +1,13 @@
-"""Ledger metadata to bytes and back, in the three formats of Apache BookKeeper.
+"""Encode and decode ledger metadata, in the three formats of Apache BookKeeper.
 
-All begin with the line ``BookieMetadataFormatVersion<TAB>n``. Then follow: in format 3 a
-protobuf message behind its length; in format 2 the same message as protobuf text; in format 1
-lines of text. New ledgers are written in format 3. Metadata that was read in an older format
-is written in that format again, byte for byte where nothing changed: the older client that
+All begin with the line ``BookieMetadataFormatVersion<TAB>n``. It is followed in format 3 by a
+protobuf message behind its length, in format 2 by the same message as protobuf text, in format 1 by
+lines of text. New ledgers are written in format 3. Metadata that was read in an older format is
+written in that format again, byte for byte where nothing changed, because the older client that
 made it may still have to read it.
 
-Source: BookKeeper 4.17 ``meta/LedgerMetadataSerDe``; ``client/LedgerMetadataBuilder.from``
-keeps the format version.
+Source: BookKeeper 4.17 ``meta/LedgerMetadataSerDe``; ``client/LedgerMetadataBuilder.from`` keeps
+the format version.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from spark_bookkeeper.protocol.quorum import Quorum
 _HEADER: Final = b"BookieMetadataFormatVersion\t"
 _CLOSED: Final = "CLOSED"
 _IN_RECOVERY: Final = -102
-"""What format 1 says in place of the last entry while a ledger is in recovery."""
+"""The last entry id that format 1 writes while a ledger is in recovery."""
 _NUMBER_MAX: Final = (1 << 63) - 1
-"""Of any number in a ledger's metadata; formats 2 and 3 hold no larger ones."""
+"""The largest number in a ledger's metadata; formats 2 and 3 hold no larger ones."""
 _ENSEMBLE_MAX: Final = 1000
-"""Bookies in an ensemble. No cluster has so many, and a node has room for enough of them that
-what is done for each pair would never end."""
+"""The most bookies in an ensemble. No cluster has so many, but a node has room for so many that
+work on each pair of them would never end."""
 _PARTS_KEPT: Final = 1_024
 _KEPT_BYTES_MAX: Final = 4_000
-"""Of nodes up to this size, fragments and items of custom metadata are kept in memory, decoded.
+"""Fragments and custom metadata of nodes up to this size are kept in memory, decoded.
 
-Most ledgers have most of theirs in common with others, so they are decoded, checked and held once.
+Most ledgers share most of theirs with others, so each is decoded, checked and stored once.
 """
 _STATES: Final = {state.value: state for state in LedgerState}
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The bytes of a ledger's metadata, in its own format version.
+    """Return the bytes of a ledger's metadata, in its own format version.
 
-    Custom metadata are written in the order of their mapping: as they were read, or as they
-    were first given. BookKeeper has no order of its own to follow: it writes what its caller's
-    map iterates at a create, and that of a Java ``HashMap`` after it has read them once. So two
-    or more keys may stand in another order than there; every reader finds them by name.
+    Custom metadata keep the order of their mapping: the order in which they were read or first
+    given. BookKeeper prescribes no order: at a create it writes in the order of its caller's map,
+    and after a read in that of a Java ``HashMap``. So two or more keys may be in another order
+    there; every reader finds them by name.
 
     Raises:
-        InvalidArgumentError: the format cannot hold it, for example custom metadata in
-            format 1; or there is no such format.
+        InvalidArgumentError: the format cannot hold the metadata (format 1, for example, cannot
+            hold custom metadata), or the format does not exist.
     """
     try:
         body = _body(metadata)
@@ -80,15 +80,15 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
-    """The metadata in a znode's bytes.
+    """Return the metadata in a znode's bytes.
 
     Args:
-        data: what the znode holds.
+        data: the content of the znode.
         path: its path, for the error.
 
     Raises:
-        MetadataFormatError: the bytes are in none of the three formats, or break the rules
-            that ledger metadata obeys.
+        MetadataFormatError: the bytes are in none of the three formats, or break the rules of
+            ledger metadata.
     """
     found = _decode(data, path, None)
     assert found is not None
@@ -96,10 +96,10 @@ def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
 
 
 def decode_ledger_naming(data: bytes, path: str, bookies: Set[BookieId]) -> LedgerMetadata | None:
-    """``decode_ledger`` for a look at all ledgers, of which few name any of these bookies.
+    """Do ``decode_ledger`` during a scan of all ledgers, of which few name any of these bookies.
 
     Returns:
-        ``None`` when no fragment names one. Everything was checked then, and nothing built.
+        ``None`` if no fragment names one. Then everything was checked, and no value was built.
 
     Raises:
         MetadataFormatError: exactly when ``decode_ledger`` raises it.
@@ -189,7 +189,7 @@ def _from_parts(
     message: Any, is_kept: bool, bookies: Set[BookieId] | None
 ) -> LedgerMetadata | None:
     read_fragment, read_item = _KEPT if is_kept else (_read_fragment, _read_item)
-    # A copy is made in one step, and is walked twice as fast as protobuf's own list.
+    # Iterating over a copy, made in one step, is twice as fast as over protobuf's own list.
     fragments = tuple(map(read_fragment, message.segment[:]))
     custom = dict(map(read_item, message.customMetadata[:]))
     return _from_message(message, 3, fragments, custom, bookies)
@@ -202,7 +202,7 @@ def _from_message(
     custom: Mapping[str, bytes],
     bookies: Set[BookieId] | None,
 ) -> LedgerMetadata | None:
-    """The value; ``None`` when there are ``bookies`` and none of them is in it."""
+    """Return the value; ``None`` if ``bookies`` are given and no fragment names any of them."""
     state = _STATES[message.state]
     closed = state is LedgerState.CLOSED
     has_ack = message.HasField("ackQuorumSize")
@@ -243,7 +243,7 @@ def _read_fragment(data: bytes) -> Fragment:
 def _read_item(data: bytes) -> tuple[str, bytes]:
     item = CustomMetadata.FromString(data)
     key = item.key
-    if not isinstance(key, str):  # how protobuf hands out what is not UTF-8
+    if not isinstance(key, str):  # protobuf returns bytes that are not UTF-8 so
         raise ValueError(f"key is {key[:40]!r}, which is not UTF-8")  # noqa: TRY004  (as others)
     return key, item.value
 
@@ -263,7 +263,7 @@ def _ensemble(names: Iterable[str]) -> tuple[BookieId, ...]:
 
 
 def _unknown_fields(message: Any) -> bytes:
-    """What is left of a message once every field that is known is taken out."""
+    """Return the bytes of the fields that this version does not know."""
     if not len(UnknownFieldSet(message)):
         return b""
     rest = type(message)()

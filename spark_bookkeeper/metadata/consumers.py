@@ -1,7 +1,7 @@
-"""How far named followers of a log have come: a register for each, beside the log.
+"""The positions of named followers of logs: one register for each follower.
 
 The position of consumer ``etl`` of log ``orders`` is the register ``consumers/orders/etl``, a JSON
-object. It is for people and for retention: what a follower reads next it keeps for itself.
+object. It serves people and retention; a follower keeps its own record of what it reads next.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from spark_bookkeeper.protocol.log import Position, parse_log_name
 from spark_bookkeeper.protocol.stored_json import decoded, number
 
 CONSUMERS_PARENT: Final = "consumers"
-"""The register above those of consumers."""
+"""The parent of the registers of consumers."""
 
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A named follower, and the entry that it reads next."""
+    """A named follower, and the position of the entry that it reads next."""
 
     name: str
     nonce: str
     """The life of the log that it follows."""
     position: Position
     published_at_ms: int
-    """By the clock of the follower, in milliseconds since 1970: for people."""
+    """The time on the follower's clock, in milliseconds since 1970, for people."""
 
 
 def publish(registers: Registers, log: str, consumer: Consumer) -> None:
-    """Say how far a follower has come; what it said before is replaced.
+    """Publish the position of a follower; it replaces the earlier one.
 
     Raises:
-        InvalidArgumentError: no follower can have that name.
+        InvalidArgumentError: the name is not valid for a follower.
         MetadataUnavailableError: it may or may not be published.
     """
     change_register(
@@ -54,15 +54,15 @@ def publish(registers: Registers, log: str, consumer: Consumer) -> None:
 
 
 def consumers(registers: Registers, log: str, nonce: str) -> list[Consumer]:
-    """Those that follow this life of a log and gave themselves a name, by name.
+    """Return the named followers of this life of a log, by name.
 
-    One that cannot be decoded is left out: it publishes again.
+    A register that cannot be decoded is left out: its follower will publish again.
     """
     return [each.value for each in _of_life(registers, log, nonce)]
 
 
 def unreadable_consumers(registers: Registers) -> list[str]:
-    """Registers of consumers, of whichever log, that cannot be decoded; by name."""
+    """Return the registers of consumers, of all logs, that cannot be decoded; by name."""
     logs = [f"{CONSUMERS_PARENT}/{log}" for log in registers.names(CONSUMERS_PARENT)]
     every = [f"{log}/{name}" for log in logs for name in registers.names(log)]
     told = registers.read_many(every)
@@ -70,19 +70,19 @@ def unreadable_consumers(registers: Registers) -> list[str]:
 
 
 def forget(registers: Registers, log: str, name: str) -> bool:
-    """A follower is no more; nobody waits for it. Whether there was one. Idempotent."""
+    """Remove a follower, so retention ignores it; return whether it existed. Idempotent."""
     found = registers.read(_register(log, name))
     registers.delete(_register(log, name))
     return found is not None
 
 
 def forget_life(registers: Registers, log: str, nonce: str) -> None:
-    """Those that followed a log that was deleted are no more. Idempotent.
+    """Remove the followers of a deleted log. Idempotent.
 
-    One that publishes meanwhile stays. A stream of the dead log that publishes later leaves its
-    position, which counts for no other log of that name, until somebody publishes under the same
-    name or forgets it. Where a follower of the next log has the same name, its position is
-    replaced: it counts as one that has published nothing until it publishes again.
+    A follower that publishes meanwhile stays. If a stream of the deleted log publishes later, its
+    position stays but counts for no other log of that name, until a follower publishes under the
+    same name or it is removed. If a follower of the next log has the same name, its position is
+    replaced, so it counts as having published nothing until it publishes again.
     """
     for each in _of_life(registers, log, nonce):
         with suppress(VersionConflictError):
@@ -90,7 +90,7 @@ def forget_life(registers: Registers, log: str, nonce: str) -> None:
 
 
 def parse_consumer_name(name: object) -> str:
-    """``name``, if it can be a follower's. Raises ``InvalidArgumentError``."""
+    """Return ``name`` if it is valid for a follower. Raises ``InvalidArgumentError`` otherwise."""
     try:
         return parse_log_name(name)
     except InvalidArgumentError:

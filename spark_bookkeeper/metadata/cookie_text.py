@@ -1,12 +1,12 @@
-"""Cookies as text, as Apache BookKeeper keeps them.
+"""Cookies as text, in the form that Apache BookKeeper keeps.
 
-The first line is the layout version, 5; the rest is a ``CookieFormat`` message as protobuf
-text. BookKeeper names directories where we name one storage partition:
+The first line is the layout version, 5; the rest is a ``CookieFormat`` message as protobuf text.
+BookKeeper's directory fields describe our one storage partition:
 
 * ``journalDir`` is ``<root>#incarnation=<incarnation>``. BookKeeper compares this field for
-  equality and lets ``ledgerDirs`` grow under some settings, so the incarnation stands in the
-  one field where another incarnation is a mismatch for BookKeeper too. A URI fragment is
-  opaque text to its ``cookie`` commands, which copy it unchanged.
+  equality but lets ``ledgerDirs`` grow under some settings. So the incarnation is in the one field
+  where BookKeeper, too, reports another incarnation as a mismatch. A URI fragment is opaque text to
+  its ``cookie`` commands, which copy it unchanged.
 * ``ledgerDirs`` is ``1<TAB><root>``, the count of directories and their names.
 
 Source: BookKeeper 4.17 ``bookie/Cookie`` (``parse``, ``toString``, ``verifyInternal``,
@@ -30,21 +30,21 @@ _INCARNATION: Final = "#incarnation="
 
 @dataclass(frozen=True, slots=True)
 class CookieText:
-    """The fields of a cookie as they stand in it, whoever wrote it."""
+    """The fields of a cookie, as any program wrote them."""
 
     bookie_host: str
     """The bookie id."""
     journal_dir: str
-    """Journal directories joined by commas."""
+    """The journal directories, joined by commas."""
     ledger_dirs: str
     """``count<TAB>directory<TAB>directory...``."""
     instance_id: str | None = None
     index_dirs: str | None = None
-    """As ``ledger_dirs``; ``None`` when it is the same directories."""
+    """In the form of ``ledger_dirs``; ``None`` if the directories are the same."""
 
 
 def format_cookie(fields: CookieText) -> bytes:
-    """The bytes of a cookie; always in the newest layout, as BookKeeper does."""
+    """Return the bytes of a cookie, always in the newest layout, as BookKeeper does."""
     message = CookieFormat(
         bookieHost=fields.bookie_host, journalDir=fields.journal_dir, ledgerDirs=fields.ledger_dirs
     )
@@ -56,10 +56,10 @@ def format_cookie(fields: CookieText) -> bytes:
 
 
 def parse_cookie(data: bytes, path: str) -> CookieText:
-    """The fields of a cookie.
+    """Return the fields of a cookie.
 
     Raises:
-        MetadataFormatError: it is no cookie of layout 3, 4 or 5.
+        MetadataFormatError: it is not a cookie of layout 3, 4 or 5.
     """
     try:
         first, _, body = data.decode().partition("\n")
@@ -80,7 +80,7 @@ def parse_cookie(data: bytes, path: str) -> CookieText:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The bytes of a cookie of ours.
+    """Return the bytes of a cookie of ours.
 
     Raises:
         InvalidArgumentError: the root or the incarnation would be read back differently.
@@ -104,9 +104,9 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes, path: str) -> Cookie:
-    """A cookie of ours, or what one of Apache BookKeeper says in our terms.
+    """Return a cookie of ours, or one of Apache BookKeeper in our terms.
 
-    Of several ledger directories the first counts as the root; there is no incarnation then.
+    The first of several ledger directories counts as the root; such a cookie has no incarnation.
     """
     fields = parse_cookie(data, path)
     try:
@@ -124,7 +124,7 @@ def decode_cookie(data: bytes, path: str) -> Cookie:
 
 
 def unreadable_cookie(path: str, why: str) -> MetadataFormatError:
-    """What is said of a cookie that says nothing: it is made anew, from the bookie's storage."""
+    """Return the error for a cookie that cannot be decoded, with the way to write it again."""
     bookie_id = path.rpartition("/")[2]
     return MetadataFormatError(
         f"{path} {why}. Nothing was changed. BookKeeper's `cookie_get` command shows it. While the "
@@ -139,6 +139,6 @@ def _refused(path: str, error: Exception) -> MetadataFormatError:
 
 
 def _parse_lines(body: str) -> CookieText:
-    """Layout 3: the three required fields, one a line."""
+    """Parse layout 3: the three required fields, one a line."""
     host, journal, ledgers, *_ = body.split("\n")
     return CookieText(host, journal, ledgers)

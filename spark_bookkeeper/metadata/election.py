@@ -1,12 +1,12 @@
-"""Who is to lead, as everybody who asks is told: votes in the metadata store, in their order.
+"""Leader election with ephemeral sequential nodes in the metadata store.
 
-A vote is an ephemeral node with a number that only grows; the lowest one leads, and each of the
-others watches the one before it, so that one is woken when a leader goes, and not all. A session
-that ends takes its votes along.
+Each candidate has an ephemeral node with a number that only grows. The candidate with the lowest
+number leads. Each other candidate watches the node before its own, so the end of a leader wakes one
+candidate and not all. The nodes of a session end with it.
 
-This is a *suggestion*. A leader that is frozen, or cut off from the store for longer than a
-session lasts, learns of its successor late, and believes for that long to lead. What lets only
-one of them write is the fence (SLOT-LOG rules R4, R17), and never this.
+The result is a *suggestion*. A leader that is frozen, or cut off from the store for longer than a
+session lasts, learns late of its successor and believes until then that it leads. The fence alone
+ensures that only one of them writes (SLOT-LOG rules R4, R17); the election never does.
 
 Source: The BookKeeper protocol, "Ledgers to logs"; ZooKeeper's recipe for leader election, as in
 BookKeeper ``replication/AuditorElector``, whose nodes have the names ``V_0000000007``.
@@ -22,54 +22,54 @@ from typing_extensions import Self
 
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.runtime import process
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Runtime
 
 _LONGEST_MS: Final = 10**12
-"""Thirty years: Python cannot wait for every number, and some give ``sys.maxsize`` for ever."""
+"""Thirty years. Python cannot wait for every number, and some callers pass ``sys.maxsize``."""
 
 _NAME: Final = re.compile(r"V_(?:([0-9a-f]+)_)?(\d+)", re.ASCII)
 
 
 def vote_prefix(token: str) -> str:
-    """How the name of a vote begins; its number follows."""
+    """Return the beginning of a candidate node's name; its number follows."""
     return f"V_{token}_"
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The votes among names, the leader's first; what is none is left out."""
+    """Return the candidate nodes among ``names``, the leader's first."""
     found = [(int(matched[2]), name) for name in names if (matched := _NAME.fullmatch(name))]
     return [name for _, name in sorted(found)]
 
 
 class Ballots(Protocol):
-    """Votes of elections in a metadata store, each election a path of its own.
+    """The candidate nodes of elections in a metadata store; each election has its own path.
 
-    Every method but ``remove`` raises ``MetadataUnavailableError`` when there is no answer.
+    Every method except ``remove`` raises ``MetadataUnavailableError`` when no answer comes.
     """
 
     def add(self, path: str, token: str, identity: bytes) -> None:
-        """One vote behind all others, which goes when this session does.
+        """Add a candidate node behind all others; it ends with this session.
 
         Args:
             path: of the election.
-            token: hexadecimal, never used before. A vote that has it already is this one.
-            identity: who votes, for people and programs that ask who leads.
+            token: hexadecimal, never used before. A node that has it already is this one.
+            identity: names the candidate to people and programs that read who leads.
         """
 
     def votes(self, path: str) -> Sequence[str]:
-        """The names of all votes now, the leader's first."""
+        """Return the names of all candidate nodes now, the leader's first."""
 
     def identity(self, path: str, vote: str) -> bytes | None:
-        """Who voted; ``None`` when the vote is gone."""
+        """Return the candidate's identity; ``None`` if its node no longer exists."""
 
     def watch(self, path: str, vote: str, gone: Callable[[], None]) -> Callable[[], None]:
-        """Call ``gone`` once, from any thread, when a vote is not there; returns how to stop."""
+        """Call ``gone`` once, from any thread, when the node does not exist; return how to stop."""
 
     def remove(self, path: str, token: str) -> None:
-        """Take a vote back; again after each loss of the connection, until there is an answer.
+        """Remove a candidate node; retry after each loss of the connection until an answer comes.
 
-        Raises nothing but Ctrl-C, and the vote goes all the same.
+        Raises nothing except on Ctrl-C, and removes the node even then.
         """
 
 
@@ -85,20 +85,20 @@ class Election:
         return f"Election({self.path!r})"
 
     def join(self, identity: bytes = b"") -> Vote:
-        """Be a candidate, behind all others, until ``Vote.leave`` or the session's end.
+        """Become a candidate, behind all others, until ``Vote.leave`` or the session's end.
 
         Args:
-            identity: what others see of who leads.
+            identity: what others read while this candidate leads.
         """
         return Vote(self._ballots, self.path, identity, self._runtime)
 
     def candidates(self) -> list[bytes]:
-        """The identities of all candidates now, the leader's first."""
+        """Return the identities of all candidates now, the leader's first."""
         found = (self._ballots.identity(self.path, vote) for vote in self._ballots.votes(self.path))
         return [identity for identity in found if identity is not None]
 
     def leader(self) -> bytes | None:
-        """The identity of who is to lead now; ``None`` when nobody is a candidate."""
+        """Return the identity of the present leader; ``None`` if the election has no candidates."""
         for vote in self._ballots.votes(self.path):
             identity = self._ballots.identity(self.path, vote)
             if identity is not None:
@@ -107,7 +107,7 @@ class Election:
 
 
 class Vote:
-    """A candidate. A context manager that leaves at its end. Any thread may use it."""
+    """A candidate. As a context manager it leaves at its end. Any thread may use it."""
 
     def __init__(self, ballots: Ballots, path: str, identity: bytes, runtime: Runtime) -> None:
         self.path = path
@@ -115,11 +115,11 @@ class Vote:
         self._ballots = ballots
         self._runtime = runtime
         self._token = runtime.token()
-        self._bell = Bell(runtime)
+        self._wake_up = AutoResetEvent(runtime)
         self._is_left = False
         try:
             ballots.add(path, self._token, identity)
-        except BaseException:  # it may have been made
+        except BaseException:  # the node may have been made
             ballots.remove(path, self._token)
             raise
 
@@ -131,19 +131,19 @@ class Vote:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate is to lead, asked of the store now.
+        """Whether this candidate leads, read from the store now.
 
-        False too when its session was lost and with it the vote; ``wait`` makes another one.
+        Also false after a loss of the session, which ended its node; ``wait`` adds another.
 
         Raises:
-            MetadataUnavailableError: nobody knows.
+            MetadataUnavailableError: no answer came, so it is unknown.
         """
         return not self._is_left and self._ahead(self._ballots.votes(self.path)) == []
 
     def wait(self, timeout_ms: int | None = None) -> bool:
-        """Wait until this candidate is to lead; False when it is not after so long, or left.
+        """Wait until this candidate leads; return false after the time-out or after ``leave``.
 
-        A vote that went with its session is made again, behind all others.
+        A node that ended with its session is added again, behind all others.
         """
         until = None
         if timeout_ms is not None:
@@ -164,9 +164,9 @@ class Vote:
         return False
 
     def on_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call ``lost`` once, from any thread, when the vote is gone; returns how to stop.
+        """Call ``lost`` once, from any thread, when this node no longer exists; return how to stop.
 
-        Its session was lost, or it left: somebody else is to lead.
+        The session was lost or the candidate left, so another candidate is to lead.
         """
         mine = self._mine(self._ballots.votes(self.path))
         if mine is None:
@@ -175,11 +175,11 @@ class Vote:
         return self._ballots.watch(self.path, mine, lost)
 
     def leave(self) -> None:
-        """Be no candidate any more; whoever waits for this vote goes on. Idempotent."""
+        """Stop being a candidate, and let the next one lead. Idempotent."""
         try:
             self._is_left = True
-            self._bell.ring()
-        finally:  # also after Ctrl-C: nobody else would take it back
+            self._wake_up.set()
+        finally:  # also after Ctrl-C: no other code would remove it
             self._ballots.remove(self.path, self._token)
 
     def __enter__(self) -> Self:
@@ -191,23 +191,23 @@ class Vote:
     def _add_again(self) -> None:
         try:
             self._ballots.add(self.path, self._token, self.identity)
-        finally:  # also where there is no answer: it may have been made
+        finally:  # also without an answer: it may have been made
             if self._is_left:  # meanwhile, by another thread
                 self._ballots.remove(self.path, self._token)
 
     def _wait_for(self, votes: Sequence[str], seconds: float | None) -> None:
-        """Wait until one of these is gone, the one before this vote or this one itself."""
+        """Wait until one of these is deleted: the node before this one, or this one itself."""
         stops: list[Callable[[], None]] = []
         try:
             for vote in votes:
-                stops.append(self._ballots.watch(self.path, vote, self._bell.ring))
-            self._bell.wait(seconds)
+                stops.append(self._ballots.watch(self.path, vote, self._wake_up.set))
+            self._wake_up.wait(seconds)
         finally:
             for stop in stops:
                 stop()
 
     def _ahead(self, votes: Sequence[str]) -> Sequence[str] | None:
-        """The votes before this one; ``None`` when this one is not there."""
+        """Return the nodes before this one; ``None`` if this one does not exist."""
         mine = self._mine(votes)
         return None if mine is None else votes[: votes.index(mine)]
 

@@ -1,12 +1,11 @@
 """The protobuf messages that Apache BookKeeper keeps in ZooKeeper.
 
-They are declared here and built when the module is imported, in a descriptor pool of their
-own, so that no compiler is needed at installation and nothing can collide with another
-library's registration of the same names.
+They are declared here and built when the module is imported, in their own descriptor pool. So
+installation needs no compiler, and the names cannot collide with another library's registration.
 
-Source: BookKeeper 4.17 ``bookkeeper-proto/src/main/proto/DataFormats.proto`` (field numbers,
-names and types; the properties of a bookie are a map there, which on the wire is the repeated
-pair used here: it keeps the order and so every byte).
+Source: BookKeeper 4.17 ``bookkeeper-proto/src/main/proto/DataFormats.proto`` (field numbers, names
+and types). The properties of a bookie are a map there; on the wire a map is the repeated pair used
+here, which keeps the order and so every byte.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
         11: "repeated CustomMetadata customMetadata",
         12: "optional int64 cToken",
     },
-    # The same on the wire; its parts stay bytes, which many ledgers have in common.
+    # The same on the wire. Its parts stay bytes, because many ledgers share them.
     "LedgerMetadataParts": {
         1: "required int32 quorumSize",
         2: "required int32 ensembleSize",
@@ -107,7 +106,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "AuditorVoteFormat": {
         1: "optional string bookieId",
     },
-    # BookKeeper has a message of its own for each check, and all of them look like this one.
+    # BookKeeper has its own message for each check, and all of them look like this one.
     "CheckAllLedgersFormat": {
         1: "required int64 checkAllLedgersCTime",
     },
@@ -115,7 +114,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
 
 _ESCAPE = re.compile(r"\\(?:[0-7]{3}|.)")
 _LETTERS = {r"\007": r"\a", r"\010": r"\b", r"\013": r"\v", r"\014": r"\f"}
-"""Java's protobuf text has letters for these bytes, Python's has only numbers."""
+"""Java's protobuf text writes letters for these bytes, Python's only numbers."""
 
 _ENUMS = {
     "State": {"OPEN": 1, "IN_RECOVERY": 2, "CLOSED": 3},
@@ -168,16 +167,16 @@ CheckAllLedgersFormat: Any = _CLASSES["CheckAllLedgersFormat"]
 
 
 def format_text(message: Any) -> str:
-    """A message as protobuf text, with the escapes that BookKeeper writes."""
+    """Return a message as protobuf text, with the escapes that BookKeeper writes."""
     text = text_format.MessageToString(message, as_utf8=False)
     return _ESCAPE.sub(lambda found: _LETTERS.get(found.group(), found.group()), text)
 
 
 def parse_text(text: str, message: Any) -> Any:
-    """Fill a message from protobuf text.
+    """Fill a message from protobuf text, and return it.
 
     Raises:
-        ValueError: it is none, has unknown fields, lacks a required one, or holds text that is
+        ValueError: the text is not such a message, has unknown fields, lacks a required one, or is
             not UTF-8.
     """
     try:
@@ -188,10 +187,11 @@ def parse_text(text: str, message: Any) -> Any:
 
 
 def parse_bytes(data: bytes, kind: Any) -> Any:
-    """A message of a class of this module from its bytes; fields that are not known stay in it.
+    """Return a message of a class of this module from its bytes; unknown fields stay in it.
 
     Raises:
-        ValueError: they are none, lack a required field, or hold text that is not UTF-8.
+        ValueError: the bytes are not such a message, lack a required field, or hold text that is
+            not UTF-8.
     """
     try:
         message = kind.FromString(data)
@@ -201,7 +201,7 @@ def parse_bytes(data: bytes, kind: Any) -> Any:
 
 
 def _checked(message: Any) -> Any:
-    """What protobuf lets pass when it reads, and nobody could use or write again."""
+    """Refuse messages that protobuf reads but that could not be used or written again."""
     if not message.IsInitialized():
         missing = message.FindInitializationErrors()
         raise ValueError(f"{', '.join(missing)} is missing")
@@ -215,15 +215,15 @@ def _check_text(message: Any) -> None:
         for item in value if is_repeated else (value,):
             if is_message:
                 _check_text(item)
-            elif not isinstance(item, str):  # how protobuf hands out what is not UTF-8
+            elif not isinstance(item, str):  # protobuf returns bytes that are not UTF-8
                 raise ValueError(f"{name} is {item[:40]!r}, which is not UTF-8")
             else:
-                item.encode()  # half a surrogate pair came from an escape
+                item.encode()  # raises for half a surrogate pair, from an escape
 
 
 @functools.cache
 def _texts(message_name: str) -> list[tuple[str, bool, bool]]:
-    """Name of each field with text in it, whether it is repeated, and whether it is a message."""
+    """Return the name of each field with text, whether it is repeated, whether it is a message."""
     declared = [declaration.split() for declaration in _MESSAGES[message_name].values()]
     return [
         (name, label == "repeated", kind in _MESSAGES)

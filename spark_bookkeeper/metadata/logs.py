@@ -1,8 +1,8 @@
 """Logs in the metadata store: the head of each, and its chunks.
 
-The head of log ``orders`` is the register ``logs/orders``, a JSON object; its chunks are registers
-below it, JSON lists of ledger ids. A head is never removed, so that its version never begins
-anew; the chunks of a log that was deleted are.
+The head of log ``orders`` is the register ``logs/orders``, a JSON object. Its chunks are registers
+below it, JSON lists of ledger ids. A head is never removed, so its version never begins anew; the
+chunks of a deleted log are removed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from spark_bookkeeper.protocol.log import Chunk, LogHead, Position, parse_log_na
 from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
 LOGS_PARENT: Final = "logs"
-"""The register above those of logs."""
+"""The parent of the registers of logs."""
 
 _VERSION = 1
 _VERSION_WITH_TRANSACTIONS = 2
-"""One that knows none of them would write the head without them, and a write would be in twice."""
+"""The version with transactions. A reader without them would drop them and store a write twice."""
 _STAGED = "staged-"
-"""Before the key of an owner: the register of the ledgers that it has staged."""
+"""The prefix of a register with the ledgers that an owner has staged; the owner's key follows."""
 _CHUNK_NAME = re.compile(r"[0-9a-f]+")
 
 
 def log_names(registers: Registers) -> Sequence[str]:
-    """Every name that has a head, in order; some may be of logs that were deleted."""
+    """Return every name that has a head, in order, including names of deleted logs."""
     return registers.names(LOGS_PARENT)
 
 
 def unreadable_logs(registers: Registers) -> Iterator[BookKeeperError]:
-    """One for each log whose head cannot be decoded, or whose name is none."""
+    """Yield an error for each log whose head cannot be decoded or whose name is invalid."""
     names = [f"{LOGS_PARENT}/{name}" for name in log_names(registers)]
     for register, head in registers.read_many(names):
         try:
@@ -54,49 +54,49 @@ def unreadable_logs(registers: Registers) -> Iterator[BookKeeperError]:
 
 
 def read_log(registers: Registers, name: str) -> LogHead:
-    """The head of a log now.
+    """Return the head of a log now.
 
     Raises:
-        NoSuchLogError: there is none of that name.
+        NoSuchLogError: no log has that name.
         MetadataFormatError: its register cannot be decoded.
     """
     return _there(registers.read(_register(name)), name)
 
 
 def read_life(registers: Registers, name: str, nonce: str) -> LogHead:
-    """The head of a log now, if it is in the life that is meant.
+    """Return the head of a log now, if it still has this nonce.
 
     Raises:
-        NoSuchLogError: it was deleted, also where the name was used again since.
+        NoSuchLogError: it was deleted, even if the name was used again since.
     """
     return _there(registers.read(_register(name)), name, nonce)
 
 
 def watch_log(registers: Registers, name: str) -> Unchanged:
-    """Whether the head of a log is as it was when this was called."""
+    """Begin to watch a log's head; the result is true while the head is unchanged."""
     return registers.watch(_register(name))
 
 
 def find_log(registers: Registers, name: str) -> LogHead | None:
-    """The same, and ``None`` if there is none of that name."""
+    """Return the head of a log now; ``None`` if no log has that name."""
     head = find_life(registers, name)
     return None if head is None or head.is_deleted else head
 
 
 def find_life(registers: Registers, name: str) -> LogHead | None:
-    """The head of a log now, also of one that was deleted; ``None`` if the name was never used."""
+    """Return the head of a log now, even of a deleted one; ``None`` if the name was never used."""
     return _value(registers.read(_register(name)), name)
 
 
 def create_log(registers: Registers, name: str, head: LogHead) -> LogHead:
-    """Make a log; one of that name that was deleted is no hindrance.
+    """Create a log; the name may be that of a deleted log.
 
     Returns:
-        the head as it is then: deleted, if the answer was lost and others deleted it meanwhile.
+        the head as stored; it is deleted if the answer was lost and another client deleted the log.
 
     Raises:
-        LogExistsError: there is one, or one that was deleted has ledgers left, whose list would
-            be lost. Nothing was changed.
+        LogExistsError: the log exists, or a deleted log of that name has ledgers left, whose list
+            would be lost. Nothing was changed.
     """
 
     def step(old: LogHead | None) -> LogHead | None:
@@ -130,13 +130,13 @@ def change_log(
     """Change the head of a log by a pure step, see ``change_register``.
 
     Args:
-        registers: where it is.
+        registers: the store of registers.
         name: of the log.
-        nonce: of the life that is meant.
-        step: what is asked again whenever somebody else was faster.
+        nonce: of the life of the log that is meant.
+        step: called again each time that another client changed the head first.
 
     Raises:
-        NoSuchLogError: it was deleted, also where the name was used again since.
+        NoSuchLogError: it was deleted, even if the name was used again since.
     """
 
     def decode(found: Versioned[bytes] | None) -> LogHead:
@@ -148,7 +148,7 @@ def change_log(
 def mark_deleted(
     registers: Registers, name: str, nonce: str, step: Callable[[LogHead], LogHead | None]
 ) -> LogHead:
-    """``change_log`` for the step that deletes: a log that is deleted already is its result."""
+    """Do ``change_log`` for the step that deletes; a deleted log is returned unchanged."""
 
     def decode(found: Versioned[bytes] | None) -> LogHead:
         head = _value(found, name)
@@ -164,9 +164,9 @@ def mark_deleted(
 
 
 def empty_deleted(registers: Registers, name: str, nonce: str) -> None:
-    """The ledgers of a log that was deleted are deleted too, so its list ends.
+    """Empty the list of a deleted log, after its ledgers were deleted too.
 
-    Nothing where the name was used again since.
+    Do nothing if the name was used again since.
     """
 
     def decode(found: Versioned[bytes] | None) -> LogHead | None:
@@ -181,15 +181,15 @@ def empty_deleted(registers: Registers, name: str, nonce: str) -> None:
 
 
 def write_chunk(registers: Registers, log: str, chunk: str, ledgers: tuple[LedgerId, ...]) -> None:
-    """Store a sealed run of ledgers; nobody knows of it until the head names it."""
+    """Store a sealed run of ledgers; no reader finds it until the head names it."""
     registers.create(f"{_register(log)}/{chunk}", json.dumps(ledgers).encode())
 
 
 def read_chunk(registers: Registers, log: str, chunk: Chunk) -> tuple[LedgerId, ...] | None:
-    """The ledgers of a chunk; ``None`` when it is gone, so that the head has changed.
+    """Return the ledgers of a chunk; ``None`` if it was deleted, so the head has changed.
 
     Raises:
-        MetadataFormatError: it does not hold what the head says.
+        MetadataFormatError: its content differs from the head's description.
     """
     name = f"{_register(log)}/{chunk.name}"
     found = registers.read(name)
@@ -199,23 +199,23 @@ def read_chunk(registers: Registers, log: str, chunk: Chunk) -> tuple[LedgerId, 
         ledgers = tuple(parse_ledger_id(value) for value in json.loads(found.value))
         if (ledgers[0], ledgers[-1], len(ledgers)) != (chunk.first, chunk.last, chunk.count):
             raise ValueError(f"it holds {len(ledgers)} ledgers, not the {chunk.count} it should")
-    except Exception as error:  # whatever junk makes of a decoder, it is about this one log
+    except Exception as error:  # a decoder of junk may raise anything; only this log is affected
         raise _unreadable(name, error) from error
     return ledgers
 
 
 def chunk_is_gone(log: str, chunk: Chunk) -> MetadataFormatError:
-    """A head names a chunk that is not there."""
+    """Return the error for a head that names a chunk which does not exist."""
     return _unreadable(f"{_register(log)}/{chunk.name}", LookupError("it is gone"))
 
 
 def delete_chunk(registers: Registers, log: str, chunk: Chunk) -> None:
-    """Remove a chunk that the head does not name any more; idempotent."""
+    """Remove a chunk that the head no longer names; idempotent."""
     registers.delete(f"{_register(log)}/{chunk.name}")
 
 
 def read_staged(registers: Registers, log: str, owner: str) -> list[LedgerId]:
-    """Ledgers that an owner has staged for a log and that may not be in its list.
+    """Return the ledgers that an owner has staged for a log; some may not be in its list.
 
     Raises:
         MetadataFormatError: the register holds something else.
@@ -227,7 +227,7 @@ def read_staged(registers: Registers, log: str, owner: str) -> list[LedgerId]:
 def change_staged(
     registers: Registers, log: str, owner: str, step: Callable[[list[LedgerId]], list[LedgerId]]
 ) -> None:
-    """Change that list by a pure step that may be asked again."""
+    """Change the list of staged ledgers by a pure step that may be called several times."""
     name = _staged(log, owner)
     change_register(
         registers,
@@ -239,7 +239,7 @@ def change_staged(
 
 
 def delete_staged(registers: Registers, log: str) -> None:
-    """Forget what was staged for a log that is deleted."""
+    """Delete the lists of staged ledgers of a deleted log."""
     for child in registers.names(_register(log)):
         if child.startswith(_STAGED):
             registers.delete(f"{_register(log)}/{child}")
@@ -254,7 +254,7 @@ def _ids_in(found: Versioned[bytes] | None, name: str) -> list[LedgerId]:
         return []
     try:
         return [parse_ledger_id(value) for value in json.loads(found.value)]
-    except Exception as error:  # whatever junk makes of a decoder, it is about this one list
+    except Exception as error:  # a decoder of junk may raise anything; only this list is affected
         raise _unreadable(name, error) from error
 
 
@@ -300,7 +300,7 @@ def _encoded(head: LogHead | None) -> bytes:
         value["truncated_end"] = str(head.truncated_end)
     if head.transactions.last:
         value["transactions"] = [[t.app_id, t.version, t.ledger_id] for t in head.transactions.last]
-        value["rows"] = [t.rows for t in head.transactions.last]  # earlier versions leave it out
+        value["rows"] = [t.rows for t in head.transactions.last]  # earlier versions write no rows
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -329,7 +329,7 @@ def _decoded(data: bytes, path: str) -> LogHead:
                 )
             ),
         )
-    except Exception as error:  # whatever junk makes of a decoder, it is about this one log
+    except Exception as error:  # a decoder of junk may raise anything; only this log is affected
         raise _unreadable(path, error) from error
 
 

@@ -1,4 +1,4 @@
-"""What callers are told when a metadata store refuses; the same words from every back end."""
+"""The errors of a metadata store that refuses; all back ends use the same words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
 
 def no_cluster(where: str) -> NoClusterError:
-    """The store answers, but nobody has made a cluster in it."""
+    """Return the error for a store that answers but holds no cluster."""
     return NoClusterError(
         f"there is no BookKeeper cluster at {where}. `spark-bookkeeper cluster init` makes one; "
         "if there should be one, check the host and the root in the metadata URI"
@@ -24,7 +24,7 @@ def no_cluster(where: str) -> NoClusterError:
 
 
 def cluster_exists(where: str) -> InvalidArgumentError:
-    """A cluster cannot be made where there is something already."""
+    """Return the error for creating a cluster where nodes exist already."""
     return InvalidArgumentError(
         f"there is something at {where} already; nothing was changed. Choose another root, or "
         "look at it with `spark-bookkeeper cluster info`"
@@ -32,7 +32,7 @@ def cluster_exists(where: str) -> InvalidArgumentError:
 
 
 def no_such_ledger(ledger_id: LedgerId) -> NoSuchLedgerError:
-    """The ledger was deleted or never existed."""
+    """Return the error for a ledger that was deleted or never existed."""
     return NoSuchLedgerError(
         f"there is no ledger {ledger_id}: it was deleted or never existed. "
         "`spark-bookkeeper ledger list` shows those there are",
@@ -41,7 +41,7 @@ def no_such_ledger(ledger_id: LedgerId) -> NoSuchLedgerError:
 
 
 def ledger_exists(ledger_id: LedgerId) -> LedgerExistsError:
-    """The id is taken by somebody else."""
+    """Return the error for an id with which another client made a ledger."""
     return LedgerExistsError(
         f"ledger {ledger_id} exists already; nothing was written. Choose another id, or let one "
         "be generated",
@@ -50,7 +50,7 @@ def ledger_exists(ledger_id: LedgerId) -> LedgerExistsError:
 
 
 def id_used(ledger_id: LedgerId) -> LedgerExistsError:
-    """There is no such ledger, but there was one or may have been."""
+    """Return the error for an id whose ledger was deleted, or may have existed."""
     return LedgerExistsError(
         f"ledger id {ledger_id} was used before, by a ledger that was deleted, or was given out by "
         "the cluster's counter; nothing was written. No id is used twice: whoever still has the "
@@ -62,7 +62,7 @@ def id_used(ledger_id: LedgerId) -> LedgerExistsError:
 
 
 def other_life(ledger_id: LedgerId) -> NoSuchLedgerError:
-    """The id is that of another ledger by now."""
+    """Return the error for an id that belongs to another ledger by now."""
     return NoSuchLedgerError(
         f"the ledger {ledger_id} that was opened is gone: it was deleted, and somebody else "
         "created another with the same id, by a tool that does not refuse that; nothing was "
@@ -73,7 +73,7 @@ def other_life(ledger_id: LedgerId) -> NoSuchLedgerError:
 
 
 def ledger_conflict(ledger_id: LedgerId, expected: int, found: int | None) -> VersionConflictError:
-    """Somebody else changed the ledger first."""
+    """Return the error for a ledger that another client changed first."""
     there = "another" if found is None else str(found)
     return VersionConflictError(
         f"ledger {ledger_id}: its metadata has version {there} and not {expected}, so somebody "
@@ -84,7 +84,7 @@ def ledger_conflict(ledger_id: LedgerId, expected: int, found: int | None) -> Ve
 
 
 def ledger_occupied(ledger_id: LedgerId, path: str) -> MetadataError:
-    """A ledger's node has something below it, which no client of BookKeeper makes."""
+    """Return the error for a ledger's node with children, which no client of BookKeeper makes."""
     return MetadataError(
         f"ledger {ledger_id} was not deleted: somebody made a node by hand below {path}, and "
         f"ZooKeeper deletes no node that has others below it. In ZooKeeper's own shell (zkCli.sh) "
@@ -95,7 +95,7 @@ def ledger_occupied(ledger_id: LedgerId, path: str) -> MetadataError:
 
 
 def held_elsewhere(bookie_id: BookieId) -> CookieMismatchError:
-    """Another session holds the bookie's registration."""
+    """Return the error for a bookie whose registration another session holds."""
     return CookieMismatchError(
         f"bookie {bookie_id} is registered by another session, which is alive; nothing was "
         "changed. Stop the other agent of this bookie, or start this one under its own id",
@@ -107,7 +107,7 @@ def held_elsewhere(bookie_id: BookieId) -> CookieMismatchError:
 def cookie_conflict(
     bookie_id: BookieId, expected: int | None, found: int | None
 ) -> VersionConflictError:
-    """The cookie is another one than its writer believes."""
+    """Return the error for a cookie that its writer does not know in its present version."""
     there = "there is none" if found is None else f"there is one of version {found}"
     wanted = "none" if expected is None else f"one of version {expected}"
     return VersionConflictError(
@@ -121,7 +121,7 @@ def cookie_conflict(
 def register_conflict(
     name: str, expected: int | None, found: Versioned[bytes] | None
 ) -> VersionConflictError:
-    """A register of ours is another one than its writer believes."""
+    """Return the error for a register that its writer does not know in its present version."""
     there = "there is none" if found is None else f"there is one of version {found.version}"
     wanted = "none" if expected is None else f"one of version {expected}"
     return VersionConflictError(

@@ -1,7 +1,7 @@
-"""Registers: named values of ours under compare-and-swap.
+"""Registers: named values of this library under compare-and-swap.
 
-What is not BookKeeper's own metadata is kept in such registers, for example the lists of ledgers
-that logs are. A name is a path, ``logs/orders``; what is above it is made as it is needed.
+Registers hold all metadata that is not BookKeeper's own, for example the lists of ledgers of logs.
+A name is a path such as ``logs/orders``; its parents are created when they are needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def change_register(
     encode: Callable[[T], bytes],
     step: Callable[[T], T | None],
 ) -> T:
-    """Change a register by a pure step, and return what is stored afterwards.
+    """Change a register by a pure step, and return the value stored afterwards.
 
     Args:
-        registers: where it is.
-        name: its name.
-        decode: the value in its bytes; is asked with ``None`` where there is no register, and may
-            give a value to begin with, or raise.
-        encode: the bytes of a value.
+        registers: the store of registers.
+        name: the register's name.
+        decode: returns the value of its bytes. It is called with ``None`` if the register does not
+            exist, and then returns an initial value or raises.
+        encode: returns the bytes of a value.
         step: old value to new value, see ``compare_and_swap.change``.
 
     Raises:

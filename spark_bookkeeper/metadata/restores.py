@@ -1,12 +1,12 @@
-"""Ledgers that are being restored: their copies are on bookies before their metadata are there.
+"""Ledgers that are being restored: bookies hold their copies before their metadata exist.
 
-Everywhere else metadata come first, so that files without metadata are what is left of a ledger
-that was deleted. A restore says in a register that it is at a ledger before it puts the first copy,
-and takes that back when the metadata are there; a collector that meets such copies leaves them.
+Otherwise metadata exist first, so files without metadata are the rest of a deleted ledger. Before a
+restore writes the first copy, it publishes the ledger in a register, and removes the register when
+the metadata exist. A collector that finds such copies keeps them.
 
-Who restores a log has the cluster's counter pass the ids of its ledgers, since its next one must
-have a higher one. Ids that he is given meanwhile are kept in a register, so that what has them in a
-backup can be restored later: nobody else was given them. Each is used once, for it is marked then.
+A restore of a log makes the cluster's counter pass the ids of its ledgers, because the log's next
+ledger must have a higher id. Ids that the counter gives out meanwhile are kept in a register, so
+ledgers of a backup with these ids can be restored later. Each is used once: its use marks it.
 
 Source: SLOT-LOG rules R12, R16.
 """
@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.stored_json import decoded, number
 from spark_bookkeeper.runtime.runtime import Runtime
 
 RESTORES_PARENT: Final = "restores"
-"""The register above those of ledgers: ``restores/7`` has the nonce of ledger 7."""
+"""The parent of the registers of ledgers: ``restores/7`` holds the nonce of ledger 7."""
 
 _KEPT: Final = "kept-ids"
 
@@ -36,44 +36,44 @@ _LAST_ID: Final = (1 << 63) - 1
 
 _RESTORES: Final = "restores: "
 _GIVES_UP: Final = "gives up: "
-"""How the identity of a vote begins."""
+"""The two beginnings of a candidate's identity."""
 
 
 def begin(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
-    """Say that copies of a ledger are about to be put; idempotent.
+    """Publish that copies of a ledger are about to be written; idempotent.
 
     Raises:
-        VersionConflictError: somebody restores another life of it.
+        VersionConflictError: another life of the ledger is being restored.
     """
     registers.create(_name(ledger_id), nonce)
 
 
 def is_under_way(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Whether copies of that life were put, or are, and its metadata may not be there yet."""
+    """Return whether that life's copies were or are written, and its metadata may be missing."""
     return nonce_of(registers, ledger_id) == nonce
 
 
 def begun(registers: Registers) -> Sequence[LedgerId]:
-    """The ledgers whose restore was begun and has not ended, ascending."""
+    """Return the ledgers whose restore has begun and not ended, ascending."""
     return sorted(LedgerId(int(n)) for n in registers.names(RESTORES_PARENT) if n.isdecimal())
 
 
 def nonce_of(registers: Registers, ledger_id: LedgerId) -> bytes | None:
-    """Which life of a ledger is being restored; ``None`` when none is (any more)."""
+    """Return the nonce of the ledger's life that is being restored; ``None`` if none is."""
     found = registers.read(_name(ledger_id))
     return None if found is None else found.value
 
 
 def end(registers: Registers, ledger_id: LedgerId) -> None:
-    """Say that its metadata are there; idempotent."""
+    """Publish that the ledger's metadata exist; idempotent."""
     registers.delete(_name(ledger_id))
 
 
 def give_up(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Give up the restore of a ledger; False if its metadata have come before.
+    """Give up the restore of a ledger; return false if its metadata exist already.
 
-    Its id is used up first, so its metadata cannot come any more, from nobody: only then are its
-    copies garbage [restore_given_up].
+    The id is used up first, so no client can create the metadata any more. Only then are the copies
+    garbage [restore_given_up].
     """
     store.use_up_ledger_id(ledger_id)
     is_there = is_restored(store, ledger_id, nonce)
@@ -82,7 +82,7 @@ def give_up(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
 
 
 def is_restored(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Whether that life of a ledger has its metadata, as everybody knows it now."""
+    """Return whether that life of a ledger has metadata, after all confirmed changes."""
     try:
         found = store.read_ledger_settled(ledger_id)
     except NoSuchLedgerError:
@@ -94,18 +94,18 @@ def is_restored(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool
 
 
 class KeptIds:
-    """Ids that restores were given by the counter: theirs alone, so that each can be used once."""
+    """The ids that the counter gave to restores only, so that each can be used once."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
         self._ranges = sorted(ranges)
-        """Each with its first and its last."""
+        """Each range as its first and its last id."""
 
     def __contains__(self, ledger_id: int) -> bool:
         at = bisect_right(self._ranges, (ledger_id, _LAST_ID)) - 1
         return at >= 0 and ledger_id <= self._ranges[at][1]
 
     def with_ids(self, ledger_ids: Sequence[int]) -> KeptIds:
-        """These and others."""
+        """Return these ids and others."""
         joined: list[tuple[int, int]] = []
         for first, last in sorted([*self._ranges, *((i, i) for i in ledger_ids)]):
             if joined and first <= joined[-1][1] + 1:
@@ -115,12 +115,12 @@ class KeptIds:
         return KeptIds(joined)
 
     def encode(self) -> bytes:
-        """As ``decode`` reads it."""
+        """Return the bytes that ``decode`` reads."""
         return json.dumps(self._ranges).encode()
 
     @classmethod
     def decode(cls, found: Versioned[bytes] | None) -> KeptIds:
-        """Raises ``MetadataFormatError`` for what nobody of us wrote."""
+        """Decode the ids of a register. Raises ``MetadataFormatError``."""
         if found is None:
             return cls()
         try:
@@ -136,29 +136,29 @@ class KeptIds:
 
 
 def keep(registers: Registers, ledger_ids: Sequence[LedgerId]) -> None:
-    """Keep ids for later restores. The caller was given them, and uses them for nothing else."""
+    """Keep ids for later restores. The caller owns them and must not use them otherwise."""
     change_register(
         registers, _KEPT, KeptIds.decode, KeptIds.encode, lambda old: old.with_ids(ledger_ids)
     )
 
 
 def kept(registers: Registers) -> KeptIds:
-    """The ids that are kept, those among them that were used since included."""
+    """Return the kept ids, including those that were used since."""
     return KeptIds.decode(registers.read(_KEPT))
 
 
-# Who is at work
+# Restores at work
 
 
 @contextmanager
 def restoring(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
     """Show that a restore runs, as long as this session lives.
 
-    So that nobody gives up meanwhile what it needs. A session may be lost without its owner's
-    knowledge; what keeps data safe then is ``give_up`` (SLOT-LOG rule R17).
+    This keeps other clients from giving up what it needs. A session may be lost without its owner's
+    knowledge; then ``give_up`` keeps data safe (SLOT-LOG rule R17).
 
     Raises:
-        InvalidArgumentError: somebody gives restores up just now; nothing was changed.
+        InvalidArgumentError: another client is giving up restores now; nothing was changed.
     """
     with _at_work(ballots, runtime, _RESTORES, who):
         if others := _who(ballots, runtime, _GIVES_UP):
@@ -171,7 +171,7 @@ def restoring(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
 
 @contextmanager
 def giving_up(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
-    """Show that restores are given up.
+    """Show that restores are being given up.
 
     Raises:
         InvalidArgumentError: a restore runs; nothing was changed.
@@ -182,7 +182,7 @@ def giving_up(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
 
 
 def check_none_runs(ballots: Ballots, runtime: Runtime) -> None:
-    """Raises ``InvalidArgumentError``: a restore runs, so that none can be given up."""
+    """Raise ``InvalidArgumentError`` if a restore runs, because then none can be given up."""
     if others := running(ballots, runtime):
         raise InvalidArgumentError(
             f"a restore runs ({'; '.join(others)}), and needs what it has copied; nothing was "
@@ -192,7 +192,7 @@ def check_none_runs(ballots: Ballots, runtime: Runtime) -> None:
 
 
 def running(ballots: Ballots, runtime: Runtime) -> list[str]:
-    """Who restores something now."""
+    """Return the names of the restores that run now."""
     return _who(ballots, runtime, _RESTORES)
 
 

@@ -1,11 +1,11 @@
-"""What a live bookie publishes of itself: Apache BookKeeper's service info.
+"""The description that a live bookie publishes: Apache BookKeeper's service info.
 
 The data of a registration is a ``BookieServiceInfoFormat`` message: endpoints (clients use the
-first whose protocol is ``bookie-rpc``) and properties. What we add are properties, so
-BookKeeper's tools show them and do not mind.
+first whose protocol is ``bookie-rpc``) and properties. This library adds only properties, which
+BookKeeper's tools show and accept.
 
 Source: BookKeeper 4.17 ``discover/BookieServiceInfo``, ``discover/ZKRegistrationManager``,
-``discover/BookieServiceInfoUtils`` (an empty node speaks for ``host:port`` in its name).
+``discover/BookieServiceInfoUtils`` (an empty node stands for the ``host:port`` in its name).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOTAL_INODES: Final = "spark-bookkeeper.total_inodes"
 _RACK: Final = "rack"
 _DEFAULT_RACK: Final = "/default-rack"
 _DIGITS_MAX: Final = 18
-"""So that it is a number of 64 bits; an exabyte has no more."""
+"""The most digits of a number, so that it fits 64 bits; an exabyte has no more."""
 _OURS: Final = frozenset(
     {_ROOT_URI, _INCARNATION, _FREE_BYTES, _TOTAL_BYTES, _FREE_INODES, _TOTAL_INODES, _RACK}
 )
@@ -36,7 +36,7 @@ _OURS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address that a bookie answers on."""
+    """An address at which a bookie answers."""
 
     id: str
     port: int
@@ -48,7 +48,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServiceInfo:
-    """The fields of a registration as they stand in it, whoever wrote it."""
+    """The fields of a registration, as any program wrote them."""
 
     endpoints: tuple[Endpoint, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class ServiceInfo:
 
 
 def format_service_info(info: ServiceInfo) -> bytes:
-    """The bytes of a registration."""
+    """Return the bytes of a registration."""
     message = BookieServiceInfoFormat()
     for endpoint in info.endpoints:
         message.endpoints.add(
@@ -73,10 +73,10 @@ def format_service_info(info: ServiceInfo) -> bytes:
 
 
 def parse_service_info(data: bytes, path: str) -> ServiceInfo:
-    """The fields of a registration; nothing at all is said by an empty one.
+    """Return the fields of a registration; an empty one has none.
 
     Raises:
-        MetadataFormatError: the bytes are no such message.
+        MetadataFormatError: the bytes are not such a message.
     """
     try:
         message = parse_bytes(data, BookieServiceInfoFormat)
@@ -96,7 +96,7 @@ def parse_service_info(data: bytes, path: str) -> ServiceInfo:
 
 
 def encode_registration(registration: Registration) -> bytes:
-    """The bytes of a registration of ours; its one endpoint is the bookie id's host and port."""
+    """Return the bytes of a registration of ours; its endpoint is the bookie id's host and port."""
     host, _, port = registration.bookie_id.rpartition(":")
     said = {
         _ROOT_URI: registration.root_uri,
@@ -119,7 +119,7 @@ def encode_registration(registration: Registration) -> bytes:
 def decode_registration(
     bookie_id: BookieId, data: bytes, path: str, *, readonly: bool
 ) -> Registration:
-    """What a registration says; a foreign bookie's has neither root nor incarnation."""
+    """Return the content of a registration; a foreign bookie's has no root and no incarnation."""
     said = parse_service_info(data, path).properties
     return Registration(
         bookie_id=bookie_id,
@@ -140,7 +140,7 @@ def _number(count: int | None) -> str:
 
 
 def _count(text: str | None) -> int | None:
-    """A number of bytes; what cannot be one is as if nothing had been said."""
+    """Return a number of bytes; ``None`` for text that cannot be one."""
     if not text or not text.isdecimal() or len(text) > _DIGITS_MAX:
         return None
     return int(text)

@@ -1,8 +1,8 @@
-"""The under-replication tree: which ledgers lack replicas, and who sees to it.
+"""The under-replication tree: the ledgers that lack replicas, and the workers that repair them.
 
-The auditor publishes a task for each ledger that lacks replicas, and workers take tasks, one
-worker a task. All of it is Apache BookKeeper's own, in its places and its bytes, so its auditor,
-its shell and ours work on one tree. Whoever does the work is in ``autorecovery/``.
+The auditor publishes a task for each ledger that lacks replicas. Workers take tasks, one worker a
+task. The whole tree is Apache BookKeeper's own, with its paths and its bytes, so BookKeeper's
+auditor and shell and ours work on one tree. The auditor and the workers are in ``autorecovery/``.
 
 Source: BookKeeper 4.17 ``meta/ZkLedgerUnderreplicationManager``, ``meta/ZkLedgerAuditorManager``.
 """
@@ -35,15 +35,15 @@ class Task:
 
     ledger_id: LedgerId
     missing: tuple[str, ...]
-    """The bookies whose replicas it lacks. Empty where its racks are wrong and nothing is lost."""
+    """The bookies whose replicas it lacks. Empty if only its racks are wrong: nothing is lost."""
     marked_at_ms: int | None
-    """When that was published; ``None`` where nobody says, as BookKeeper can be told."""
+    """When that was published; ``None`` if the task has no time, which BookKeeper allows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Holder:
-    """Who takes locks. Each is another one, also of the same name: so callers of one client are
-    told apart, of whom the cluster knows no more than that their session is the same.
+    """An owner of locks. Holders of the same name differ. So callers that share one client are
+    distinct, although the cluster knows only their common session.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Holder:
 
 
 class Check(Enum):
-    """What an auditor looks at now and then; the value is the node that remembers when."""
+    """A check that an auditor repeats; the value is the name of the node with its last time."""
 
     ALL_LEDGERS = "checkallledgersctime"
     PLACEMENT = "placementpolicycheckctime"
@@ -59,14 +59,14 @@ class Check(Enum):
 
 
 Changed = Callable[[], None]
-"""Called once, from any thread, after what was read has changed or the connection was lost."""
+"""Called once, from any thread, after the value read has changed or the connection was lost."""
 
 
 class Underreplication(Protocol):
-    """Every method raises ``MetadataUnavailableError`` when there is no answer.
+    """The tasks, locks, settings and election of autorecovery in a metadata store.
 
-    Where a method takes ``changed``, that is called once after what it returned is not so any
-    more; it may be called when nothing changed, and who wants to hear more asks again.
+    Every method raises ``MetadataUnavailableError`` when no answer comes. ``changed`` is called
+    once after the returned value became outdated, or without a change; read again to watch again.
     """
 
     # Tasks
@@ -74,145 +74,145 @@ class Underreplication(Protocol):
     def mark(
         self, ledger_id: LedgerId, missing: Iterable[str], now_ms: int, *, anew: bool = False
     ) -> bool:
-        """Publish a task, or add bookies to the one there is; whether anything was written.
+        """Publish a task, or add bookies to the existing one; return whether anything was written.
 
         Args:
-            anew: also one that names them all is written, and has another version: whoever looked
-                at the bookies before cannot remove it.
+            anew: write the task even if it names all of them, so that its version changes: a caller
+                that read the bookies before cannot remove it.
         """
 
     def read(self, ledger_id: LedgerId) -> Versioned[Task] | None:
-        """The task of one ledger. Raises ``MetadataFormatError`` when it cannot be decoded."""
+        """Return the task of one ledger. Raises ``MetadataFormatError`` if it cannot be decoded."""
 
     def read_many(
         self, ledger_ids: Iterable[LedgerId]
     ) -> Iterator[tuple[LedgerId, Versioned[Task] | MetadataFormatError | None]]:
-        """The same for many, pipelined, in order; ``None`` where there is none by now."""
+        """Do the same for many, pipelined, in order; ``None`` if no task exists by now."""
 
     def ledger_ids(self, changed: Changed | None = None) -> Iterator[LedgerId]:
-        """The ledgers that have a task, ascending; read in bounded pieces.
+        """Yield the ledgers that have a task, ascending; read in bounded pieces.
 
-        ``changed`` hears of tasks that come and go, not of bookies that are added to one.
+        ``changed`` is called when tasks come or go, but not when bookies are added to one.
         """
 
     def remove(self, task: Versioned[Task]) -> bool:
-        """Take a task away; ``False`` and nothing done when it was marked again since, also where
-        it had gone in between, and its version began anew.
+        """Remove a task; return ``False`` and do nothing if it was marked again since. This holds
+        even if it was removed in between and its version began anew.
         """
 
     def sweep(self, ledger_id: LedgerId) -> None:
-        """Remove what a task has left that went without it, as a process of BookKeeper leaves it
-        that dies, and who deletes a task by hand: ``ledger_ids`` would name it for ever. A task
-        that is there stays.
+        """Remove the nodes that a removed task left behind, because ``ledger_ids`` would name the
+        ledger for ever. A process of BookKeeper that dies leaves them, and so does a deletion by
+        hand. An existing task stays.
         """
 
     # Locks
 
     def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
-        """Take the lock of a ledger; ``False`` when somebody has it, also the same holder.
+        """Take the lock of a ledger; return ``False`` if any holder has it, even this one.
 
-        It goes with the session. Nothing is safe because of it (SLOT-LOG rule R17): it saves work.
-        Where there is no answer it may have been taken: ``unlock`` releases it, too.
+        The lock ends with the session. It saves work and makes nothing safe (SLOT-LOG rule R17).
+        Without an answer the lock may have been taken; ``unlock`` releases it in that case too.
         """
 
     def unlock(self, holder: Holder) -> None:
-        """Release every lock that this holder took, or may have taken, in this session. What cannot
-        be released now, since there is no answer or Ctrl-C comes, is released as soon as it can be.
+        """Release every lock that this holder took, or may have taken, in this session. If no
+        answer or Ctrl-C comes, release the rest as soon as possible.
         """
 
     def locks(self, changed: Changed | None = None) -> Mapping[LedgerId, str]:
-        """Every lock that is held, with the name of its holder."""
+        """Return every lock that is held, with the name of its holder."""
 
     # Settings
 
     def is_enabled(self, changed: Changed | None = None) -> bool:
-        """Whether autorecovery is to do anything."""
+        """Return whether autorecovery is enabled."""
 
     def disabled_at_ms(self) -> int | None:
-        """Since when it is stopped, by the store's clock; ``None`` when it is not, or unknown."""
+        """Return when autorecovery was disabled (store's clock); ``None`` if enabled or unknown."""
 
     def disable(self) -> bool:
-        """Stop it for the whole cluster; ``False`` when it was stopped before."""
+        """Disable autorecovery for the cluster; return ``False`` if it was disabled already."""
 
     def enable(self) -> bool:
-        """Let it go on; ``False`` when it was not stopped."""
+        """Enable autorecovery again; return ``False`` if it was not disabled."""
 
     def delay_seconds(self, changed: Changed | None = None) -> Versioned[int] | None:
-        """How long a bookie may be away before it is lost; ``None`` where nobody has said.
+        """Return how long a bookie may be away before it is lost; ``None`` if it was never set.
 
-        Setting the same value again gives another version, which is how BookKeeper's tools ask
-        for an audit. Raises ``MetadataFormatError`` when it is no number.
+        Setting the same value again gives another version, by which BookKeeper's tools request an
+        audit. Raises ``MetadataFormatError`` if the value is not a number.
         """
 
     def set_delay_seconds(self, seconds: int) -> None:
-        """Set it, whatever it was."""
+        """Set the delay, whatever it was."""
 
     def checked_at_ms(self, check: Check, changed: Changed | None = None) -> Versioned[int] | None:
-        """When a check was done last; ``None`` for never. Raises ``MetadataFormatError``."""
+        """Return when a check was last done; ``None``: never. Raises ``MetadataFormatError``."""
 
     def set_checked_at_ms(
         self, check: Check, now_ms: int, before: Versioned[int] | None
     ) -> Versioned[int] | None:
-        """Remember that it was done; ``None`` and nothing done where it was asked for again since.
+        """Store the time of a check; return ``None`` and store nothing if a new one was requested.
 
         Args:
-            before: when it was done the last time, as it was read.
+            before: the time of the check before, as it was read.
         """
 
     def forget_checked(self, check: Check) -> None:
-        """Forget when it was done, which is how BookKeeper's tools ask for it."""
+        """Forget the time of a check, which is how BookKeeper's tools request one."""
 
     # The auditor
 
     def stand(self, name: str, changed: Changed) -> bool:
-        """Take part in the election; whether this session is the auditor now.
+        """Join the election; return whether this session is the auditor now.
 
-        ``changed`` is called when that is to be asked again: the one before has gone, or one's
-        own vote has.
+        ``changed`` is called when the caller must check again: the candidate before this one left,
+        or this session's own node was deleted.
         """
 
     def stand_down(self) -> None:
-        """Take part no more; nothing happens when this session does not. Where there is no answer
-        now, as soon as there is one.
+        """Leave the election; do nothing if this session is not in it. If no answer comes now,
+        leave as soon as one does.
         """
 
     def auditor(self) -> str | None:
-        """The name of who is auditor now."""
+        """Return the name of the present auditor."""
 
     def candidates(self) -> Sequence[str]:
-        """The names of all who take part in the election, the auditor's first."""
+        """Return the names of all candidates in the election, the auditor's first."""
 
 
-# What the nodes hold
+# The content of the nodes
 
 LAYOUT: Final = format_text(LedgerRereplicationLayoutFormat(type="BASIC", version=1)).encode()
 
 
 def check_layout(data: bytes, path: str) -> None:
-    """Raises ``MetadataFormatError`` when the tree is of another kind than the only one known."""
+    """Raise ``MetadataFormatError`` if the tree's layout is not the only one that is known."""
     found = _parsed(data, LedgerRereplicationLayoutFormat(), path)
     if (found.type, found.version) != ("BASIC", 1):
         raise _unreadable(path, f"says {found.type!r}, version {found.version}, and not 'BASIC', 1")
 
 
 def encode_task(task: Task) -> bytes:
-    """As BookKeeper writes it."""
+    """Return the bytes that BookKeeper writes."""
     return format_text(
         UnderreplicatedLedgerFormat(replica=task.missing, ctime=task.marked_at_ms)
     ).encode()
 
 
 def decode_task(data: bytes, ledger_id: LedgerId, path: str) -> Task:
-    """Raises ``MetadataFormatError``. A time before 1970 says nothing."""
+    """Return the task. Raises ``MetadataFormatError``. A time before 1970 counts as none."""
     found = _parsed(data, UnderreplicatedLedgerFormat(), path)
     return Task(ledger_id, tuple(found.replica), found.ctime if found.ctime > 0 else None)
 
 
 def merged(task: Task, missing: Iterable[str], now_ms: int) -> Task:
-    """A task with more bookies; the same where it names them all.
+    """Return a task with more bookies; the same task if it names them all.
 
-    It lacks replicas since it was marked first. (BookKeeper writes the time of the last mark, and
-    reads this one as well.)
+    The time of the first mark stays. (BookKeeper writes the time of the last mark, and reads this
+    one as well.)
     """
     more = [bookie for bookie in dict.fromkeys(missing) if bookie not in task.missing]
     if not more:
@@ -222,12 +222,12 @@ def merged(task: Task, missing: Iterable[str], now_ms: int) -> Task:
 
 
 def encode_lock(holder: str) -> bytes:
-    """As BookKeeper writes it."""
+    """Return the bytes that BookKeeper writes."""
     return format_text(LockDataFormat(bookieId=holder)).encode()
 
 
 def decode_lock(data: bytes) -> str:
-    """The holder; it is only there for people, so what cannot be decoded is ``?``."""
+    """Return the holder; ``?`` if it cannot be decoded, because it is only for people."""
     try:
         return str(_parsed(data, LockDataFormat(), "a lock").bookieId)
     except MetadataFormatError:
@@ -235,12 +235,12 @@ def decode_lock(data: bytes) -> str:
 
 
 def encode_vote(name: str) -> bytes:
-    """As BookKeeper writes it."""
+    """Return the bytes that BookKeeper writes."""
     return format_text(AuditorVoteFormat(bookieId=name)).encode()
 
 
 def decode_vote(data: bytes) -> str:
-    """The candidate's name; ``?`` where it cannot be decoded."""
+    """Return the candidate's name; ``?`` if it cannot be decoded."""
     try:
         return str(_parsed(data, AuditorVoteFormat(), "a vote").bookieId)
     except MetadataFormatError:
@@ -248,12 +248,12 @@ def decode_vote(data: bytes) -> str:
 
 
 def encode_delay(seconds: int) -> bytes:
-    """As BookKeeper writes it."""
+    """Return the bytes that BookKeeper writes."""
     return str(seconds).encode()
 
 
 def decode_delay(data: bytes, path: str) -> int:
-    """Raises ``MetadataFormatError``."""
+    """Return the seconds. Raises ``MetadataFormatError``."""
     text = data.decode(errors="replace")
     if not text.isascii() or not text.isdigit() or len(text) > 10:
         raise _unreadable(path, f"holds {text[:40]!r} and no whole number of seconds")
@@ -261,13 +261,13 @@ def decode_delay(data: bytes, path: str) -> int:
 
 
 def encode_time(now_ms: int) -> bytes:
-    """As BookKeeper writes it."""
+    """Return the bytes that BookKeeper writes."""
     data: bytes = CheckAllLedgersFormat(checkAllLedgersCTime=now_ms).SerializeToString()
     return data
 
 
 def decode_time(data: bytes, path: str) -> int:
-    """Raises ``MetadataFormatError``."""
+    """Return the time. Raises ``MetadataFormatError``."""
     try:
         return int(parse_bytes(data, CheckAllLedgersFormat).checkAllLedgersCTime)
     except ValueError as error:

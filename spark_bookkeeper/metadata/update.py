@@ -1,7 +1,7 @@
 """Changes of ledger metadata, by the loop in ``compare_and_swap.py``.
 
-What is read again must be the same ledger, and not another with its id (SLOT-LOG rule R16): its
-nonce is compared. What the compare-and-swap itself proves is said at ``Versioned.own_writes``.
+Each later read must find the same ledger, not another one with its id (SLOT-LOG rule R16), so the
+nonce is compared. ``Versioned.own_writes`` says what the compare-and-swap itself proves.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def update_ledger(
     *,
     known: Versioned[LedgerMetadata] | None = None,
 ) -> Versioned[LedgerMetadata]:
-    """Change a ledger's metadata by a pure step, and return what is stored afterwards.
+    """Change a ledger's metadata by a pure step, and return the metadata stored afterwards.
 
-    The ledger meant is the one first seen: ``known``, or else what is there now.
+    The change applies to the ledger first seen: ``known``, or else the ledger that exists now.
 
     Args:
-        store: where the metadata is.
-        ledger_id: whose.
+        store: the store with the metadata.
+        ledger_id: the ledger's id.
         transform: the step, see ``compare_and_swap.change``.
         known: a value that the caller has read, see there.
 
     Raises:
-        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        NoSuchLedgerError: it was deleted, even if another ledger has its id by now.
         VersionConflictError, MetadataUnavailableError: see there.
     """
     current = known if known is not None else store.read_ledger(ledger_id)
@@ -52,24 +52,24 @@ def delete_ledger(
     known: Versioned[LedgerMetadata] | None = None,
     unless_closed: bool = False,
 ) -> bool:
-    """Delete the ledger that is there now, or ``known``; one that is gone counts as deleted.
+    """Delete ``known``, or else the ledger that exists now; a deleted one counts as success.
 
-    Never another one that was made with its id meanwhile. Only a ledger that cannot be decoded
-    is deleted without a comparison.
+    Another ledger that was made with its id meanwhile is never deleted. Only a ledger that cannot
+    be decoded is deleted without a comparison.
 
     Args:
-        store: where the metadata is.
-        ledger_id: whose.
+        store: the store with the metadata.
+        ledger_id: the ledger's id.
         known: a value that the caller has read.
-        unless_closed: leave one that is closed, by now too, or that cannot be decoded.
+        unless_closed: keep a ledger that is closed, or was closed meanwhile, or cannot be decoded.
 
     Returns:
-        whether it is gone.
+        whether it no longer exists.
 
     Raises:
         VersionConflictError: it kept changing.
         MetadataUnavailableError: it may or may not have been deleted.
-        MetadataFormatError: it cannot be decoded, and so may be closed; with ``unless_closed``.
+        MetadataFormatError: with ``unless_closed``: it cannot be decoded, so it may be closed.
     """
     try:
         current = known if known is not None else store.read_ledger(ledger_id)
@@ -91,10 +91,10 @@ def delete_ledger(
 def read_again(
     store: LedgerStore, ledger_id: LedgerId, nonce: bytes | None
 ) -> Versioned[LedgerMetadata]:
-    """Read the ledger with a nonce that was read before.
+    """Read a ledger again, and check that it has the nonce that was read before.
 
     Raises:
-        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        NoSuchLedgerError: it was deleted, even if another ledger has its id by now.
     """
     found = store.read_ledger(ledger_id)
     if found.value.nonce != nonce:
@@ -121,7 +121,7 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Deletion:
-    """Whether the ledger that was seen is deleted; once it is, reading it raises."""
+    """Whether the ledger that was seen is deleted; once it is deleted, reading it raises."""
 
     store: LedgerStore
     ledger_id: LedgerId

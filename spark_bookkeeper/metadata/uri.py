@@ -1,4 +1,4 @@
-"""Metadata URIs: where a cluster's metadata is.
+"""Metadata URIs: the address of a cluster's metadata.
 
 All of these mean the same cluster::
 
@@ -24,7 +24,7 @@ DEFAULT_PORT: Final = 2181
 
 _EXAMPLE: Final = "for example zk+hierarchical://zk1:2181,zk2:2181/ledgers, or zk1:2181"
 _SCHEMES: Final = frozenset({"zk", "zk+hierarchical", "zk+null"})
-_LABEL: Final = r"[A-Za-z0-9_\-]{1,63}"  # a longer or an empty one no resolver takes
+_LABEL: Final = r"[A-Za-z0-9_\-]{1,63}"  # no resolver takes a longer or an empty one
 _HOST = re.compile(
     rf"(?P<name>\[[0-9A-Fa-f:.%]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::(?P<port>\d{{1,5}}))?"
 )
@@ -32,16 +32,16 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MetadataUri:
-    """The servers of a ZooKeeper and the root of a cluster in it."""
+    """The servers of a ZooKeeper ensemble and the root of a cluster in it."""
 
     servers: tuple[str, ...]
     """``host:port`` of each server, in the order given."""
     root: str = DEFAULT_ROOT
-    """Absolute path without a slash at its end."""
+    """An absolute path without a trailing slash."""
 
     @property
     def hosts(self) -> str:
-        """The servers as ZooKeeper clients take them."""
+        """The servers in the form that ZooKeeper clients take."""
         return ",".join(self.servers)
 
     def __str__(self) -> str:
@@ -49,11 +49,11 @@ class MetadataUri:
 
 
 def parse_metadata_uri(text: str) -> MetadataUri:
-    """Read a metadata URI.
+    """Parse a metadata URI.
 
     Raises:
-        InvalidArgumentError: it is none; the message shows the part that is wrong, and a
-            right one.
+        InvalidArgumentError: it is not a metadata URI; the message shows the wrong part and a
+            correct example.
     """
     scheme, separator, rest = text.strip().partition("://")
     if rest == "" and scheme[:1] in ("/", ".", "~") and "@" not in scheme:
@@ -81,11 +81,11 @@ def parse_metadata_uri(text: str) -> MetadataUri:
 
 
 def _refuse_user(scheme: str, rest: str) -> None:
-    """Raises ``InvalidArgumentError``: it has ``user:password@``, which is not shown."""
+    """Raise ``InvalidArgumentError``, without the password, if the URI has ``user:password@``."""
     user, at, servers = rest.rpartition("@")
-    authority = rest.partition("/")[0]  # of `user:pass/word@zk1` what is before the slash
+    authority = rest.partition("/")[0]  # of `user:pass/word@zk1` the part before the slash
     if not at or all(_HOST.fullmatch(name.strip()) for name in re.split(r"[,;]", authority)):
-        return  # a root may have an @ in it
+        return  # a root may contain an @
     shown = f"{scheme}://{user.partition(':')[0]}:{HIDDEN}@{servers}"
     raise InvalidArgumentError(
         f"metadata URI {shown!r}: user and password are no part of it; leave them out and give "

@@ -1,4 +1,4 @@
-"""A value of the metadata store, and the version by which it is changed."""
+"""A value of the metadata store with the version that a change of it must give."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Versioned(Generic[T]):
     value: T
     version: int
     own_writes: int = 0
-    """Of a ledger: how often this library wrote it, its creation included, as the store counts.
+    """For a ledger: how often this library wrote it, including its creation, as the store counts.
 
-    0 where only other tools did. It tells a ledger that another tool deleted and made again,
-    whose version began at 0 again as well, from the one that was read.
+    0 if only other tools wrote it. The count distinguishes the ledger that was read from one that
+    another tool deleted and made again, because the version of the new one also began at 0.
     """
     created: int = 0
-    """Of a task: the store's number for its creation, never given twice, which tells one that went
-    and came, whose version began at 0 again as well, from the one that was read."""
+    """For a task: the store's number for its creation, never given twice. It distinguishes the task
+    that was read from a later one, because the version of the later one also began at 0."""

@@ -2,8 +2,8 @@
 
 Nothing here reads a clock, draws a random number, starts a thread or touches a file. A machine
 takes an event (an entry to add, an answer of a bookie, a lost compare-and-swap) and returns
-commands; whoever drives it carries them out and reports back what happened. So every rule that
-data safety rests on can be tested as a value, in any order of events, without waiting.
+commands. Its driver carries them out and reports the results as events. So every rule of data
+safety can be tested as a value, in any order of events, without waiting.
 
-``PROTOCOL.md`` beside this file lists the states and the named invariants.
+``PROTOCOL.md`` in this folder lists the states and the named invariants.
 """

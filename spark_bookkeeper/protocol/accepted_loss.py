@@ -1,6 +1,6 @@
-"""A loss that a person accepted, so that a ledger could be closed at what is left of it.
+"""A loss that an operator accepted, so that a ledger could be closed without the lost entries.
 
-A mark in the ledger's metadata says from then on what may be missing (decision 0056).
+A mark in the ledger's metadata says from then on which entries may be missing (decision 0056).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ ACCEPTED_LOSS: Final = "spark-bookkeeper.accepted-loss"
 """The key of custom metadata that holds an ``AcceptedLoss``."""
 
 SHOWN: Final = 10
-"""Ranges that a text has; of a DataFrame that is striped, each fourth entry may be one."""
+"""The most ranges in a text. In a striped DataFrame every fourth entry may be a range."""
 
 EntrySpan = tuple[EntryId, "EntryId | None"]
-"""The first and the last entry of a range; ``None``: nobody knows how far it goes."""
+"""The first and the last entry of a range; ``None``: its end is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Who accepts that entries are lost, with which bookies, and in the end which."""
+    """An accepted loss: who accepted it, the bookies that are gone, and finally the entries."""
 
     accepted_by: str
     accepted_at_ms: int
     gone: tuple[BookieId, ...]
-    """Before a ledger is closed, bookies that the person names as gone for good; afterwards those
-    that something was lost with."""
+    """Before the close, the bookies that the operator named as gone for good; after it, those with
+    which entries were lost."""
     missing: tuple[EntrySpan, ...] = ()
-    """Before, entries that may be given up, as the person was shown; afterwards those that the
-    bookies that are gone alone can have had. Ascending; only the last range may have no end."""
+    """Before the close, the entries that may be given up, as the operator saw them; after it, those
+    that only gone bookies can have had. Ascending; only the last may have no end."""
 
     def __str__(self) -> str:
         lost = f"{spans_text(self.missing)} may be missing, lost with {', '.join(self.gone)}"
         return f"{lost}; accepted by {self.accepted_by}"
 
     def has_hole(self, entry_id: EntryId) -> bool:
-        """Whether nobody is to look for an entry before the ledger's end any more."""
+        """Return whether the accepted loss includes an entry before the ledger's end."""
         last = self._end_from(entry_id)
         return last is not None and entry_id <= last
 
     def exceeded_by(self, given_up: Sequence[EntrySpan]) -> str | None:
-        """That more is given up than was shown, for people; ``None``: it is not."""
+        """Return a text for people if more is given up than was shown; otherwise ``None``."""
         for first, last in given_up:
             end = self._end_from(first)
             if end is not None and (last is None or last > end):
@@ -58,17 +58,17 @@ class AcceptedLoss:
         return None
 
     def _end_from(self, entry_id: EntryId) -> EntryId | None:
-        """Where the last range ends that begins at an entry or before it; ``None``: it does not."""
+        """Return the end of the last range that begins at or before an entry; ``None``: open."""
         at = bisect_right(self.missing, entry_id, key=itemgetter(0))  # there may be thousands
         return self.missing[at - 1][1] if at else NO_ENTRY
 
     def encode(self) -> bytes:
-        """One JSON object, for people too."""
+        """Return one JSON object, readable for people too."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
 
 def spans_text(spans: Sequence[EntrySpan]) -> str:
-    """Ranges of entries, for people."""
+    """Return ranges of entries as text for people."""
     shown = [f"{first}..{'' if last is None else last}" for first, last in spans]
     if len(shown) > SHOWN:
         shown[SHOWN - 2 : -1] = [f"{len(shown) - SHOWN + 1:,} ranges more"]
@@ -76,7 +76,7 @@ def spans_text(spans: Sequence[EntrySpan]) -> str:
 
 
 def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
-    """What was given up of a ledger; ``None``: nothing. A mark that was damaged says: anything."""
+    """Return a ledger's accepted loss, or ``None``. A damaged mark accepts any entry's loss."""
     if ACCEPTED_LOSS not in custom_metadata:
         return None
     try:
@@ -87,13 +87,13 @@ def accepted_loss_of(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | Non
 
 
 def loss_text(metadata: LedgerMetadata) -> str | None:
-    """What was given up of a ledger, for people; ``None``: nothing."""
+    """Return the accepted loss of a ledger as text for people, or ``None``."""
     loss = accepted_loss_of(metadata.custom_metadata)
     return None if loss is None else str(loss)
 
 
 def kept_entries(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Sequence[int]:
-    """The entries ``first .. last`` of a closed ledger but for its holes."""
+    """Return the entries ``first .. last`` of a closed ledger without its holes."""
     loss, every = accepted_loss_of(metadata.custom_metadata), range(first, last + 1)
     if loss is None or not loss.missing or loss.missing[0][1] is None:  # only the end is open
         return every
@@ -117,10 +117,10 @@ def not_gone(
     answered: Collection[BookieId],
     registered: Collection[BookieId],
 ) -> dict[BookieId, str]:
-    """The bookies of an ensemble of which nothing is given up, and why.
+    """Return the bookies of an ensemble of which nothing is given up, each with the reason.
 
-    One that was formatted again has lost all. One that is away has to be named, and one that is
-    registered may answer yet. If one that answers is named, what it cannot read is given up.
+    A bookie that was formatted again lost everything. A bookie that is away must be named; if it is
+    registered, it may still answer. Naming one that answers gives up its unreadable entries.
     """
     kept: dict[BookieId, str] = {}
     for bookie in ensemble:

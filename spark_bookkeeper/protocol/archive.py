@@ -1,10 +1,10 @@
-"""A released ledger: which of its copies a table stands for, and which bookies give theirs up.
+"""A released ledger: a table stands for some of its copies, and bookies give theirs up.
 
-A table takes the place of copies under names of its own, ``archive-<16 hex digits>:<position>``, so
-that an ensemble goes on having E distinct members, as BookKeeper's metadata demands. Whoever asks
-who holds an entry finds the table where he finds bookies.
+In ensembles the table has the names ``archive-<16 hex digits>:<position>``, so that an ensemble
+still has E distinct members, as BookKeeper's metadata demands. A caller that looks for the holders
+of an entry finds the table among the bookies.
 
-What is kept is kept by whole bookies: a bookie that leaves gives up all that it has of the ledger.
+Copies are kept by whole bookies: a leaving bookie gives up all that it has of the ledger.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _INDEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Where else than on bookies the entries of a released ledger are. Kept as custom metadata."""
+    """The table with a released ledger's entries. Kept as custom metadata."""
 
     table: str
-    """URI of the Delta table."""
+    """The URI of the Delta table."""
     index: str
-    """SHA-256 of the list of entries that lies with the table, and names it: 64 hex digits."""
+    """The SHA-256 of the list of entries next to the table, and its name: 64 hex digits."""
     version: int
-    """Of the table, when the list was made."""
+    """The version of the table when the list was made."""
     keep: int
-    """Copies of each entry that bookies keep, at the least."""
+    """The fewest copies of each entry that bookies keep."""
     released_at_ms: int
     dropping: Mapping[BookieId, str] = field(default_factory=dict)
-    """Bookies that may still have a copy which no fragment counts on, and their incarnations."""
+    """Bookies that may still have a copy that no fragment counts on, with their incarnations."""
 
     def encode(self) -> bytes:
-        """One JSON object, for people too."""
+        """Return one JSON object, readable for people too."""
         values = {
             "format": FORMAT_VERSION,
             "table": self.table,
@@ -57,10 +57,10 @@ class Archived:
 
 
 def archived_of(metadata: LedgerMetadata) -> Archived | None:
-    """What a ledger's metadata says of its table; ``None``: it was never released.
+    """Return the table in a ledger's metadata; ``None``: the ledger was never released.
 
     Raises:
-        MetadataFormatError: it cannot be decoded, or is of a newer version of this library.
+        MetadataFormatError: it cannot be decoded, or a newer version of this library wrote it.
     """
     if ARCHIVE not in metadata.custom_metadata:
         return None
@@ -92,12 +92,12 @@ def _archived(values: Any) -> Archived:
 
 
 def table_member(table: str, position: int) -> BookieId:
-    """The name under which a table stands at a position of an ensemble."""
+    """Return the name under which a table stands at a position of an ensemble."""
     return BookieId(f"archive-{hashlib.sha256(table.encode()).hexdigest()[:16]}:{position + 1}")
 
 
 def copies_kept(metadata: LedgerMetadata, leaving: Collection[BookieId]) -> int:
-    """The fewest copies on bookies that any entry has without some of them."""
+    """Return the fewest copies on bookies that any entry has without the ``leaving`` bookies."""
     return min(
         sum(
             not is_table(bookie) and bookie not in leaving
@@ -109,9 +109,9 @@ def copies_kept(metadata: LedgerMetadata, leaving: Collection[BookieId]) -> int:
 
 
 def leaving(metadata: LedgerMetadata, keep: int) -> set[BookieId]:
-    """The bookies that may give up their copies, so that ``keep`` of every entry are left.
+    """Return the bookies that may give up their copies while ``keep`` of every entry are left.
 
-    As many as can, the last in the first ensemble before the first in it.
+    As many bookies as possible; the last in the first ensemble come first.
     """
     assert keep >= 0, "a number of copies"
     held = [b for f in metadata.fragments for b in f.ensemble if not is_table(b)]
@@ -123,13 +123,13 @@ def leaving(metadata: LedgerMetadata, keep: int) -> set[BookieId]:
 
 
 def released(old: LedgerMetadata, archived: Archived) -> LedgerMetadata:
-    """The step that gives copies up: the table takes the places of the bookies that leave, and of a
-    table that was there before.
+    """Return the metadata after copies were given up: the table takes the places of the bookies
+    that leave, and of an earlier table.
 
     Args:
         old: a closed ledger.
         archived: ``dropping`` are the bookies that leave now, and those that have not yet dropped
-            what they held.
+            their copies.
     """
     assert old.is_closed, "release-needs-an-end"
     fragments = tuple(
@@ -148,7 +148,7 @@ def released(old: LedgerMetadata, archived: Archived) -> LedgerMetadata:
 
 
 def dropped(old: LedgerMetadata, bookies: Collection[BookieId]) -> LedgerMetadata | None:
-    """The step that says that some bookies have dropped what they held; ``None``: nothing new."""
+    """Return the metadata after bookies dropped their copies; ``None``: no change."""
     archived = archived_of(old)
     if archived is None or not set(bookies) & archived.dropping.keys():
         return None

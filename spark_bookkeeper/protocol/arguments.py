@@ -1,4 +1,4 @@
-"""What callers hand in, looked at once: values of another type are refused by name and rule."""
+"""Checks of callers' arguments: a value of a wrong type is refused with its name and the rule."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from spark_bookkeeper.errors import InvalidArgumentError
 
 LABEL_CHARACTERS: Final = 200
-"""Of a name or an owner: lists show it on one line."""
+"""The most characters of a name or an owner, because lists show it on one line."""
 
 _HIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Ends a line or turns it round. Joiners and wide spaces do not, and many scripts need them."""
+"""Characters that end or reverse a line. Joiners and wide spaces pass: many scripts need them."""
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """``value`` as an ``int``; numpy's whole numbers count, booleans do not.
+    """Return ``value`` as an ``int``; numpy's whole numbers count, booleans do not.
 
     Raises:
         InvalidArgumentError: it is not a whole number, or below ``least``.
@@ -30,13 +30,13 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` is ``True`` or ``False``."""
+    """Raise ``InvalidArgumentError`` unless ``value`` is ``True`` or ``False``."""
     if not isinstance(value, bool):
         raise InvalidArgumentError(f"{name}={value!r} is neither True nor False")
 
 
 def check_password(value: Any) -> None:
-    """Raises ``InvalidArgumentError``, which does not show it, unless a password is ``bytes``."""
+    """Raise ``InvalidArgumentError``, without the value, unless a password is ``bytes``."""
     if not isinstance(value, bytes):
         raise InvalidArgumentError(
             f"password is a {type(value).__name__}; passwords are bytes: write b'...', or "
@@ -45,7 +45,7 @@ def check_password(value: Any) -> None:
 
 
 def check_bytes(name: str, value: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` is ``bytes``."""
+    """Raise ``InvalidArgumentError`` unless ``value`` is ``bytes``."""
     if not isinstance(value, bytes):
         raise InvalidArgumentError(
             f"{name}={value!r} is a {type(value).__name__}; it is bytes: write b'...', or "
@@ -54,7 +54,7 @@ def check_bytes(name: str, value: Any) -> None:
 
 
 def check_callable(name: str, value: Any, example: str) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` can be called; now, and not when it is."""
+    """Raise ``InvalidArgumentError`` unless ``value`` can be called; now, not at the call."""
     if not callable(value):
         raise InvalidArgumentError(
             f"{name}={value!r} is a {type(value).__name__}, which cannot be called; give a "
@@ -63,13 +63,13 @@ def check_callable(name: str, value: Any, example: str) -> None:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` is a ``str``."""
+    """Raise ``InvalidArgumentError`` unless ``value`` is a ``str``."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name}={value!r} is a {type(value).__name__}; it is text")
 
 
 def check_filled(name: str, value: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` is a ``str`` that says something."""
+    """Raise ``InvalidArgumentError`` unless ``value`` is a ``str`` with more than spaces."""
     check_text(name, value)
     if not value.strip():
         raise InvalidArgumentError(
@@ -78,7 +78,7 @@ def check_filled(name: str, value: Any) -> None:
 
 
 def check_name(name: str, value: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless ``value`` says something that fits on a line."""
+    """Raise ``InvalidArgumentError`` unless ``value`` is text that fits on one line."""
     check_filled(name, value)
     hidden = _HIDDEN.search(value)
     if hidden or len(value) > LABEL_CHARACTERS:
@@ -90,7 +90,7 @@ def check_name(name: str, value: Any) -> None:
 
 
 def check_labels(labels: Any) -> None:
-    """Raises ``InvalidArgumentError`` unless these are custom metadata: text -> bytes."""
+    """Raise ``InvalidArgumentError`` unless these are custom metadata: text -> bytes."""
     if not isinstance(labels, Mapping):
         raise InvalidArgumentError(
             f"custom_metadata={labels!r} is no mapping; give one of text to bytes, for example "

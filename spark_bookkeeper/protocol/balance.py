@@ -1,12 +1,12 @@
-"""How much each bookie should hold, and who may take a share from one that holds too much.
+"""How many bytes each bookie should hold, and which shares should move.
 
-A bookie's part of all bytes follows its disk: twice the disk, twice the bytes. One that is
-read-only and has less than that gets nothing, so what it has is its part, and the others share the
-rest. What a bookie *holds* is counted from metadata and not from its disk, for copies that were
-moved stay there until they are collected: a second run would otherwise move as much again.
+A bookie's part of all bytes is proportional to its disk. A read-only bookie with less than its part
+gets nothing, so its present bytes are its part, and the others share the rest. The bytes that a
+bookie *holds* are counted from metadata and not from its disk, because copies that were moved stay
+on the disk until they are collected: otherwise a second run would move as much again.
 
-Pure. Every move makes the sum of the squared distances from the goals smaller, so that moving ends,
-whoever begins it again.
+Pure. Every move reduces the sum of the squared distances from the goals, so moving ends, however
+often it is begun again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 
 
 def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:
-    """Free bytes, of which small files can make use. Each inode stands for its share of all bytes:
-    where few are left, the bytes beyond their shares do not count.
+    """Return the free bytes that small files can use. Each inode stands for its part of all bytes:
+    if few are free, only their parts count.
     """
     free_bytes, total_bytes = space
     return min(free_bytes, total_bytes * inodes[0] // inodes[1]) if inodes else free_bytes
@@ -27,26 +27,26 @@ def usable_bytes(space: tuple[int, int], inodes: tuple[int, int] | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A bookie that is alive, as balancing sees it."""
+    """A live bookie, with the values that balancing needs."""
 
     total_bytes: int | None = None
-    """``None``: not known, as of a bucket; it counts like the largest that is known."""
+    """``None``: unknown, as of a bucket; it counts like the largest that is known."""
     free_bytes: int | None = None
-    """``None``: not known, so it is no limit."""
+    """``None``: unknown, so it is no limit."""
     is_readonly: bool = False
-    """It gets nothing, and may have too much."""
+    """Whether it gets no bytes; it may still have too many."""
     is_wanted: bool = True
-    """As a target."""
+    """Whether it may be a target."""
 
 
 class Balance:
-    """Who holds how much, and should; changed by ``move``.
+    """The bytes that each bookie holds and should hold; changed by ``move``.
 
     Args:
         disks: the bookies among which bytes are spread.
-        held: what each holds, in bytes; of others it does not matter here.
-        tolerance_percent: so much above its goal a bookie may hold, and is left alone.
-        spare_bytes: what a move leaves free on a target's disk, at the least.
+        held: the bytes that each holds; other bookies in it are ignored.
+        tolerance_percent: a bookie may exceed its goal by this much.
+        spare_bytes: the least free bytes that a move leaves on a target's disk.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Balance:
         self._goals = self._spread(sizes)
 
     def _spread(self, sizes: Mapping[BookieId, int]) -> dict[BookieId, int]:
-        """The part of each, by its size."""
+        """Return the part of each bookie, by the size of its disk."""
         kept: dict[BookieId, int] = {}
         while True:
-            # Each that keeps what it has leaves the others more, and one of them too little then.
+            # Each that keeps its bytes leaves more to the others; then one may have too little.
             others = {bookie: size for bookie, size in sizes.items() if bookie not in kept}
             whole, every = sum(self._held[bookie] for bookie in others), sum(others.values())
             goals = {bookie: whole * size // every for bookie, size in others.items()}
@@ -83,11 +83,11 @@ class Balance:
         return self._disks[bookie].is_readonly and self._held[bookie] < goal
 
     def held(self, bookie: BookieId) -> int:
-        """Bytes that it holds, after all moves so far."""
+        """Return the bytes that a bookie holds, after all moves so far."""
         return self._held[bookie]
 
     def goal(self, bookie: BookieId) -> int:
-        """Bytes that it should hold."""
+        """Return the bytes that a bookie should hold."""
         return self._goals[bookie]
 
     @property
@@ -96,7 +96,7 @@ class Balance:
         return any(self.is_over(bookie) for bookie in self._disks)
 
     def may_leave(self, bookie: BookieId, size_bytes: int) -> bool:
-        """Whether a share should leave a bookie: it has too much, and not too little without it."""
+        """Return whether a share should leave a bookie: it has too much, and enough afterwards."""
         return (
             bookie in self._disks
             and self.is_over(bookie)
@@ -104,7 +104,7 @@ class Balance:
         )
 
     def takers(self, size_bytes: int) -> Iterator[tuple[BookieId, int]]:
-        """Bookies that a share may go to, each with how much it lacks; at least 1."""
+        """Yield the bookies that may take a share, with the bytes that each lacks, at least 1."""
         for bookie, disk in self._disks.items():
             lack = self._goals[bookie] - self._held[bookie]
             if disk.is_readonly or not disk.is_wanted or 2 * lack <= size_bytes:
@@ -116,12 +116,12 @@ class Balance:
             yield bookie, max(1, lack)
 
     def move(self, source: BookieId, target: BookieId, size_bytes: int) -> None:
-        """A share goes from one bookie to another."""
+        """Count a share as moved from one bookie to another."""
         self._held[source] -= size_bytes
         self._held[target] += size_bytes
         self._moved_in[target] += size_bytes
 
     def is_over(self, bookie: BookieId) -> bool:
-        """Whether it holds too much."""
+        """Return whether a bookie holds too much."""
         goal = self._goals[bookie]
         return 100 * (self._held[bookie] - goal) > self._tolerance_percent * goal

@@ -1,13 +1,13 @@
-"""Copies that no fragment names, and when they may go: the word of the register (rule R19).
+"""Copies that no fragment names, and the register's permission to remove them (rule R19).
 
-Re-replication copies to a bookie first; the register, which is the ledger's metadata, names the
-bookie afterwards. In between these copies look like leftovers, which a collector removes. Neither
-knows of the other, and either may sleep at any moment. So the collector writes into the register
-that it removes copies before it begins, and that it has ended when it has. Whoever has a bookie
-named checks in the same compare-and-swap that nobody is removing copies from it, and that nobody
-has done so since he read the register, which he did before he copied. Each collector has a token of
-its own and takes back no other's: one that was killed is never known to have ended, and its bookie
-takes no more copies of that ledger.
+Rereplication first copies to a bookie; then the register, which is the ledger's metadata, names the
+bookie. In between these copies look like leftovers, which a collector removes. Neither process
+knows of the other, and either may pause at any moment. So the collector writes into the register
+before it begins to remove copies, and again after it ended. A process that publishes a bookie
+checks in the same compare-and-swap that no collector is removing copies from it, and that none has
+done so since the process read the register, before it copied. Each collector has its own token and
+withdraws no other. A killed collector never counts as ended, so its bookie takes no more copies of
+that ledger.
 
 Source: SLOT-LOG rule R19.
 """
@@ -24,23 +24,23 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.stored_json import decoded
 
 COLLECTED: Final = "spark-bookkeeper.collected"
-"""The key of custom metadata: for each bookie and incarnation the tokens of those who remove copies
-from it, and how many have ended."""
+"""The key of custom metadata with, for each bookie and incarnation, the tokens of collectors that
+remove copies, and the number of collectors that ended."""
 
 TOKENS_MOST: Final = 8
-"""Of collectors that began and did not say that they ended; one more is refused."""
+"""The most collectors that began and have not ended; one more is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """What was removed, and is being removed, from one bookie in one incarnation."""
+    """The past and present removals from one bookie in one incarnation."""
 
     tokens: tuple[str, ...] = ()
     ended: int = 0
 
 
 def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str) -> Collections:
-    """What the register says. Raises ``ValueError`` where that cannot be told."""
+    """Return the collections in the register. Raises ``ValueError`` if they cannot be decoded."""
     found = _decoded(metadata).get(f"{bookie}/{incarnation}")
     if found is None:
         return Collections()
@@ -49,15 +49,15 @@ def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str)
 
 
 def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) -> bool:
-    """Whether copies that were made on a bookie, or found there, after ``before`` was read are
-    certainly still there.
+    """Return whether copies made or found on a bookie after ``before`` was read certainly still
+    exist.
 
-    Every incarnation of it is looked at: who removes from a former one may have looked at the
-    marker before the partition was formatted, and go on in the new one.
+    Every incarnation is checked: a collector of an earlier one may have read the marker before the
+    partition was formatted, and go on in the new one.
 
     Args:
         now: the metadata that the compare-and-swap replaces.
-        before: read before anything was copied, or looked for.
+        before: the metadata as read before any copy was made, or looked for.
     """
     try:
         found = _of_bookie(now, bookie)
@@ -69,7 +69,7 @@ def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) 
 
 
 def being_removed(metadata: LedgerMetadata, bookies: Iterable[BookieId]) -> dict[BookieId, str]:
-    """Those that cannot be named now, and why: nobody is to copy there, nor to plan it."""
+    """Return the bookies that cannot be named now, and why: neither copy nor plan to copy there."""
     if COLLECTED not in metadata.custom_metadata:
         return {}
     reason = "copies of this ledger are being removed from it"
@@ -79,10 +79,10 @@ def being_removed(metadata: LedgerMetadata, bookies: Iterable[BookieId]) -> dict
 def with_collection(
     metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
 ) -> LedgerMetadata | None:
-    """The register's next value: somebody removes from now on. ``None``: he may not.
+    """Return the metadata in which a collector removes copies; ``None`` if it may not.
 
-    He may where the ledger is closed, so that only re-replication changes it, no fragment names the
-    bookie, and it can be written down.
+    It may if the ledger is closed, so that only rereplication changes it, if no fragment names the
+    bookie, and if the register has room.
     """
     if not metadata.is_closed or bookie in metadata.bookies():
         return None
@@ -100,7 +100,7 @@ def with_collection(
 def without_collection(
     metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
 ) -> LedgerMetadata:
-    """The register's next value: he has removed what he meant to, and will remove no more."""
+    """Return the metadata in which this collector has ended, and removes nothing more."""
     found = collections_of(metadata, bookie, incarnation)
     if token not in found.tokens:
         return metadata
@@ -109,7 +109,7 @@ def without_collection(
 
 
 def _of_bookie(metadata: LedgerMetadata, bookie: BookieId) -> dict[str, Collections]:
-    """By incarnation."""
+    """Return the collections of a bookie by incarnation."""
     found = {}
     for key, (tokens, ended) in _decoded(metadata).items():
         name, _, incarnation = key.rpartition("/")

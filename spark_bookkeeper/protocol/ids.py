@@ -1,4 +1,4 @@
-"""Identifiers. Ledgers and entries are numbered, bookies are named ``host:port``."""
+"""Identifiers: numbers of ledgers and entries, names ``host:port`` of bookies."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ LedgerId = NewType("LedgerId", int)
 """0 <= id < 2**63. Never reused (SLOT-LOG rule R16)."""
 
 LEDGER_IDS_END: Final = 1 << 63
-"""Behind the largest ledger id."""
+"""The first number after the largest ledger id."""
 
 EntryId = NewType("EntryId", int)
-"""Dense from 0 in every ledger."""
+"""Consecutive from 0 in every ledger."""
 
 BookieId = NewType("BookieId", str)
 """``host:port``; BookKeeper's shell accepts no other form."""
 
 NO_ENTRY: Final = EntryId(-1)
-"""What "nothing yet" is called wherever an entry id stands."""
+"""The entry id that means "nothing yet"."""
 
 _ANY_BOOKIE_ID = re.compile(r"[A-Za-z0-9:._\-]+")
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9._\-]+:[0-9]{1,5}")
@@ -48,7 +48,7 @@ def parse_bookie_id(text: str) -> BookieId:
 
 
 def read_bookie_id(text: str) -> BookieId:
-    """A bookie id as other clients may have given it: one that BookKeeper itself takes.
+    """Return ``text`` as a bookie id of any client: one that BookKeeper itself accepts.
 
     Raises:
         InvalidArgumentError: it holds other characters, or is reserved.
@@ -61,7 +61,7 @@ def read_bookie_id(text: str) -> BookieId:
 
 
 def parse_ledger_id(value: Any) -> LedgerId:
-    """Return ``value`` as a ledger id; numpy's whole numbers, as pandas has them, count.
+    """Return ``value`` as a ledger id; numpy's whole numbers, as in pandas, count.
 
     Raises:
         InvalidArgumentError: it is not an integer in 0 .. 2**63-1.

@@ -1,16 +1,16 @@
 """A log: an ordered list of ledgers under a name, and its transitions as pure steps.
 
 The list is one compare-and-swap register, the *head*. It would outgrow a znode, so runs of old
-ledgers are sealed into *chunks*: registers of their own that never change, of which the head
-keeps the name, the ends and the count.
+ledgers are sealed into *chunks*: separate registers that never change. The head keeps the name, the
+ends and the count of each chunk.
 
-Ledger ids ascend along a log, so a place in it is told by the ledger's id alone, and two places
-are compared without reading the list. Two marks move up only::
+Ledger ids ascend along a log, so a position needs only the ledger's id, and two positions are
+compared without reading the list. Two marks only ever move up::
 
     deleted_below <= begins_at <= newest ledger
 
-Ledgers below ``begins_at`` are no longer part of the log; those below ``deleted_below`` are
-deleted as well. What lies between is what a truncation that was interrupted has left to do.
+Ledgers below ``begins_at`` are no longer part of the log; those below ``deleted_below`` are deleted
+as well. An interrupted truncation has yet to delete the ledgers between the two.
 
 Source: The BookKeeper protocol, "Ledgers to logs" (opening a log, rolling ledgers).
 """
@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.transactions import Transaction, Transactions
 
 CHUNK_LEDGERS: Final = 1_000
-"""Ledgers in one chunk: 8 KB or so; 200 chunks, 200,000 ledgers, take 15 KB in the head."""
+"""The ledgers in one chunk, about 8 KB. 200 chunks, 200,000 ledgers, take 15 KB in the head."""
 
 _NOTHING: Final = LedgerId(0)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,199}")
@@ -36,10 +36,10 @@ _POSITION = re.compile(r"(\d{1,19}):(-1|\d{1,19})(?::(\d{1,19}))?", re.ASCII)
 
 
 def parse_log_name(name: object) -> str:
-    """``name``, if it can be a log's.
+    """Return ``name`` if it is valid for a log.
 
     Raises:
-        InvalidArgumentError: it cannot; it becomes the name of a node in the metadata store.
+        InvalidArgumentError: it is not valid; it becomes the name of a node in the metadata store.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgumentError(
@@ -51,9 +51,9 @@ def parse_log_name(name: object) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A row of a log, or the place where it would be. Ordered as the log is.
+    """The position of a row of a log, existing or not. Ordered as the log is.
 
-    Stays meaningful when what is before it is truncated, and when ledgers are added.
+    It stays valid when ledgers before it are truncated, and when ledgers are added.
     """
 
     ledger_id: LedgerId
@@ -61,12 +61,12 @@ class Position:
     row: int = 0
 
     def __str__(self) -> str:
-        """``ledger:entry:row``, which ``Position.parse`` reads."""
+        """Return ``ledger:entry:row``, which ``Position.parse`` reads."""
         return f"{self.ledger_id}:{self.entry_id}:{self.row}"
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position that was printed as ``ledger:entry:row``; without a row it is row 0.
+        """Return the position with the text ``ledger:entry:row``; without a row, row 0.
 
         Raises:
             InvalidArgumentError: it is not of that form, or a number is above 2**63-1.
@@ -84,12 +84,12 @@ class Position:
 
 
 NOWHERE: Final = Position(LedgerId(0), EntryId(0))
-"""Before the first entry of every log."""
+"""The position before the first entry of every log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A sealed run of a log's ledgers; which ones is in a register of this name."""
+    """A sealed run of a log's ledgers; the register of this name holds their ids."""
 
     name: str
     first: LedgerId
@@ -99,28 +99,28 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """What everybody agrees on about one log.
+    """The shared state of one log.
 
-    Invariants: chunks and ``recent`` ascend; ``recent`` holds the newest ledger, and the one
-    before it unless the log has one only, since those two are fenced together.
+    Invariants: chunks and ``recent`` ascend; ``recent`` holds the last two ledgers, or the only
+    one, because the last two are fenced in one step.
     """
 
     nonce: str
-    """The life of the log: another one when the name was deleted and used again."""
+    """The identity of the log's life; a later log of the same name has another."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """How its ledgers are made; ``logs/`` knows the keys."""
+    """The options of its ledgers; ``logs/`` knows the keys."""
     chunks: tuple[Chunk, ...] = ()
     recent: tuple[LedgerId, ...] = ()
     begins_at: LedgerId = _NOTHING
     deleted_below: LedgerId = _NOTHING
     truncated_end: Position | None = None
-    """Behind the last entry below ``begins_at``: whoever stands there has read all that went.
-    ``None`` where nobody knows: its ledger was gone, or an earlier version wrote this head."""
+    """The position after the last entry below ``begins_at``: a follower there has read all removed
+    entries. ``None`` if unknown: its ledger was missing, or an earlier version wrote this head."""
     is_deleted: bool = False
-    """The name is free again. The register stays, so that its version never begins anew and no
-    writer of the old life can change the new one."""
+    """Whether the log is deleted and the name free. The register stays, so that its version never
+    begins anew and no writer of the old life can change the new one."""
     transactions: Transactions = field(default_factory=Transactions)
-    """Which numbered writes it holds."""
+    """The numbered writes that it holds."""
 
     def __post_init__(self) -> None:
         ends = [end for chunk in self.chunks for end in (chunk.first, chunk.last)]
@@ -141,30 +141,30 @@ class LogHead:
 
     @property
     def newest(self) -> LedgerId | None:
-        """The ledger that a writer appends to, or was the last to be appended to."""
+        """The ledger that a writer appends to, or that was the last one appended to."""
         return self.recent[-1] if self.recent else None
 
     @property
     def to_fence(self) -> tuple[LedgerId, ...]:
-        """What a new writer fences first: the last two ledgers, or one if there is one.
+        """The ledgers that a new writer fences first: the last two, or the only one.
 
-        Two, since a writer that rolls goes on in the second-to-last while it adds the last.
+        Two, because a writer that rolls continues in the second-to-last while it adds the last.
         """
         return self.recent[-2:]
 
     def may_hold(self, ledger_id: LedgerId) -> bool:
-        """Whether the ledger may be in the list; False is certain. Chunks are not read for it."""
+        """Return whether the ledger may be in the list; False is certain. Reads no chunks."""
         return ledger_id in self.recent or any(
             chunk.first <= ledger_id <= chunk.last for chunk in self.chunks
         )
 
     def unfinished(self) -> bool:
-        """Whether a truncation has ledgers left to delete."""
+        """Return whether a truncation still has ledgers to delete."""
         return self.deleted_below < self.begins_at
 
     def resumed(self, place: Position) -> Position | None:
-        """Where somebody goes on who stands at a place: there, or at the beginning, if nothing was
-        between. ``None`` where what was to be read next went, may have gone, or never was there.
+        """Return where a follower continues from a position: there, or at the beginning if no entry
+        was between. ``None`` if its next entry was or may be truncated, or never existed.
         """
         if place.ledger_id >= self.begins_at:
             return place
@@ -176,37 +176,37 @@ class LogHead:
     # Transitions
 
     def with_ledger(self, ledger_id: LedgerId) -> LogHead:
-        """One ledger more, at the end."""
+        """Return the head with one more ledger at the end."""
         assert self.newest is None or ledger_id > self.newest, "entries-in-write-order"
         return replace(self, recent=(*self.recent, ledger_id))
 
     def with_transaction(self, transaction: Transaction) -> LogHead:
-        """One numbered write more, whose ledger, if it had any rows, is the newest one.
+        """Return the head with one more numbered write; if it had rows, its ledger is the newest.
 
         Raises:
-            InvalidArgumentError: no further application can be remembered.
+            InvalidArgumentError: no further application can be stored.
         """
         newest = _NOTHING if self.newest is None else self.newest
         made = self.transactions.with_last(transaction, newest, self.begins_at)
         return replace(self, transactions=made)
 
     def to_seal(self, size: int = CHUNK_LEDGERS) -> tuple[LedgerId, ...]:
-        """The oldest recent ledgers, when there are enough of them for a chunk; or nothing."""
+        """Return the oldest recent ledgers to seal, if as many more (at least 2) stay recent."""
         return self.recent[:size] if len(self.recent) >= size + max(2, size) else ()
 
     def with_chunk(self, name: str, ledgers: tuple[LedgerId, ...]) -> LogHead:
-        """These ledgers, the oldest recent ones, are in a register of their own from now on."""
+        """Return the head with its oldest recent ledgers, these, sealed in their own register."""
         assert self.recent[: len(ledgers)] == ledgers, "non-empty-ledgers-are-in-the-log"
         chunk = Chunk(name, ledgers[0], ledgers[-1], len(ledgers))
         return replace(self, chunks=(*self.chunks, chunk), recent=self.recent[len(ledgers) :])
 
     def truncated(self, before: LedgerId, end: Position | None = None) -> LogHead:
-        """Ledgers below ``before`` are no longer part of the log; the newest always stays.
+        """Return the head after a truncation below ``before``; the newest ledger always stays.
 
         Args:
-            before: the first that stays.
-            end: behind the last entry below it, ``NOWHERE`` if all that go are empty; ``None``
-                where nobody knows.
+            before: the first ledger that stays.
+            end: the position after the last entry below it; ``NOWHERE`` if all removed ledgers are
+                empty, ``None`` if unknown.
         """
         if self.newest is None or before <= self.begins_at:
             return self
@@ -215,9 +215,9 @@ class LogHead:
         return replace(self, begins_at=LedgerId(min(before, self.newest)), truncated_end=end)
 
     def deleted(self, below: LedgerId) -> LogHead:
-        """Every ledger below ``below`` is deleted, and forgotten where that makes the list shorter.
+        """Return the head after the deletion of all ledgers below ``below``, with a shorter list.
 
-        A chunk goes when all its ledgers are; the last two ledgers stay in the list.
+        A chunk is removed once all its ledgers are deleted; the last two ledgers stay in the list.
         """
         assert below <= self.begins_at, "non-empty-ledgers-are-in-the-log"
         if below <= self.deleted_below:
@@ -231,6 +231,6 @@ class LogHead:
         )
 
     def forgotten_chunks(self, after: LogHead) -> tuple[Chunk, ...]:
-        """The chunks of this head that a later one no longer has."""
+        """Return the chunks of this head that a later one no longer has."""
         kept = {chunk.name for chunk in after.chunks}
         return tuple(chunk for chunk in self.chunks if chunk.name not in kept)

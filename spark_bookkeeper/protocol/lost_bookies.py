@@ -1,15 +1,15 @@
-"""Which bookies count as lost, and since when: the auditor's delay.
+"""The bookies that count as lost, and since when: the auditor's delay.
 
-A bookie that disappears may be back in a minute, so one bookie alone is given some time. Several
-that are away at once leave less to spare, and have a tenth of it: it is a switch that was
-restarted, or they are gone. That cut may just be over, or have been the auditor's own. So several
-that go within a session of each other have as long as a session lasts, also without a delay (but
-the first, if nobody could know yet), and so have those that a new auditor does not find. One that
-is back in another incarnation has lost what it held, however short it was away.
+A bookie that disappears may be back in a minute. So a single bookie has the whole delay. Several
+bookies that are away at once leave fewer copies, and have a tenth of it: a switch was restarted, or
+they are gone. Such a cut may just be over, or may have been the auditor's own. So several bookies
+that go within a session of each other have at least a session's length, even without a delay
+(except the first, if it was lost before another went). So have the bookies that a new auditor does
+not find. A bookie in a new incarnation has lost its data, however short it was away.
 
 Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
-``submitLostBookieRecoveryDelayChangedEvent``, which wait for nobody where two are away, and never
-without a delay.
+``submitLostBookieRecoveryDelayChangedEvent``, which do not wait if two are away, and never without
+a delay.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from spark_bookkeeper.protocol.ids import BookieId
 NOBODY: frozenset[BookieId] = frozenset()
 
 SEVERAL_SHARE: Final = 10
-"""Several that are away have one in so many seconds of the delay, a session's length at least."""
+"""While several bookies are away, the delay is divided by this, down to a session's length."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostBookies:
-    """What an auditor knows of its bookies. Every step gives the next value, and whom to audit."""
+    """An auditor's bookies. Each step returns the next value; ``seen`` also the lost bookies."""
 
     known: frozenset[BookieId] = NOBODY
-    """Those whose going is news: they were there, or have a cookie, and were not audited since."""
+    """Bookies whose absence is news: seen or with a cookie, and not audited since."""
     away: Mapping[BookieId, float] = field(default_factory=dict)
-    """Those that are away and have time left, with when that was seen."""
+    """Bookies that are away and have time left, and when their absence was noticed."""
     due_at: float | None = None
-    """When the time of all of them is over."""
+    """When the next of them may be lost."""
     not_before: float = 0.0
-    """Nobody who was away when the auditor began is lost before."""
+    """No bookie is lost before this time: a session after a new auditor found some away."""
     went: Mapping[BookieId, float] = field(default_factory=dict)
-    """When those went that were lost or are back: within a session of that, others go with them."""
+    """Bookies that were lost or came back, and when they went: others may have gone with them."""
     incarnations: Mapping[BookieId, str] = field(default_factory=dict)
-    """In which each was seen last."""
+    """The incarnation in which each bookie was seen last."""
 
     def seen(
         self,
@@ -50,11 +50,11 @@ class LostBookies:
         session_seconds: float,
         now: float,
     ) -> tuple[LostBookies, frozenset[BookieId]]:
-        """The bookies that are registered now, writable or read-only, and their incarnations.
+        """Return the next value and the lost bookies, given the incarnations of registered bookies.
 
         Args:
-            session_seconds: after so long a bookie is registered again that was cut off for a
-                moment together with others.
+            session_seconds: the time in which a bookie registers again after a short cut that
+                affected several.
         """
         before = self.incarnations
         changed = frozenset(b for b, each in available.items() if before.get(b, each) != each)
@@ -79,7 +79,7 @@ class LostBookies:
         if others or went:
             delay_seconds = max(delay_seconds, session_seconds)
         several = min(delay_seconds, max(session_seconds, delay_seconds / SEVERAL_SHARE))
-        # From the first ones: another that comes and goes all the time puts nothing off.
+        # Since the first: a bookie that comes and goes all the time delays nothing.
         due_at = first + delay_seconds
         if others:
             due_at = min(due_at, others[0] + several)
@@ -88,22 +88,22 @@ class LostBookies:
             return LostBookies(known, away, due_at, not_before, went), NOBODY
         lost = {bookie: since for bookie, since in away.items() if now >= since + several}
         left = {bookie: since for bookie, since in away.items() if bookie not in lost}
-        due_at = min(left.values(), default=now) + several  # looked at again then
+        due_at = min(left.values(), default=now) + several  # then the others are due
         known, went = known - frozenset(lost), {**went, **lost}
         return LostBookies(known, left, due_at if left else None, not_before, went), frozenset(lost)
 
     def delay_changed(self, now: float) -> LostBookies:
-        """There is another delay: those that are waited for have all of it from now on."""
+        """Apply a changed delay: bookies that are away have all of it from now on."""
         return replace(self, away=dict.fromkeys(self.away, now))
 
     def back(self, bookies: Collection[BookieId]) -> LostBookies:
-        """They were there while their ledgers were to be marked, so not all were: that they go
-        again is news, also where nobody has seen them in between.
+        """Note that bookies were registered while their ledgers were published, so not all ledgers
+        were. Their next absence is news, even if they were never seen in between.
         """
         return replace(self, known=self.known | frozenset(bookies))
 
     def audit_failed(self, lost: Collection[BookieId]) -> LostBookies:
-        """Their ledgers could not all be marked: their absence is news again, and waits no more."""
+        """Note a failed audit of these bookies: their absence is news again, and due at once."""
         away = {bookie: since for bookie, since in self.went.items() if bookie in lost}
         return replace(
             self,

@@ -1,7 +1,7 @@
 """Ledger metadata and its transitions: pure steps "old value -> new value".
 
-The value is what BookKeeper's ``LedgerMetadataFormat`` holds (version 3, and what versions 1
-and 2 hold of it). Whoever writes it does so with compare-and-swap (``metadata/update.py``).
+The value has the fields of BookKeeper's ``LedgerMetadataFormat`` (version 3, and those that
+versions 1 and 2 have). It is written by compare-and-swap (``metadata/update.py``).
 
 Source: BookKeeper ``client/LedgerMetadataImpl`` and ``LedgerMetadataBuilder`` (invariants),
 ``client/LedgerRecoveryOp`` and ``LedgerHandle`` (transitions).
@@ -23,16 +23,16 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 
 NONCE: Final = "spark-bookkeeper.nonce"
-"""The key of custom metadata that holds a ledger's random name, which no other ledger has."""
+"""The key of custom metadata with a ledger's random name, which no other ledger has."""
 
 ARCHIVE: Final = "spark-bookkeeper.archive"
-"""The key of custom metadata that says which table stands for copies (``archive.py``)."""
+"""The key of custom metadata with the table that stands for copies (``archive.py``)."""
 
 _TABLE_MEMBER: Final = re.compile(r"archive-[0-9a-f]{16}:[0-9]+")
 
 
 def is_table(bookie: str) -> bool:
-    """Whether a member of an ensemble is a table that stands for a copy, and no bookie."""
+    """Return whether a member of an ensemble is a table that stands for a copy, not a bookie."""
     return _TABLE_MEMBER.fullmatch(bookie) is not None
 
 
@@ -45,7 +45,7 @@ class LedgerState(enum.Enum):
 
 
 class DigestType(enum.Enum):
-    """How entries are protected. ``MAC`` is keyed by the ledger's password."""
+    """The protection of entries. ``MAC`` is keyed by the ledger's password."""
 
     CRC32 = 1
     MAC = 2
@@ -55,19 +55,19 @@ class DigestType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A run of entries that share one ensemble; it ends where the next one begins."""
+    """A range of entries that share one ensemble; it ends where the next one begins."""
 
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
-    """The bookies in order; the position in it decides what a bookie holds."""
+    """The bookies in order; the position in it decides which entries a bookie holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentRange:
-    """A fragment with both its ends.
+    """A fragment with its first and last entry.
 
-    ``last_entry_id`` is ``None`` while the end is not fixed (the last fragment of a ledger
-    that is not closed), and ``first_entry_id - 1`` when the fragment holds nothing.
+    ``last_entry_id`` is ``None`` while the end is not fixed (the last fragment of a ledger that is
+    not closed), and ``first_entry_id - 1`` if the fragment has no entries.
     """
 
     index: int
@@ -79,12 +79,12 @@ class FragmentRange:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """Everything the cluster agrees on about one ledger.
+    """The metadata of one ledger, on which the cluster agrees.
 
-    Invariants (``fragments-are-sorted-and-valid``): at least one fragment, the first at
-    entry 0, first entries strictly increasing, every ensemble of E distinct bookies; CLOSED
-    if and only if ``last_entry_id`` and ``length_bytes`` are set, and then the end is nowhere
-    before the last fragment.
+    Invariants (``fragments-are-sorted-and-valid``): at least one fragment, the first at entry 0,
+    first entries strictly increasing, every ensemble of E distinct bookies; CLOSED if and only if
+    ``last_entry_id`` and ``length_bytes`` are set, and then the ledger ends no earlier than
+    directly before the last fragment.
 
     Raises:
         InvalidArgumentError: the values break an invariant.
@@ -94,9 +94,9 @@ class LedgerMetadata:
     state: LedgerState
     fragments: tuple[Fragment, ...]
     digest_type: DigestType | None = None
-    """``None`` in metadata of formats that do not say (version 1)."""
+    """``None`` if the format does not store it (version 1)."""
     password: bytes | None = field(default=None, repr=False)
-    """Stored in clear, as BookKeeper does; ``None`` where the format does not say."""
+    """Stored in clear, as BookKeeper does; ``None`` if the format does not store it."""
     last_entry_id: EntryId | None = None
     """Set when CLOSED; -1 for an empty ledger."""
     length_bytes: int | None = None
@@ -105,13 +105,13 @@ class LedgerMetadata:
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     format_version: int = 3
     ctoken: int | None = field(default=None, compare=False)
-    """A random number renewed by every write, so that a write whose answer was lost can be told
-    from somebody else's. It says nothing about the ledger, so it takes no part in comparisons."""
+    """A random number renewed by every write. It distinguishes a write whose answer was lost from
+    another client's. It does not describe the ledger, so comparisons ignore it."""
     foreign: bytes = b""
-    """Fields of the stored message that this version does not know, kept as they were."""
+    """Fields of the stored message that this version does not know, kept unchanged."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.custom_metadata, _FrozenMapping):  # as it is in a changed copy
+        if not isinstance(self.custom_metadata, _FrozenMapping):  # a changed copy has one already
             object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
         check_ledger(self.quorum, self.state, self.fragments, self.last_entry_id, self.length_bytes)
 
@@ -121,9 +121,9 @@ class LedgerMetadata:
 
     @property
     def nonce(self) -> bytes | None:
-        """What tells this ledger from every other, also from one with its id (SLOT-LOG R16).
+        """The random name of this ledger, which no other has, even with its id (SLOT-LOG R16).
 
-        ``None`` of ledgers that another client made.
+        ``None`` for a ledger that another client made.
         """
         return self.custom_metadata.get(NONCE)
 
@@ -132,19 +132,19 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
-        """The fragment that holds an entry, also one that is not written yet."""
+        """Return the fragment that holds an entry, even one that is not written yet."""
         for fragment in reversed(self.fragments):
             if fragment.first_entry_id <= entry_id:
                 return fragment
         raise InvalidArgumentError(f"entry id {entry_id} is below 0")
 
     def fragment_range(self, first_entry_id: EntryId | None) -> FragmentRange | None:
-        """The fragment that begins with an entry, with both its ends, if there is one."""
+        """Return the fragment that begins with an entry, with both its ends, or ``None``."""
         ranges = self.fragment_ranges()
         return next((f for f in ranges if f.first_entry_id == first_entry_id), None)
 
     def fragment_ranges(self) -> Iterator[FragmentRange]:
-        """Every fragment with both its ends, in order."""
+        """Yield every fragment with both its ends, in order."""
         for index, fragment in enumerate(self.fragments):
             is_last = index == len(self.fragments) - 1
             last = (
@@ -155,11 +155,11 @@ class LedgerMetadata:
             yield FragmentRange(index, fragment.first_entry_id, last, fragment.ensemble, is_last)
 
     def members(self) -> frozenset[BookieId]:
-        """Every bookie that any fragment names, and every table that stands for copies."""
+        """Return every bookie of any fragment, and every table that stands for copies."""
         return frozenset(bookie for f in self.fragments for bookie in f.ensemble)
 
     def bookies(self) -> frozenset[BookieId]:
-        """Every bookie that any fragment names. A table is none: it is not lost with a bookie."""
+        """Return every bookie of any fragment, without tables, which no bookie's loss affects."""
         return frozenset(bookie for bookie in self.members() if not is_table(bookie))
 
     # Transitions
@@ -167,13 +167,13 @@ class LedgerMetadata:
     def with_new_ensemble(
         self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]
     ) -> LedgerMetadata:
-        """The last fragment ends before ``first_entry_id``, and a new one begins there.
+        """Return the metadata with a new last fragment, which begins at ``first_entry_id``.
 
-        A last fragment that begins at the same entry is replaced: it holds nothing.
+        A last fragment that begins at the same entry is replaced: it holds no entries.
 
         Raises:
-            VersionConflictError: the last fragment begins behind that. Nobody who follows the
-                protocol made it.
+            VersionConflictError: the last fragment begins after that entry. No client that follows
+                the protocol made it.
         """
         last = self.last_fragment.first_entry_id
         if first_entry_id < last:
@@ -188,7 +188,7 @@ class LedgerMetadata:
     def with_replaced_bookie(
         self, first_entry_id: EntryId, position: int, bookie: BookieId
     ) -> LedgerMetadata:
-        """The fragment that begins at ``first_entry_id`` has another bookie at a position."""
+        """Return the metadata with another bookie at a position of the fragment at that entry."""
         fragments = tuple(
             replace(f, ensemble=(*f.ensemble[:position], bookie, *f.ensemble[position + 1 :]))
             if f.first_entry_id == first_entry_id
@@ -198,16 +198,16 @@ class LedgerMetadata:
         return replace(self, fragments=fragments)
 
     def with_custom(self, **values: bytes) -> LedgerMetadata:
-        """The same with custom metadata keys set; ``_`` in a name is not translated."""
+        """Return the metadata with custom keys set; ``_`` in a name is not translated."""
         return replace(self, custom_metadata={**self.custom_metadata, **values})
 
     def in_recovery(self) -> LedgerMetadata:
-        """OPEN becomes IN_RECOVERY; the writer can change nothing from then on."""
+        """Return the metadata IN_RECOVERY; from then on the writer can change nothing."""
         assert self.state is not LedgerState.CLOSED, "all-closes-agree"
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def closed(self, last_entry_id: EntryId, length_bytes: int) -> LedgerMetadata:
-        """The one transition that fixes the end; CLOSED is never left again."""
+        """Return the metadata CLOSED, with its end; no transition leaves CLOSED."""
         assert self.state is not LedgerState.CLOSED, "all-closes-agree"
         assert last_entry_id >= NO_ENTRY, "an empty ledger ends at -1"
         return replace(
@@ -222,7 +222,7 @@ def check_ledger(
     last_entry_id: EntryId | None,
     length_bytes: int | None,
 ) -> None:
-    """The invariants of ``LedgerMetadata``, for who needs no value of it.
+    """Check the invariants of ``LedgerMetadata`` without building a value.
 
     Raises:
         InvalidArgumentError: the values break one.
@@ -268,7 +268,7 @@ def check_ledger(
 
 
 class _FrozenMapping(Mapping[str, bytes]):
-    """A mapping that can be hashed, compared and pickled, and not changed."""
+    """An immutable mapping that can be hashed, compared and pickled."""
 
     __slots__ = ("_items",)
 
@@ -286,7 +286,7 @@ class _FrozenMapping(Mapping[str, bytes]):
 
     @override
     def __contains__(self, key: object) -> bool:
-        return key in self._items  # ``Mapping`` raises and catches an error where it is not
+        return key in self._items  # ``Mapping`` raises and catches an error for an absent key
 
     @override
     def items(self) -> ItemsView[str, bytes]:

@@ -1,11 +1,11 @@
-"""Which bookies form an ensemble, and which one takes the place of another.
+"""The choice of bookies for an ensemble, and of replacements.
 
-Pure: the caller gives the candidates in order of preference (``drawn`` by free space), and the
-reasons why a bookie must not be chosen. Where there are racks, every write set is spread over as
-many as it can be (``racks.py``).
+Pure: the caller passes the candidates in order of preference (``drawn`` by free space), and the
+reasons why a bookie must not be chosen. Every write set is spread over as many racks as possible
+(``racks.py``).
 
-Source: BookKeeper ``client/DefaultEnsemblePlacementPolicy``: only writable bookies are
-candidates, and a replacement is never a member of the ensemble it joins;
+Source: BookKeeper ``client/DefaultEnsemblePlacementPolicy``: only writable bookies are candidates,
+and a replacement is never a member of the ensemble it joins;
 ``client/RackawareEnsemblePlacementPolicy``.
 """
 
@@ -25,15 +25,15 @@ from spark_bookkeeper.protocol.racks import spread
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A registered bookie as placement sees it."""
+    """A registered bookie, with the values that placement needs."""
 
     bookie_id: BookieId
     is_readonly: bool = False
     rack: str = "/default-rack"
     is_silent: bool = False
-    """Others are better, on whatever rack: this one has given no answer for a while."""
+    """Whether it has given no answer for a while; others are better, on whatever rack."""
     free_bytes: int | None = None
-    """As far as there are inodes for them; ``None``: not known, as of a bucket."""
+    """The free bytes that small files can use; ``None``: unknown, as of a bucket."""
 
 
 def choose_ensemble(
@@ -42,11 +42,11 @@ def choose_ensemble(
     excluded: Mapping[BookieId, str],
     purpose: str = "for the ensemble",
 ) -> tuple[BookieId, ...]:
-    """The ensemble of a new ledger.
+    """Return the ensemble of a new ledger.
 
     Args:
-        excluded: bookies that must not be chosen, with the reason a person is told.
-        purpose: what they are for, in a few words; part of the error.
+        excluded: bookies that must not be chosen, with the reason that the error shows.
+        purpose: the use of the bookies in a few words, for the error.
 
     Raises:
         NotEnoughBookiesError: with every candidate and why it was not chosen.
@@ -60,14 +60,14 @@ def choose_ensemble(
 def choose(
     candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
 ) -> BookieId:
-    """The first candidate that may be chosen, wherever it is; see ``choose_ensemble``."""
+    """Return the first candidate that may be chosen, on any rack; see ``choose_ensemble``."""
     return _usable(1, candidates, excluded, purpose)[0].bookie_id
 
 
 def _usable(
     count: int, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
 ) -> Sequence[Candidate]:
-    """Those that may be chosen, at least ``count``; silent ones only where they are needed."""
+    """Return at least ``count`` candidates that may be chosen; silent ones only if needed."""
     usable: list[Candidate] = []
     causes: dict[str, str] = {str(bookie): reason for bookie, reason in excluded.items()}
     for candidate in candidates:
@@ -86,18 +86,18 @@ def _usable(
 def drawn(
     share: str, candidates: Sequence[Candidate], avoided: Collection[BookieId] = ()
 ) -> list[Candidate]:
-    """Candidates in a random order, weighted by free space: always the same one for one share.
+    """Return the candidates in a random order, weighted by free space, fixed for each share.
 
-    Over many shares each comes first as often as its part of all free space says. For one share
-    the order follows from the names alone (weighted rendezvous hashing), so a run that is begun
-    again chooses what it chose before. Space is compared in steps of a fifth, or every copy that
-    is made would change the order.
+    Over many shares, each candidate comes first in proportion to its free space. For one share the
+    order follows from the names alone (weighted rendezvous hashing), so a repeated run makes the
+    same choices. Space is compared in steps of a fifth; otherwise every new copy would change the
+    order.
 
     Args:
-        share: what is to be placed, by name.
-        candidates: one of whom no free space is known counts as the least of those that can be
-            written and are not full.
-        avoided: those that come behind all others, as ones on a rack that has a copy already.
+        share: the name of the share to be placed.
+        candidates: one with unknown free space counts as the least of those that can be written and
+            are not full.
+        avoided: candidates that come last, such as those on a rack that has a copy already.
     """
     told = (each.free_bytes for each in candidates if not each.is_readonly)
     least = min(filter(None, told), default=1)
@@ -113,7 +113,7 @@ def drawn(
 
 
 def members(ensemble: Collection[BookieId], alive: Collection[BookieId]) -> dict[BookieId, str]:
-    """Why no member of an ensemble can join it, and that it is lost when it is not ``alive``."""
+    """Return why no member may join its ensemble again; one that is not ``alive`` is lost."""
     return {
         bookie: "already in the ensemble"
         if bookie in alive or is_table(bookie)
@@ -130,7 +130,7 @@ def replace_bookies(
     excluded: Mapping[BookieId, str],
     purpose: str = "to replace bookies of an ensemble",
 ) -> tuple[BookieId, ...]:
-    """The ensemble with other bookies at ``positions``.
+    """Return the ensemble with other bookies at ``positions``.
 
     Raises:
         NotEnoughBookiesError: not every position can be filled.
@@ -151,7 +151,7 @@ def replace_bookies(
 def not_enough(
     needed: int, chosen: Sequence[BookieId], causes: Mapping[str, str], purpose: str
 ) -> NotEnoughBookiesError:
-    """The error with its table: every bookie and why it was not chosen."""
+    """Return the error with its table: every bookie and why it was not chosen."""
     lines = [f"  {bookie}  usable" for bookie in chosen]
     lines += [f"  {bookie}  {reason}" for bookie, reason in sorted(causes.items())]
     table = "\n".join(lines) or "  (no bookie is registered)"

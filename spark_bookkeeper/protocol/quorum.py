@@ -1,8 +1,8 @@
-"""Quorum arithmetic: which bookies hold an entry, and when enough of them have answered.
+"""Quorum arithmetic: which bookies hold an entry, and how many answers are enough.
 
 Source: The BookKeeper protocol, "Write quorums" and "Ack quorums"; the coverage rule is
-BookKeeper's ``RoundRobinDistributionSchedule.RRQuorumCoverageSet`` (asked of every write
-set; the TLA+ specification's single number is stricter than needed when striping).
+BookKeeper's ``RoundRobinDistributionSchedule.RRQuorumCoverageSet`` (checked for every write set;
+the TLA+ specification's single number is stricter than needed when striping).
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Quorum:
                 f"ack_quorum_size={self.ack_quorum_size} break the rule "
                 "ensemble_size >= write_quorum_size >= ack_quorum_size >= 1; 3, 3, 2 is usual"
             )
-        for name in self.__slots__:  # numpy's whole numbers do not go into metadata
+        for name in self.__slots__:  # metadata cannot hold numpy's whole numbers
             object.__setattr__(self, name, int(getattr(self, name)))
 
     def write_set(self, entry_id: EntryId) -> tuple[int, ...]:
-        """Positions in the ensemble that hold an entry, in the order it is striped to them."""
+        """Return the positions in the ensemble that hold an entry, in the order of striping."""
         first = entry_id % self.ensemble_size
         return _write_set(first, self.ensemble_size, self.write_quorum_size)
 
     def write_sets(self) -> list[tuple[int, ...]]:
-        """The distinct write sets, one for each stripe class (``entry_id mod E``)."""
+        """Return the distinct write sets, one for each stripe class (``entry_id mod E``)."""
         classes = self.ensemble_size if self.is_striped else 1
         return [self.write_set(EntryId(stripe)) for stripe in range(classes)]
 
     def holds(self, position: int, entry_id: EntryId) -> bool:
-        """Whether the bookie at ``position`` is in the write set of an entry."""
+        """Return whether the bookie at ``position`` is in the write set of an entry."""
         return (position - entry_id) % self.ensemble_size < self.write_quorum_size
 
     def entries_held(self, position: int, first: EntryId, last: EntryId) -> int:
-        """How many of the entries ``first .. last`` are striped to a position."""
+        """Return how many of the entries ``first .. last`` are striped to a position."""
         cycles, rest = divmod(max(0, last - first + 1), self.ensemble_size)
         of_rest = sum(self.holds(position, EntryId(last - i)) for i in range(rest))
         return cycles * self.write_quorum_size + of_rest
@@ -75,31 +75,31 @@ class Quorum:
 
     @property
     def misses_needed(self) -> int:
-        """Fenced misses that prove an entry was never acknowledged: (Qw - Qa) + 1."""
+        """The fenced misses that prove that an entry was never acknowledged: (Qw - Qa) + 1."""
         return self.write_quorum_size - self.ack_quorum_size + 1
 
     def has_coverage(self, answered: Set[int]) -> bool:
-        """Whether no ack quorum can form among the bookies that have not answered.
+        """Return whether no ack quorum can form among the bookies that have not answered.
 
-        Fencing waits for this. It is asked of every write set, not of the ensemble as a
-        whole: with E=5, Qw=2, Qa=2 three well-placed answers are enough.
+        Fencing waits for this. It is checked for every write set, not for the ensemble as a whole:
+        with E=5, Qw=2, Qa=2 three well-placed answers are enough.
         """
-        if not self.is_striped:  # one write set: everybody
+        if not self.is_striped:  # one write set: all bookies
             return len(answered) >= self.misses_needed
         return all(
             len(answered & set(write_set)) >= self.misses_needed for write_set in self.write_sets()
         )
 
     def confirmed_through(self, stored_through: Sequence[int], pushed: EntryId) -> EntryId:
-        """Highest entry that is stored on an ack quorum together with every entry before it.
+        """Return the last entry up to which all entries are stored on an ack quorum.
 
         Args:
-            stored_through: for each position, the entry up to which that bookie stores
-                everything striped to it (-1 for nothing). Acks of a bookie count only as a
-                prefix (SLOT-LOG rule R2), so one number says it all.
+            stored_through: for each position, the entry up to which that bookie stores all entries
+                striped to it (-1: none). Acks of a bookie count only as a prefix (SLOT-LOG rule
+                R2), so one number is enough.
             pushed: the last entry handed to the bookies.
         """
-        if not self.is_striped:  # one write set: everybody
+        if not self.is_striped:  # one write set: all bookies
             reached = sorted(stored_through)[-self.ack_quorum_size]
             return min(pushed, EntryId(reached))
         confirmed = pushed
@@ -119,10 +119,10 @@ class Share:
     position: int
     first: EntryId
     last: EntryId
-    """``first - 1`` where the fragment holds nothing."""
+    """``first - 1`` if the fragment holds no entries."""
 
 
 @lru_cache(maxsize=1024)
 def _write_set(first: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
-    """It is asked for every entry, and there are few of them."""
+    """Cached, because every entry needs it and there are few distinct ones."""
     return tuple((first + i) % ensemble_size for i in range(write_quorum_size))

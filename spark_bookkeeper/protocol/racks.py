@@ -1,12 +1,12 @@
-"""On how many racks copies are, and which bookies spread them over the most.
+"""The number of racks that hold copies, and the bookies that spread them over the most.
 
-A rack is whatever fails at once: the bookies of one say the same name. Every write set is to be
-on as many racks as it can be. Where there is one rack, or too few bookies on the others, the
-copies stand closer: a rack is a wish, and never the reason why nothing can be written.
+A rack is a failure domain: its bookies publish the same name. Every write set should be on as many
+racks as possible. If only one rack exists, or the others have too few bookies, copies share racks:
+a rack is a preference, and never a reason to refuse a write.
 
-Source: BookKeeper ``client/RackawareEnsemblePlacementPolicyImpl``, which spreads every write
-quorum over two racks (``minNumRacksPerWriteQuorum``) and falls back to any; here over as many as
-possible, so over at least two wherever BookKeeper finds two.
+Source: BookKeeper ``client/RackawareEnsemblePlacementPolicyImpl``, which spreads every write quorum
+over two racks (``minNumRacksPerWriteQuorum``) and falls back to any; here over as many as possible,
+so over at least two wherever BookKeeper finds two.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from spark_bookkeeper.protocol.quorum import Quorum
 
 _STEPS_MAX: Final = 5_000
-"""So many bookies are tried before fewer racks are asked for; usual sizes need one each."""
+"""The bookies tried before fewer racks are accepted; usual sizes need one try a position."""
 
 Racks = Sequence["str | None"]
-"""The rack of each position of an ensemble; ``None`` where it is not known."""
+"""The rack of each position of an ensemble; ``None`` if unknown."""
 
 
 def fewest_racks(quorum: Quorum, racks: Racks) -> int:
-    """How many racks the write set has that has the fewest; an unknown rack counts as none."""
+    """Return the fewest racks of any write set; an unknown rack is not counted."""
     return min(
         len({racks[position] for position in write_set} - {None})
         for write_set in quorum.write_sets()
@@ -32,7 +32,7 @@ def fewest_racks(quorum: Quorum, racks: Racks) -> int:
 
 
 def most_racks(quorum: Quorum, offered: Sequence[str]) -> int:
-    """What ``fewest_racks`` could be of an ensemble of these bookies; 0 if there are too few.
+    """Return the greatest ``fewest_racks`` of an ensemble of these bookies; 0 if too few.
 
     Args:
         offered: the rack of each bookie, in any order.
@@ -47,13 +47,13 @@ def most_racks(quorum: Quorum, offered: Sequence[str]) -> int:
 def spread(
     quorum: Quorum, racks: Racks, positions: Sequence[int], offered: Sequence[str]
 ) -> Sequence[int]:
-    """Which of the offered bookies take these positions, so that ``fewest_racks`` is the greatest.
+    """Choose the offered bookies for these positions that make ``fewest_racks`` the greatest.
 
-    Of all ways to do that it is the one that an order of preference would take: the first position
-    has the first bookie with which it can be done, and so on.
+    Of all such choices, return the first by preference: the first position takes the first bookie
+    that allows one, and so on.
 
     Args:
-        racks: of the ensemble; those at ``positions`` do not matter.
+        racks: of the ensemble; those at ``positions`` are ignored.
         offered: the racks of the bookies to choose from, in order of preference, at least as many
             as there are positions.
 
@@ -70,7 +70,7 @@ def spread(
 
 
 class _Search:
-    """Tries a number of racks: each position takes the first bookie with which it can be done."""
+    """Tries a number of racks: each position takes the first bookie that allows a solution."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _Search:
         tried: set[str] = set()
         for index, rack in enumerate(self._offered):
             if index in self._chosen or rack in tried:
-                continue  # another one on a rack that was tried in vain changes nothing
+                continue  # another bookie of a rack that failed would fail too
             self._steps += 1
             if self._steps > _STEPS_MAX:
                 break
@@ -115,7 +115,7 @@ class _Search:
         return False
 
     def _is_possible(self) -> bool:
-        """Whether every write set has the racks that are wanted, or room for them."""
+        """Return whether every write set has enough racks, or enough open positions for them."""
         return all(
             len({self._racks[p] for p in each} - {None}) + sum(p in self._open for p in each)
             >= self._wanted

@@ -1,12 +1,12 @@
-"""Which bookie to ask next for an entry, and when a read has failed.
+"""The choice of the bookie to read an entry from next, and the failure of a read.
 
-A pure machine over a range of entries inside one fragment. Whole runs of entries are asked
-of one bookie at a time, because files hold runs; what a bookie cannot deliver goes to the
-next bookie of its write set, and when none is left the read fails for that entry.
+A pure machine over a range of entries inside one fragment. Whole runs of entries are requested from
+one bookie at a time, because files hold runs. Entries that a bookie cannot deliver are requested
+from the next bookie of their write set; if none is left, the read fails for that entry.
 
-Source: The BookKeeper protocol, "Reading entries"; BookKeeper ``client/PendingReadOp``
-(sequential reads: an error at one replica leads to the next, whatever the error is; a replica
-that is slow is joined by the next one, its "speculative read").
+Source: The BookKeeper protocol, "Reading entries"; BookKeeper ``client/PendingReadOp`` (sequential
+reads: any error at one replica leads to the next; a slow replica is joined by the next one, its
+"speculative read").
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """No bookie of the write set could deliver this entry, and why each could not."""
+    """An entry that no bookie of its write set could deliver, with the reason of each."""
 
     entry_id: EntryId
     causes: Mapping[BookieId, str]
 
 
 class Reader:
-    """A read of the entries ``first .. last`` of one fragment.
+    """A read of the given entries of one fragment.
 
     Args:
         preference: positions of the ensemble, the best first. A bookie that is known to be gone
-            comes last rather than never: it may still be the only one that holds an entry. One
-            that is left out is never asked.
+            comes last rather than never: it may still be the only holder of an entry. A position
+            that is left out is never used.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Reader:
     def next(
         self, under_way: Iterable[Ask] = (), late: Iterable[Ask] = ()
     ) -> list[Ask] | Unreadable:
-        """What to ask now; an empty list when everything was delivered or is under way.
+        """Return the requests to send now; empty if all entries were delivered or are under way.
 
-        Each position is asked for all it can deliver of what is still missing, in one go.
+        One request to each position covers all missing entries that it can deliver.
 
         Args:
-            under_way: asked, and the answer is waited for.
-            late: asked, and without an answer for so long that another bookie is asked as well.
+            under_way: requests that were sent and whose answers are awaited.
+            late: requests without an answer for so long that another bookie should be used as well.
         """
         awaited = {entry_id for ask in under_way for entry_id in ask.entries}
         tried: dict[EntryId, set[int]] = {}
@@ -88,7 +88,7 @@ class Reader:
             )
             if position is None:
                 if hedged:
-                    continue  # late is not never
+                    continue  # a late answer may still come
                 return Unreadable(
                     entry_id, {self.ensemble[p]: cause for p, cause in refused.items()}
                 )
@@ -96,7 +96,7 @@ class Reader:
         return [Ask(position, tuple(entries)) for position, entries in asks.items()]
 
     def lost(self) -> list[Unreadable]:
-        """Entries that are still missing although every bookie of their write set was asked."""
+        """Return the missing entries for which every bookie of their write set has answered."""
         found = []
         for entry_id in self._waiting:
             refused = self._causes.get(entry_id, {})
@@ -108,21 +108,21 @@ class Reader:
 
     @property
     def waiting(self) -> Sequence[EntryId]:
-        """Entries that were not delivered yet."""
+        """The entries that were not delivered yet."""
         return tuple(self._waiting)
 
     def delivered(self, entries: Sequence[EntryId]) -> None:
-        """These entries were read and verified."""
+        """Note that these entries were read and verified."""
         done = set(entries)
         self._waiting = [entry_id for entry_id in self._waiting if entry_id not in done]
 
     def answered(
         self, ask: Ask, delivered: Sequence[EntryId], causes: Mapping[EntryId, str]
     ) -> None:
-        """What came of an ask: what was delivered of it, and why the rest was not.
+        """Note the outcome of a request: the delivered entries, and why the others were not.
 
-        What the answer is silent about counts as refused too. So each position is asked for an
-        entry once, and a read ends, whatever bookies answer.
+        Entries that the answer does not mention count as refused too. So each position is used for
+        an entry once, and a read ends, whatever bookies answer.
         """
         silent = "asked, and did not deliver it"
         for entry_id in ask.entries:

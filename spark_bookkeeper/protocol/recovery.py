@@ -1,12 +1,12 @@
-"""Ledger recovery: find the last entry of a ledger that nobody writes any more.
+"""Ledger recovery: find the last entry of a ledger that has lost its writer.
 
-A pure machine. The last fragment's bookies are fenced; a fenced bookie's slot log is fixed,
-so its answer is a value: the highest LAC it knows and which later entries it holds. From
-these values the machine decides entry by entry, and says what to copy before the close.
+A pure machine. The last fragment's bookies are fenced. The slot log of a fenced bookie is fixed, so
+its answer is a value: the highest LAC it knows, and the later entries it holds. From these values
+the machine decides entry by entry, and says what to copy before the close.
 
-Source: The BookKeeper protocol, "Closing a ledger" and "Fencing"; Fencing internals, steps 1
-to 3; BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, R6b, R8; for what a
-person gives up, decision 0056.
+Source: The BookKeeper protocol, "Closing a ledger" and "Fencing"; Fencing internals, steps 1 to 3;
+BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, R6b, R8; decision 0056 for
+entries that an operator gives up.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
 @dataclass(frozen=True, slots=True)
 class FencedAnswer:
-    """What one fenced bookie holds, read after its fence was durable."""
+    """The content of one fenced bookie, read after its fence was durable."""
 
     last_add_confirmed: EntryId
     """The highest LAC in any of its records."""
     held: Set[EntryId]
-    """Every entry beyond that LAC that it holds: in slots, also behind the fence, or copies."""
+    """The entries after that LAC that it holds: in slots, even behind the fence, or as copies."""
     doubtful: tuple[tuple[EntryId, EntryId], ...] = ()
-    """Ranges of entries that may be in files which cannot be read: unknown, unless held (R5)."""
+    """Ranges of entries that may be in unreadable files: unknown, unless held (R5)."""
 
     def says_no(self, entry_id: EntryId) -> bool:
-        """Whether this bookie certainly has no such entry."""
+        """Return whether this bookie certainly has no such entry."""
         return entry_id not in self.held and not any(
             first <= entry_id <= last for first, last in self.doubtful
         )
@@ -40,7 +40,7 @@ class FencedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnknownAnswer:
-    """The bookie could not be fenced, or not be read afterwards. It says nothing."""
+    """The bookie could not be fenced, or not be read afterwards. The answer proves nothing."""
 
     reason: str
 
@@ -50,16 +50,16 @@ Answer = FencedAnswer | UnknownAnswer
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """An entry on which too few bookies answered; the ledger stays IN_RECOVERY."""
+    """An entry with too few answers; the ledger stays IN_RECOVERY."""
 
     entry_id: EntryId
     answers: Mapping[BookieId, str]
-    """Of its write set; of the whole ensemble when fences are missing."""
+    """The answers of its write set; of the whole ensemble if fences are missing."""
     blockers: tuple[BookieId, ...]
-    """One usable answer more, from one of these, moves the decision."""
+    """Bookies; one more usable answer from any of them moves the decision."""
     lacks_fences: bool = False
-    """Whether too few bookies could be fenced to ask what exists: the blockers are not fenced, and
-    could still acknowledge this entry."""
+    """Whether too few bookies were fenced to decide on any entry: the blockers are not fenced, and
+    could still acknowledge this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +72,28 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The end of the ledger, and what each position lacks of the recovered entries."""
+    """The end of the ledger, and the recovered entries that each position lacks."""
 
     last_entry_id: EntryId
     first_recovered: EntryId
-    """Recovered entries are ``first_recovered .. last_entry_id``; none when the range is empty."""
+    """The recovered entries are ``first_recovered .. last_entry_id``; the range may be empty."""
     missing: Mapping[int, tuple[EntryId, ...]]
-    """For every position that lacks something of it: the entries to copy there."""
+    """The entries to copy to each position that lacks some of them."""
     sources: Mapping[EntryId, tuple[int, ...]]
-    """For every recovered entry: the positions that hold it, in the order of its write set; none
-    where it was rescued."""
+    """For every recovered entry, the positions that hold it, in the order of its write set; none if
+    it was rescued."""
     unknown: frozenset[int]
-    """Positions whose bookie did not answer; another one takes the copies instead."""
+    """Positions whose bookie did not answer; another bookie takes the copies instead."""
     given_up: tuple[EntrySpan, ...] = ()
-    """Entries that may have been acknowledged, and that only bookies that are gone can have had."""
+    """Entries that may have been acknowledged, and that only gone bookies can have had."""
 
 
 class Recovery:
-    """Recovery of one ledger, from the ensemble in the metadata when it began.
+    """The recovery of one ledger, from its ensemble in the metadata when the recovery began.
 
-    Feed it one answer for each position (``answered``), then take ``verifications`` and report
-    every entry that turned out bad (``refute``), then take ``decide``. Where damage makes that
-    ``Undecided``, an entry may still be put together from several bookies (``rescue``).
+    Call ``answered`` for each position, carry out ``verifications`` and report every bad entry
+    (``refute``), then call ``decide``. If damage makes the result ``Undecided``, an entry may still
+    be assembled from several bookies (``rescue``).
 
     Raises:
         VersionConflictError: the ledger is not IN_RECOVERY, so a writer may be writing.
@@ -114,40 +114,40 @@ class Recovery:
         self._rescued: set[EntryId] = set()
         self._gone: frozenset[BookieId] = frozenset()
         self._decision: Decision | Undecided | None = None
-        """What ``decide`` said last; ``None`` when something else is known since."""
+        """The last result of ``decide``; ``None`` after new input."""
 
     def answered(self, position: int, answer: Answer) -> None:
-        """Take in what one bookie answered; a later answer replaces an earlier one."""
+        """Store the answer of one bookie; a later answer replaces an earlier one."""
         self._answers[position] = answer
         self._decision = None
 
     def refute(self, position: int, entry_id: EntryId, reason: str) -> None:
-        """An entry that a bookie seemed to hold is corrupt there: it says nothing about it."""
+        """Note that an entry is corrupt at a bookie, which thus proves nothing about it."""
         self._refuted[position, entry_id] = reason
         self._decision = None
 
     def refuted_from(self, first: EntryId) -> list[EntryId]:
-        """The entries from ``first`` on that some bookie seemed to hold and does not, without those
-        that were rescued.
+        """Return the entries from ``first`` on that are corrupt at some bookie and were not
+        rescued.
         """
         return sorted({e for _, e in self._refuted if e >= first} - self._rescued)
 
     def rescue(self, entries: Iterable[EntryId]) -> None:
-        """Entries that no bookie holds whole were read and verified all the same: a record that
-        one of them has tells of bytes that another has. That is as good as a hit (R6b), but no
-        copy counts, so all of them are made again.
+        """Note that entries that no bookie holds whole were read and verified: the record of one
+        bookie describes bytes that another holds. This is as good as a hit (R6b), but no copy
+        counts, so all copies are made again.
         """
         self._rescued.update(entries)
         self._decision = None
 
     def give_up(self, bookies: Iterable[BookieId]) -> None:
-        """A person said that these are gone: nobody will tell what they do not."""
+        """Note that an operator gave these bookies up: their missing answers will not come."""
         self._gone = frozenset(bookies)
         self._decision = None
 
     @property
     def untold(self) -> list[BookieId]:
-        """Those that did not say all that they have."""
+        """The bookies whose answer is missing or incomplete."""
         told, first = self._fenced(), self.first_recovered
         damaged = {p for p, e in self._refuted if e not in self._rescued and not self._ask(e)[0]}
         damaged |= {p for p, each in told.items() if any(n >= first for _, n in each.doubtful)}
@@ -160,12 +160,12 @@ class Recovery:
 
     @property
     def first_recovered(self) -> EntryId:
-        """Where reading forward begins: never below the last fragment (rule R8, frag_start)."""
+        """The first entry to decide: never below the last fragment (rule R8, frag_start)."""
         confirmed = (answer.last_add_confirmed for answer in self._fenced().values())
         return EntryId(max(self.fragment_first, *(lac + 1 for lac in confirmed), 0))
 
     def verifications(self) -> list[Verify]:
-        """What must be read and verified before it counts, as far as it seems to go now."""
+        """Return the entries to verify before they count, up to the end as it seems now."""
         decision = self.decide()
         end = decision.last_entry_id if isinstance(decision, Decision) else decision.entry_id - 1
         first = self.first_recovered
@@ -181,11 +181,11 @@ class Recovery:
         return found
 
     def decide(self) -> Decision | Undecided:
-        """The end of the ledger, or the entry that cannot be decided.
+        """Return the end of the ledger, or the entry that cannot be decided.
 
-        One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end
-        the ledger before it (R5); anything else is no answer at all. Once all bookies that are not
-        given up have told all, what is undecided is passed over up to the last verified hit.
+        One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end the
+        ledger before it (R5); anything else decides nothing. Once the answers of all bookies that
+        are not given up are complete, undecided entries are skipped up to the last verified hit.
         """
         if self._decision is None:
             self._decision = self._decided()
@@ -236,7 +236,7 @@ class Recovery:
         return {p: a for p, a in self._answers.items() if isinstance(a, FencedAnswer)}
 
     def _ask(self, entry_id: EntryId) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The positions of an entry's write set that hold it, and those that do not."""
+        """Return the positions of an entry's write set that hold it, and those that do not."""
         hits: list[int] = []
         misses: list[int] = []
         for position in self.quorum.write_set(entry_id):
@@ -250,10 +250,10 @@ class Recovery:
         return tuple(hits), tuple(misses)
 
     def _unfenced(self) -> Undecided:
-        """Too few bookies are fenced, so nothing proves where the ledger ends.
+        """Return the result with too few fenced bookies: nothing proves where the ledger ends.
 
-        It names the first entry, of those that would be read, that a writer could still get stored
-        on an ack quorum.
+        It names the first entry, of those to be read, that a writer could still get stored on an
+        ack quorum.
         """
         fenced = self._fenced().keys()
         first = self.first_recovered

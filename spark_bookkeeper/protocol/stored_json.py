@@ -1,8 +1,8 @@
-"""JSON that this library has stored, read back whatever somebody else has put in its place.
+"""Decodes JSON that this library has stored, whatever may have replaced it.
 
-Whoever decodes a value says how it is built from JSON of the right form, and is told of every other
-form by one error: bytes that are no text, an infinite number, nesting without end. An assertion is
-not told so: it is our mistake.
+A caller passes a function that builds its value from JSON of the right form. Any other content
+raises one kind of error: bytes that are not text, an infinite number, endless nesting. An assertion
+is not translated, because it shows a mistake of ours.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _NUMBERS_END: Final = 1 << 63
-"""Behind the largest number that a table or a gauge takes."""
+"""The first number above the largest that a table or a gauge takes."""
 
 
 def decoded(data: bytes, build: Callable[[Any], T]) -> T:
-    """What ``build`` makes of the JSON in these bytes.
+    """Return the value that ``build`` makes of the JSON in these bytes.
 
     Args:
-        build: is given what was read, and may take its form for granted.
+        build: receives the decoded JSON, and may rely on its form.
 
     Raises:
-        ValueError: it is no JSON, or of another form. JSON has no infinite numbers, and no NaN.
+        ValueError: it is not JSON, or of another form. JSON has no infinite numbers, and no NaN.
     """
     try:
         return build(_DECODER.decode(data.decode()))
@@ -36,10 +36,10 @@ def decoded(data: bytes, build: Callable[[Any], T]) -> T:
 
 
 def number(value: Any, least: int = 0) -> int:
-    """What a count, a time or an id may be.
+    """Return a value that is a count, a time or an id.
 
     Raises:
-        ValueError: it is below ``least``, above 2**63 - 1, or no number.
+        ValueError: it is below ``least``, above 2**63 - 1, or not a number.
     """
     try:
         found = int(value)
@@ -51,7 +51,7 @@ def number(value: Any, least: int = 0) -> int:
 
 
 def text(value: Any) -> str:
-    """Raises ``ValueError`` for what is no text."""
+    """Return ``value``. Raises ``ValueError`` if it is not text."""
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:20]!r} is no text")  # noqa: TRY004  (as all junk is)
     return value

@@ -1,9 +1,9 @@
-"""What is known of a task beyond the bookies it names: what was tried, and when to try again.
+"""The notes on a task: earlier attempts, and the time of the next one.
 
-BookKeeper keeps this in the memory of each worker, so nobody can ask why a ledger is still
-under-replicated. Times are of the cluster's clock (``client/cluster_clock.py``): by those of the
-workers, one that is ahead would take a writer's ledger at once, and try again what waits. Only
-convenience rests on them (SLOT-LOG rule R17).
+BookKeeper keeps them in the memory of each worker, so no client can find out why a ledger is still
+under-replicated. Times are on the cluster's clock (``client/cluster_clock.py``). If workers used
+their own clocks, a worker with a fast one would take a writer's ledger at once, and retry a waiting
+task. Only convenience depends on the times (SLOT-LOG rule R17).
 
 Source: BookKeeper ``replication/ReplicationWorker`` (grace period, back-off that doubles).
 """
@@ -18,8 +18,8 @@ from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
 
 WAIT_FOR_EVENT_MS: Final = 86_400_000
-"""Until the next attempt where only something that is noticed by itself can help, a bookie that
-comes for example. It is there for what nobody is told of."""
+"""The time until the next attempt if only an event can help, such as a new bookie. Workers notice
+events themselves; this retry is for those that they miss."""
 
 _GRACE: Final = "the grace period of an open ledger"
 """The blocker of a ledger whose writer is waited for."""
@@ -27,17 +27,17 @@ _GRACE: Final = "the grace period of an open ledger"
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A task as it was published: when it is published again, another."""
+    """A task as it was published; another publication gives another value."""
 
     missing: tuple[str, ...]
     at_ms: int | None
     version: int = 0
-    """Of its node: another one where the same bookies were found wanting once more."""
+    """The version of its node: it changes when the same bookies are published once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRefusal:
-    """What a bookie did not take from the worker beside it. It keeps nobody else waiting."""
+    """A failure of the bookie next to the worker. It makes no other worker wait."""
 
     bookie: str
     attempts: int
@@ -47,19 +47,18 @@ class LocalRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Replicas that were looked at, and that lack nothing."""
+    """Replicas that were checked and lack nothing."""
 
     seen: tuple[int, ...]
-    """What they were looked at for, and as members of what: another one where anything of it has
-    changed since."""
+    """The task, the findings and the metadata at the check, as numbers that change with them."""
     at_ms: int
-    """When."""
+    """The time of the check."""
     replicas: tuple[tuple[str, str], ...]
-    """Bookie and incarnation of each."""
+    """The bookie and the incarnation of each replica."""
 
     def still(self, seen: tuple[int, ...], now_ms: int) -> frozenset[tuple[str, str]]:
-        """Those that need not be looked at now: nobody has said anything since. Once a day they
-        are: Apache BookKeeper's auditor says nothing where a task names the bookie already.
+        """Return the replicas that need no check now, because no report came since. Once a day all
+        are checked: Apache BookKeeper's auditor reports nothing if a task names the bookie already.
         """
         is_new = self.seen == seen and 0 <= now_ms - self.at_ms < WAIT_FOR_EVENT_MS
         return frozenset(self.replicas if is_new else ())
@@ -67,42 +66,42 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class TaskNote:
-    """Of one ledger's task."""
+    """The notes on one ledger's task."""
 
     attempts: int = 0
     last_error: str | None = None
     blocker: str | None = None
-    """What would have to happen, for people."""
+    """The event that the task waits for, for people."""
     next_try_at_ms: int = 0
     waits_for: tuple[str, ...] = ()
     """Bookies that were missing at the last attempt."""
     writable: int = 0
-    """How many bookies took data then."""
+    """The number of bookies that took data then."""
     open_fragment: EntryId | None = None
-    """The last fragment that its writer is given time to leave."""
+    """The last fragment, which its writer is given time to leave."""
     open_ensemble: tuple[str, ...] = ()
-    """Its bookies: a writer that has replaced one of them has begun another fragment, also where
-    nothing was acknowledged in between and it begins at the same entry."""
+    """Its bookies. If the writer has replaced one of them, the fragment is another one, even if no
+    entry was acknowledged in between and it begins at the same entry."""
     open_since_ms: int = 0
     percentage: int = 0
-    """How much of the replicas that are there has to be read to see what the auditor saw."""
+    """The percentage of existing replicas to read in order to find what the auditor found."""
     findings: int = 0
-    """How often damage was published. A note that was read before the last time is another one, so
-    that nobody removes what he does not know."""
+    """How often damage was published. Each time changes the note, so a client with an earlier note
+    cannot remove findings that it does not know."""
     suspects: tuple[str, ...] = ()
-    """Bookies where a look at some entries found something, which was made again: the next such
-    look finds nothing there, and only one at all entries what is wrong with the others."""
+    """Bookies at which a partial check found damage, which was repaired. The next partial check
+    finds nothing there, so only a check of all entries can find the rest."""
     waits_for_event: bool = False
-    """No attempt can help before something changes that ``protocol/underreplication.blocked``
-    sees: whoever thinks of trying again asks that first."""
+    """Whether no attempt can help before an event that ``protocol/underreplication.blocked``
+    recognises; call that before a retry."""
     marked: Marked | None = None
-    """The task at the last attempt; ``None`` where it could not be read."""
+    """The task at the last attempt; ``None`` if it could not be read."""
     refusals: tuple[LocalRefusal, ...] = ()
-    """One for each bookie beside whose worker it was tried in vain."""
+    """One for each bookie that failed the attempt of the worker next to it."""
     tried_at_ms: int = 0
-    """When the last attempt ended that noted why the task stays."""
+    """The end of the last attempt that noted why the task stays."""
     whole: Whole | None = None
-    """What the last attempt found whole of the replicas that are there."""
+    """The existing replicas that the last attempt found whole."""
 
     def is_due(
         self,
@@ -113,16 +112,15 @@ class TaskNote:
         most_ms: int,
         local: str | None = None,
     ) -> bool:
-        """Whether to try again now: it is time, it was published again, or a bookie has come that
-        may help.
+        """Return whether to try now: the time has come, the task was published again, or a bookie
+        has come that may help.
 
         Args:
-            marked: the task as it is now; ``None`` where it cannot be read.
-            registered: bookies that are there now.
+            marked: the task as it is now; ``None`` if it cannot be read.
+            registered: bookies that are registered now.
             writable: how many of them take data.
-            most_ms: the longest that anybody waits for a time to come; one further off is another
-                clock's.
-            local: the bookie beside which the worker runs that asks.
+            most_ms: the longest wait; a later time comes from another clock.
+            local: the bookie next to the worker that calls this.
         """
         if self.is_refused(now_ms, most_ms, local):
             return False
@@ -136,11 +134,11 @@ class TaskNote:
         return writable > self.writable or any(b in registered for b in self.waits_for)
 
     def is_refused(self, now_ms: int, most_ms: int, local: str | None) -> bool:
-        """Whether the worker beside a bookie leaves it alone because of that bookie."""
+        """Return whether the worker next to a bookie skips the task because of that bookie."""
         return 0 < self._refusal_until_ms(local) - now_ms <= most_ms
 
     def waits_until_ms(self, local: str | None) -> int:
-        """When it is due for the worker beside a bookie, if nothing happens before."""
+        """Return when the task is due for the worker next to a bookie, if no event comes first."""
         return max(self.next_try_at_ms, self._refusal_until_ms(local))
 
     def _refusal_until_ms(self, local: str | None) -> int:
@@ -159,11 +157,11 @@ class TaskNote:
         most_ms: int,
         waits_for_event: bool = False,
     ) -> TaskNote:
-        """After an attempt in vain: wait twice as long as the last time, at most ``most_ms``; and
-        where the clock does not help, ``WAIT_FOR_EVENT_MS``.
+        """Return the notes after a failed attempt: wait twice as long as the last time, at most
+        ``most_ms``; ``WAIT_FOR_EVENT_MS`` if only an event can help.
 
         Args:
-            marked: the task as it was then; ``None`` where it could not be read.
+            marked: the task as it was then; ``None`` if it could not be read.
         """
         attempts = self.attempts + 1
         wait = WAIT_FOR_EVENT_MS if waits_for_event else back_off(attempts, first_ms, most_ms)
@@ -183,8 +181,8 @@ class TaskNote:
     def refused(
         self, bookie: str, error: str, now_ms: int, *, first_ms: int, most_ms: int
     ) -> TaskNote:
-        """After an attempt that failed only because of the bookie beside which it was made: what
-        was waited for before has come.
+        """Return the notes after an attempt that failed only because of the bookie next to its
+        worker: the event that the task waited for has come.
         """
         before = next((each.attempts for each in self.refusals if each.bookie == bookie), 0)
         next_ms = now_ms + back_off(before + 1, first_ms, most_ms)
@@ -201,10 +199,10 @@ class TaskNote:
     def grace_over(
         self, fragment: Fragment, now_ms: int, grace_ms: int, jumped_ms: int = 0
     ) -> bool:
-        """Whether a writer has had its time to leave this very fragment.
+        """Return whether a writer has had its time to leave this very fragment.
 
         Args:
-            jumped_ms: when the clock was found to have gone ahead by itself: the time begins anew.
+            jumped_ms: when the clock was found to have jumped ahead: the time begins anew then.
         """
         since = max(self.open_since_ms, jumped_ms)
         return self._is_about(fragment) and now_ms - since >= grace_ms
@@ -223,8 +221,8 @@ class TaskNote:
         writable: int,
         jumped_ms: int = 0,
     ) -> TaskNote:
-        """The writer's time runs: since before, where it is about the same fragment and the clock
-        has not jumped since (``grace_over``).
+        """Return the notes while the writer's time runs: since its earlier start, if the fragment
+        is the same and the clock has not jumped since (``grace_over``).
         """
         since = max(self.open_since_ms, jumped_ms) if self._is_about(fragment) else now_ms
         since = min(since, now_ms)  # that clock was set back
@@ -245,41 +243,41 @@ class TaskNote:
         )
 
     def is_past_grace(self, metadata: LedgerMetadata) -> bool:
-        """Whether what was noted is that a writer has its time, and the ledger was closed since, or
-        goes on in another fragment.
+        """Return whether these notes give a writer time, but the ledger was closed since, or
+        continues in another fragment.
         """
         return self.blocker == _GRACE and (
             metadata.is_closed or not self._is_about(metadata.last_fragment)
         )
 
     def found_damaged(self, percentage: int) -> TaskNote:
-        """Damage was seen by a look at so much of a replica."""
+        """Return the notes after a check of this percentage of a replica found damage."""
         closer = max(self.percentage, percentage)
         return replace(self, percentage=closer, findings=self.findings + 1)
 
     def suspected(self, bookie: str) -> TaskNote:
-        """Some of a bookie's entries were made again, and the others are to be looked at."""
+        """Return the notes after repairs of some of a bookie's entries; the rest needs a check."""
         return replace(self, suspects=tuple(sorted({*self.suspects, bookie})))
 
     def cleared(self, bookies: Collection[str], whole: Whole | None) -> TaskNote:
-        """All that these bookies should have is there; ``whole`` is what of that may be noted."""
+        """Return the notes after these bookies were found whole; ``whole`` is stored in them."""
         suspects = tuple(bookie for bookie in self.suspects if bookie not in bookies)
         return replace(self, suspects=suspects, whole=whole)
 
     def without_grace(self) -> TaskNote:
-        """No writer is waited for: the last fragment lacks nobody."""
+        """Return the notes without a wait for a writer: the last fragment lacks no bookie."""
         return replace(self, open_fragment=None, open_ensemble=(), open_since_ms=0)
 
 
 def back_off(attempts: int, first_ms: int, most_ms: int) -> int:
-    """How long to wait after so many attempts in vain; milliseconds."""
+    """Return the wait after so many failed attempts, in milliseconds."""
     return min(most_ms, first_ms << min(attempts - 1, 30))
 
 
 def next_check_at(last_ms: int | None, interval_ms: int, now_ms: int) -> int | None:
-    """When a check is due that is done every so often; ``None`` for never.
+    """Return when a repeated check is due; ``None``: never.
 
-    Source: BookKeeper ``Auditor``: one that was never done is due now, and one that was done in
+    Source: BookKeeper ``Auditor``: a check that was never done is due now, and one that was done in
     the future, by another clock, an interval from now.
     """
     if interval_ms <= 0:

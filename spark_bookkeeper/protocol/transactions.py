@@ -1,14 +1,14 @@
-"""Transactions of a log: which write of which application it holds, so that none is there twice.
+"""Transactions of a log: the last numbered write of each application, so none is stored twice.
 
-An application numbers its writes upwards, and the log remembers the last number of each. A write
-whose number is not above it was done before; of a stream's micro-batches it is the last one, or
-it is refused. The numbers change together with the list of ledgers, in one compare-and-swap, so a
-write is in the list exactly when its number is remembered.
+An application numbers its writes upwards, and the log stores the last number of each. A write whose
+number is not above it was done before. A stream's micro-batch with such a number must be the last
+one again, or it is refused. The numbers change in the same compare-and-swap as the list of ledgers,
+so a write is in the list exactly when its number is stored.
 
-An application is forgotten only where there are more than ``MOST_APPLICATIONS``, and the ledger
-that was the log's newest when it wrote last is no longer part of the log. Where none can be
-forgotten, a further one is refused: a write of one that was forgotten too early could be repeated
-and be there twice.
+An application is forgotten only if more than ``MOST_APPLICATIONS`` write, and the log's newest
+ledger at the application's last write is no longer part of the log. If none can be forgotten, a
+further application is refused: if one were forgotten too early, its repeated write would be stored
+twice.
 
 Source: Delta Lake, "Idempotent writes" (``txnAppId``, ``txnVersion``), whose ``txn`` actions are
 kept for ever by default.
@@ -25,22 +25,22 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId
 
 MOST_APPLICATIONS: Final = 1_000
-"""In the head of one log: about 64 KB when their ids are UUIDs, 230 KB when they are as long as
-they can be; a node of ZooKeeper ends near 1 MB."""
+"""The most applications in the head of a log: about 64 KB with UUIDs as ids, 230 KB with the
+longest ids; a ZooKeeper node holds at most about 1 MB."""
 
 MOST_CHARACTERS: Final = 200
-"""Of an application's id."""
+"""The most characters of an application's id."""
 
 MOST_VERSION: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One write, by its application and its number there.
+    """A write, identified by its application and its number there.
 
     Raises:
-        InvalidArgumentError: an id that is no text of 1 to 200 printable characters, or a number
-            that is not within 0 .. 2**63-1.
+        InvalidArgumentError: the id is not text of 1 to 200 printable characters, or the number is
+            not within 0 .. 2**63-1.
     """
 
     app_id: str
@@ -65,19 +65,19 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(Transaction):
-    """A write of a stream, by its query and its number there.
+    """A write of a stream, identified by its query and its number there.
 
-    Spark repeats the last one, with the rows that it had, and none before it. What comes with a
-    lower number was planned anew: the rows that the log has not are among it.
+    Spark repeats only the last one, with the same rows. A batch with a lower number was planned
+    anew, and contains rows that the log lacks.
     """
 
     rows: int
 
     def check_repeats(self, last: Committed, log: str) -> None:
-        """Make sure that nothing is lost when this batch is not written: the log has ``last``.
+        """Check that no rows are lost if this batch is not written, given the log's ``last``.
 
         Raises:
-            InvalidArgumentError: this is not the last one again, or has not as many rows.
+            InvalidArgumentError: it is not the last batch again, or has another number of rows.
         """
         if self.version < last.version:
             why = f"has batch {last.version} of application {self.app_id!r}, and this is batch "
@@ -101,7 +101,7 @@ class MicroBatch(Transaction):
 
 
 def transaction_of(app_id: str | None, version: int | None) -> Transaction | None:
-    """The transaction that both name; ``None`` for neither.
+    """Return the transaction of both arguments; ``None`` if both are ``None``.
 
     Raises:
         InvalidArgumentError: one of the two is missing, or is not valid.
@@ -128,7 +128,7 @@ class Committed:
     ledger_id: LedgerId
     """The newest ledger of the log after this write: its own, unless it had no rows."""
     rows: int | None = None
-    """How many it had, where that is known: of a stream."""
+    """The number of its rows; known only for a stream's write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +143,23 @@ class Transactions:
             raise InvalidArgumentError(f"application {again[0]!r} has two last transactions")
 
     def of(self, app_id: str) -> Committed | None:
-        """The last write of an application."""
+        """Return the last write of an application, or ``None``."""
         return next((last for last in self.last if last.app_id == app_id), None)
 
     def done(self, transaction: Transaction) -> Committed | None:
-        """What was written with this number, or a higher one; ``None`` if it is still to be."""
+        """Return the last write, if its number is this one or higher; ``None`` if this is new."""
         last = self.of(transaction.app_id)
         return last if last is not None and transaction.version <= last.version else None
 
     def with_last(
         self, transaction: Transaction, ledger_id: LedgerId, begins_at: LedgerId
     ) -> Transactions:
-        """The same after one write more.
+        """Return the transactions after one more write.
 
         Args:
             transaction: not done before.
             ledger_id: the newest ledger of the log then.
-            begins_at: of the log; an application whose last write lies before it may be forgotten.
+            begins_at: of the log; an application whose last write is before it may be forgotten.
 
         Raises:
             InvalidArgumentError: too many applications, and none of them may be forgotten.
@@ -173,7 +173,7 @@ class Transactions:
         return Transactions((*others, last))
 
     def without(self, app_id: str) -> Transactions:
-        """The same as if an application had never written."""
+        """Return the transactions without those of an application."""
         return Transactions(tuple(last for last in self.last if last.app_id != app_id))
 
 

@@ -1,4 +1,4 @@
-"""Which fragments lack which replicas, given the bookies that are lost.
+"""The fragments that lack replicas, and which replicas, given the lost bookies.
 
 Source: Bookie Recovery ("the client goes through all ledger fragments in the ledger, selecting
 those which contain the failed bookie"); BookKeeper ``client/LedgerFragment`` and
@@ -17,37 +17,37 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is
 from spark_bookkeeper.protocol.quorum import Quorum
 
 ENTRIES_MAX: Final = 1 << 26
-"""Entries of a fragment that are looked at one by one. A number that was damaged may ask for more
-than there is memory for."""
+"""The most entries of a fragment that are examined one by one. A damaged number could need more
+memory than there is."""
 
 NEEDS_BOOKIE: Final = "a writable bookie outside its ensemble"
-"""What a ledger waits for that has its copies on all the bookies which could take one."""
+"""The need of a ledger whose copies are on all bookies that could take one."""
 
 RECOVER: Final = "spark-bookkeeper bookie recover {} --skip-open-ledgers"
 REFILL: Final = "spark-bookkeeper bookie refill {} --skip-open-ledgers"
-"""Proposed to whoever looks. A writer that lives replaces the bookie itself; without the option
-its ledger would be closed."""
+"""Commands for the operator. A living writer replaces the bookie itself; without the option its
+ledger would be closed."""
 
 SKIPPED: Final = (
     "skipped: its last fragment is still open. Its writer replaces the bookie with the next "
     "append; if that has ended, `ledger recover` it and repeat"
 )
-"""Why a ledger that is not closed was left alone."""
+"""The reason why a ledger that is not closed was skipped."""
 
 OLD_DISK: Final = (
     "where an old disk of {bookies} can be read: stop the agent, mount that disk at its root, do "
     f"not start it, and copy from it (`{RECOVER.format('BOOKIE')}`)"
 )
-"""What helps where only a disk that was replaced has copies. Its bookie may never serve it again:
-it lacks what was promised since (SLOT-LOG, R11)."""
+"""The advice if only a replaced disk has copies. Its bookie may never serve it again, because it
+lacks the promises made since (SLOT-LOG, R11)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingReplica:
     """One position of one fragment whose bookie is lost.
 
-    A fragment with a fixed end can be copied. The last fragment of a ledger that is not closed
-    has none (``fragment.last_entry_id is None``): the ledger must be recovered first (R13).
+    A fragment with a fixed end can be copied. The last fragment of a ledger that is not closed has
+    no end (``fragment.last_entry_id is None``): the ledger must be recovered first (R13).
     """
 
     fragment: FragmentRange
@@ -58,7 +58,7 @@ class MissingReplica:
 def missing_replicas(
     metadata: LedgerMetadata, lost: Collection[BookieId]
 ) -> Iterator[MissingReplica]:
-    """Every position of every fragment that names a lost bookie, in order."""
+    """Yield every position of every fragment that names a lost bookie, in order."""
     for fragment in metadata.fragment_ranges():
         for position, bookie in enumerate(fragment.ensemble):
             if bookie in lost:
@@ -66,12 +66,12 @@ def missing_replicas(
 
 
 def entries_at(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> tuple[range, ...]:
-    """The entries ``first .. last`` that are striped to a position, as ascending runs.
+    """Return the entries ``first .. last`` that are striped to a position, as ascending ranges.
 
-    Few runs when the ensemble is not striped (one), as many as there are stripes otherwise.
+    One range if the ensemble is not striped, otherwise one for each run of adjacent entries.
 
     Raises:
-        MetadataFormatError: there would be more than ``ENTRIES_MAX``.
+        MetadataFormatError: ``first .. last`` has more than ``ENTRIES_MAX`` entries.
     """
     if last - first >= ENTRIES_MAX:
         raise MetadataFormatError(
@@ -99,14 +99,14 @@ def live_bookies(
     meant: Mapping[BookieId, str],
     lost: Collection[BookieId] = (),
 ) -> frozenset[BookieId]:
-    """Where a ledger has live copies now: on bookies, and in the table that stands for some.
+    """Return the members with live copies of a ledger: bookies, and the table that stands for some.
 
-    Whether a table is whole is seen where it is read, as with a bookie (``check_ledgers``).
+    A reader of the table finds out whether it is whole, as with a bookie (``check_ledgers``).
 
     Args:
-        registered: those that are alive, and their incarnations.
-        meant: incarnations that the ledger means (SLOT-LOG rule R11); a bookie it says nothing of
-            counts as it is.
+        registered: the live bookies and their incarnations.
+        meant: the incarnations that the ledger means (SLOT-LOG rule R11); a bookie that is not in
+            it counts with any incarnation.
         lost: bookies to be given up, alive or not.
     """
     return frozenset(
@@ -117,7 +117,7 @@ def live_bookies(
 
 
 def live_copies(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieId]) -> int:
-    """The fewest copies that any write set of a fragment has on live bookies."""
+    """Return the fewest copies that any write set of a fragment has on live bookies."""
     return min(
         sum(fragment.ensemble[position] in live for position in write_set)
         for write_set in quorum.write_sets()
@@ -125,23 +125,23 @@ def live_copies(quorum: Quorum, fragment: FragmentRange, live: Collection[Bookie
 
 
 def absent_members(metadata: LedgerMetadata, live: Collection[BookieId]) -> tuple[BookieId, ...]:
-    """The bookies that a ledger counts on and that are not there, each once, in order."""
+    """Return the bookies that a ledger counts on and that are absent, each once, in order."""
     members = (bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
     return tuple(dict.fromkeys(bookie for bookie in members if bookie not in live))
 
 
 def fewest_copies(metadata: LedgerMetadata, live: Collection[BookieId]) -> int:
-    """The fewest live copies that any write set of any fragment has."""
+    """Return the fewest live copies that any write set of any fragment has."""
     return min(live_copies(metadata.quorum, f, live) for f in metadata.fragment_ranges())
 
 
 def below_ack_quorum(
     metadata: LedgerMetadata, live: Collection[BookieId], losing: Collection[BookieId]
 ) -> Iterator[tuple[FragmentRange, int, int]]:
-    """The fragments that would have fewer than Qa live copies of some entry without ``losing``.
+    """Yield the fragments with fewer than Qa live copies of some entry without ``losing``.
 
-    With how many copies there are now, and how many there would be, at the fewest.
-    Fragments that name none of ``losing`` are not among them, however few copies they have.
+    Each comes with the fewest copies now, and the fewest without ``losing``. Fragments that name
+    none of ``losing`` are left out, however few copies they have.
     """
     rest = frozenset(live) - frozenset(losing)
     for fragment in metadata.fragment_ranges():
@@ -155,10 +155,10 @@ def below_ack_quorum(
 def takers(
     metadata: LedgerMetadata, live: Collection[BookieId], writable: Collection[BookieId]
 ) -> Iterator[tuple[FragmentRange, frozenset[BookieId]]]:
-    """The fragments that lack a replica and have an end, each with the bookies that could take
-    its copies. The last one of a ledger that is not closed has to be recovered first, by anybody.
+    """Yield the fragments that lack a replica and have an end, each with the bookies that could
+    take its copies. The last one of a ledger that is not closed must be recovered first.
 
-    A bookie that lost what it held of the ledger takes nothing of it before it was refilled.
+    A bookie that needs refill takes no copies of the ledger before it is refilled.
     """
     free = frozenset(writable) - set(absent_members(metadata, live))
     for fragment in metadata.fragment_ranges():
@@ -167,10 +167,10 @@ def takers(
 
 
 def needs_bookie(limbo: Collection[BookieId]) -> str:
-    """What a ledger waits for that has copies on all the bookies which could take one.
+    """Return the event that a ledger waits for if every bookie that could take a copy has one.
 
     Args:
-        limbo: members that came back without what they held: each can have it again in its place.
+        limbo: members that need refill: each can have its entries again in its place.
     """
     refills = " or ".join(f"`{REFILL.format(bookie)}`" for bookie in sorted(limbo))
     return f"{NEEDS_BOOKIE}, or {refills}" if refills else NEEDS_BOOKIE
@@ -182,16 +182,16 @@ def blocked(
     writable: Collection[BookieId],
     limbo: Collection[BookieId] = (),
 ) -> str | None:
-    """What a ledger waits for before any worker can make any of its copies, as long as neither
-    the metadata nor the bookies change; ``None`` when one could be tried, or none is lacking.
+    """Return the event before which no worker can make any copy of a ledger while its metadata and
+    the bookies stay the same; ``None`` if a copy could be tried, or none is missing.
 
     Args:
-        live: members that have what they should.
+        live: members that have all their entries.
         writable: bookies that take data.
-        limbo: members that are there, and came back without what they held.
+        limbo: registered members that need refill.
     """
     if not metadata.is_closed and not set(metadata.last_fragment.ensemble) <= set(live):
-        return None  # it has to be recovered first
+        return None  # it must be recovered first
     has_taker = False
     away: set[BookieId] = set()
     lacking = list(takers(metadata, live, writable))
@@ -219,8 +219,8 @@ def blocked(
 
 
 def has_source(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieId]) -> bool:
-    """Whether any share that a fragment lacks can be read: its end is known, and each entry of the
-    share has a live copy.
+    """Return whether any missing share of a fragment can be read: the fragment's end is known, and
+    each entry of the share has a live copy.
     """
     return any(
         bookie not in live and not unreadable_without(quorum, fragment, position, live)
@@ -231,8 +231,8 @@ def has_source(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieI
 def unreadable_without(
     quorum: Quorum, fragment: FragmentRange, position: int, live: Collection[BookieId]
 ) -> Sequence[Sequence[BookieId]]:
-    """The write sets without which a share cannot be read: of each, one bookie has to come back, as
-    nobody else has some entry of it; none where each of its entries has a live copy.
+    """Return the write sets without a live copy that keep a share from being read. Of each, one
+    bookie must come back. The result is empty if each entry of the share has a live copy.
     """
     first, last = fragment.first_entry_id, fragment.last_entry_id
     assert last is not None

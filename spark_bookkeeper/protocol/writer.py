@@ -1,8 +1,8 @@
 """The writer of one open ledger: order of acknowledgement, LAC, ensemble change.
 
-A pure machine: ``step`` takes an event and returns commands to be carried out in order. It
-knows nothing of payloads, slots or threads. Of what a bookie stores, only a prefix of what is
-striped to it counts (SLOT-LOG rule R2), so one entry id for each position says everything.
+A pure machine: ``step`` takes an event and returns commands to be carried out in order. It knows
+nothing of payloads, slots or threads. Of the entries that a bookie stores, only a prefix of those
+striped to it counts (SLOT-LOG rule R2), so one entry id for each position is enough.
 
 Source: The BookKeeper protocol, "Writing to ledgers"; BookKeeper ``client/LedgerHandle``
 (``sendAddSuccessCallbacks``, ``ensembleChangeLoop``); SLOT-LOG rules R2, R7, R10.
@@ -29,7 +29,7 @@ class AddRequested:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A bookie durably stores everything up to ``through`` that is striped to its position."""
+    """A bookie durably stores every entry up to ``through`` that is striped to its position."""
 
     position: int
     bookie: BookieId
@@ -38,7 +38,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class BookieFailed:
-    """A bookie is lost to this writer: it will never be sent anything again."""
+    """A bookie is lost to this writer, which never sends to it again."""
 
     position: int
     bookie: BookieId
@@ -46,25 +46,25 @@ class BookieFailed:
 
 @dataclass(frozen=True, slots=True)
 class LookBegins:
-    """All bookies are about to be looked at, which takes as long as the metadata store does."""
+    """A check of all bookies begins, which takes as long as the metadata store does."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookiesLookedAt:
-    """What a look at all bookies shows, now and then: others are to take the place of these.
+    """The result of a check of all bookies: the bookies that others should replace.
 
-    By position; both are empty where nobody could take it.
+    By position; both are empty if no bookie could replace them.
     """
 
     readonly: Mapping[int, BookieId]
-    """They take no new ledgers, and their agents are there."""
+    """Read-only bookies with an agent; they take no new ledgers."""
     gone: Mapping[int, BookieId]
-    """They have no agent, so the storage may hang as well."""
+    """Bookies without an agent, whose storage may hang as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieFenced:
-    """A bookie holds a fence where the writer's next slot should be."""
+    """A bookie holds a fence at the writer's next slot."""
 
     position: int
     bookie: BookieId
@@ -72,19 +72,19 @@ class BookieFenced:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChanged:
-    """The metadata now names ``ensemble`` from the first unacknowledged entry on."""
+    """The metadata has ``ensemble`` from the first unacknowledged entry on."""
 
     ensemble: tuple[BookieId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChangeFailed:
-    """No new ensemble could be published: too few bookies, or the ledger is not OPEN."""
+    """No new ensemble could be published: too few bookies exist, or the ledger is not OPEN."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStays:
-    """Nobody can take the place of a bookie to be left. Nothing was written, for certain."""
+    """No bookie can replace one that is to be left. Nothing was written, for certain."""
 
 
 Event = (
@@ -102,7 +102,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the bookie everything striped to its position, from ``first`` on."""
+    """Send the bookie every entry striped to its position, from ``first`` on."""
 
     position: int
     bookie: BookieId
@@ -111,7 +111,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Every entry up to ``through`` is acknowledged: tell the caller, in entry order."""
+    """Every entry up to ``through`` is acknowledged: report it to the caller, in entry order."""
 
     through: EntryId
 
@@ -123,19 +123,19 @@ class ChangeEnsemble:
     first: EntryId
     failed: Mapping[int, BookieId]
     may_stay: bool = False
-    """They serve until others are published: where nobody can take their place, they stay."""
+    """Whether the bookies serve until others are published, and stay if none can replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailPending:
-    """No pending entry will be acknowledged any more; each may or may not be stored."""
+    """No pending entry will be acknowledged; each may or may not be stored."""
 
 
 Command = Send | Acknowledge | ChangeEnsemble | FailPending
 
 
 class WriterStatus(enum.Enum):
-    """What the writer can still do."""
+    """The actions that are still possible for the writer."""
 
     WRITING = enum.auto()
     FENCED = enum.auto()
@@ -143,12 +143,12 @@ class WriterStatus(enum.Enum):
 
 
 class Writer:
-    """Adds of one open ledger. Call ``step``; carry out the commands it returns, in order."""
+    """The adds of one open ledger. Call ``step``; carry out the commands it returns, in order."""
 
     def __init__(self, quorum: Quorum, ensemble: tuple[BookieId, ...]) -> None:
         self.quorum = quorum
         self.ensemble = ensemble
-        """The ensemble that the metadata names for the first unacknowledged entry."""
+        """The ensemble in the metadata for the first unacknowledged entry."""
         self.last_add_pushed = NO_ENTRY
         """LAP: the highest entry id handed out."""
         self.last_add_confirmed = NO_ENTRY
@@ -157,25 +157,25 @@ class Writer:
         self._stored_through = [NO_ENTRY] * quorum.ensemble_size
         self._failed: dict[int, BookieId] = {}
         self._leaving: set[int] = set()
-        """Positions of bookies that are not lost, and are left once they have their share."""
+        """Positions of bookies that are not lost, but are left once they have their share."""
         self._given_up: set[int] = set()
-        """Those of them that are left without it, once all others are left."""
+        """Leaving positions that are left without their share, once all others are left."""
         self._held: set[int] = set()
-        """Those of them for which acknowledgements wait, until the next look begins at most."""
+        """Leaving positions that acknowledgements wait for, at most until the next check begins."""
         self._waited_for: set[int] = set()
-        """For these they have waited, and do not again before it helped."""
+        """Positions that acknowledgements have waited for; they wait again only after it helped."""
         self._late: set[int] = set()
-        """Positions of bookies without an agent that were behind at the last look."""
+        """Positions of bookies without an agent that were behind at the last check."""
         self._looked_at = list(self._stored_through)
-        """What each bookie stored at the last look."""
+        """The last entry that each bookie stored at the last check."""
         self._is_changing = False
 
     def start(self) -> list[Command]:
-        """The first commands: one lane for each bookie."""
+        """Return the first commands: one channel for each bookie."""
         return [Send(p, bookie, EntryId(0)) for p, bookie in enumerate(self.ensemble)]
 
     def step(self, event: Event) -> list[Command]:
-        """Take one event; returns what to do now."""
+        """Take one event; return the commands to carry out now."""
         confirmed_before = self.last_add_confirmed
         commands = self._handle(event) if self.status is WriterStatus.WRITING else []
         assert self.last_add_confirmed >= confirmed_before, "lac-is-confirmed"
@@ -189,7 +189,7 @@ class Writer:
                 return []
             case Stored(position, bookie, through):
                 if self.ensemble[position] != bookie:
-                    return []  # an answer from a bookie that was replaced counts for nothing
+                    return []  # an answer of a replaced bookie does not count
                 self._stored_through[position] = max(self._stored_through[position], through)
                 return self._leave() if self._leaving else self._confirm()
             case BookieFailed(position, bookie):
@@ -220,13 +220,13 @@ class Writer:
     def _look(
         self, readonly: Mapping[int, BookieId], gone: Mapping[int, BookieId]
     ) -> list[Command]:
-        """Who is to be left from now on, and for whom acknowledgements wait until the next look.
+        """Decide which bookies to leave, and for which of them acknowledgements wait.
 
-        A bookie that is as slow as the others are quick never stores all that is acknowledged
-        unless they wait for it. They do so once, and not for one without an agent that stored
-        nothing since the last look: its storage is likely to hang. To autorecovery one without an
-        agent is lost, and the ledger with it; so one that was behind at the last look, and still
-        is, is left all the same.
+        A bookie that is as slow as the others are quick never stores all acknowledged entries
+        unless acknowledgements wait for it. They wait once, until the next check, but not for a
+        bookie without an agent that stored nothing since the last one: its storage probably hangs.
+        Autorecovery counts a bookie without an agent as lost, and the ledger with it. So one that
+        was behind at the last check, and still is, is left all the same.
         """
         stored = self._stored_through
         moved = {p for p, before in enumerate(self._looked_at) if stored[p] > before}
@@ -245,12 +245,12 @@ class Writer:
         return self._leave()
 
     def _leave(self) -> list[Command]:
-        """Replace a bookie that is not lost, as soon as it stores what is acknowledged.
+        """Replace a bookie that is not lost, as soon as it stores all acknowledged entries.
 
-        One that is read-only stays alive, and one without an agent may be back soon: then no
-        re-replication looks for what it never got, so it must store its share of what is
-        acknowledged before it is left [leave_whole]. It serves until another one is published in
-        its place. They are left one after the other, as there may not be others for all of them.
+        A read-only bookie stays alive, and one without an agent may be back soon. Then
+        rereplication does not look for entries that it never got, so it must store its acknowledged
+        share before it is left [leave_whole]. It serves until its replacement is published. Bookies
+        are left one by one, because there may not be replacements for all.
         """
         if self._is_changing:
             return []
@@ -265,7 +265,7 @@ class Writer:
         return [ChangeEnsemble(first, bookies, may_stay=True)]
 
     def _is_behind(self, position: int) -> bool:
-        """Whether a bookie lacks, or may lack, some of its share of what is acknowledged."""
+        """Return whether a bookie lacks, or may lack, acknowledged entries of its share."""
         return self._stored_through[position] < self.last_add_confirmed
 
     def _stay(self) -> list[Command]:
@@ -276,7 +276,7 @@ class Writer:
         return self._confirm()
 
     def _leave_nobody(self) -> None:
-        """The caller looks again soon, and says who is to be left then."""
+        """Stop leaving bookies; the next check, which comes soon, decides again."""
         self._leaving, self._given_up, self._held = set(), set(), set()
 
     def _change_ensemble(self) -> list[Command]:
@@ -285,10 +285,10 @@ class Writer:
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), dict(self._failed))]
 
     def _adopt(self, ensemble: tuple[BookieId, ...]) -> list[Command]:
-        """Go on with the published ensemble.
+        """Continue with the published ensemble.
 
-        Acks of a replaced bookie for entries beyond the LAC are dropped (rule R7): its successor
-        starts with nothing of them, and what had reached an ack quorum may no longer have it.
+        Acks of a replaced bookie for entries after the LAC are dropped (rule R7): its successor has
+        none of them, so an entry that had an ack quorum may no longer have one.
         """
         first = EntryId(self.last_add_confirmed + 1)
         commands: list[Command] = []
@@ -310,7 +310,7 @@ class Writer:
 
     def _confirm(self) -> list[Command]:
         if self._is_changing or self._held:
-            return []  # only on an ensemble that is published (rule R7, ec_cas_first)
+            return []  # only on a published ensemble (rule R7, ec_cas_first)
         confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
         if confirmed <= self.last_add_confirmed:
             return []

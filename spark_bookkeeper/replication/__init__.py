@@ -1,5 +1,5 @@
-"""Making lost copies again: planning, copying and checking fragments.
+"""Rereplication: plan, copy and check fragments.
 
-Plans are values that a driver makes and any process can carry out; each step is checked again
+A driver makes plans; they are values that any process can carry out. Each step is checked again
 when it is carried out, and repeating a finished step changes nothing.
 """

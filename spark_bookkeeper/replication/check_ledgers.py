@@ -1,12 +1,12 @@
-"""Do the bookies hold what the metadata says they hold?
+"""Check whether the bookies hold what the metadata says.
 
-A closed ledger is checked up to its last entry, one that is not closed up to the LAC that its
-bookies know. What is beyond the LAC is not owed by any bookie yet, and is not looked at. But
-every bookie that the metadata names is asked, also one whose share is empty so far.
+A closed ledger is checked up to its last entry, an open one up to the LAC that its bookies know. No
+bookie must have the entries after the LAC yet, so they are not checked. But every bookie in the
+metadata is queried, also one whose share is still empty.
 
-Source: BookKeeper ``client/LedgerChecker``: the first and the last entry of every share are
-always looked at, and a sample of the others; a bookie with nothing to hold must be alive. Unlike
-it, whatever is looked at is read and its digest verified.
+Source: BookKeeper ``client/LedgerChecker``: it always checks the first and the last entry of every
+share, and a sample of the others; a bookie with nothing to hold must be alive. Unlike it, this
+check reads every checked entry and verifies its digest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
@@ -47,51 +47,51 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.replication.share_check import Seen, ShareCheck
 from spark_bookkeeper.replication.shares import share_bytes, share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
-"""A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
+"""A ledger of which all replicas have this much to read is cut into several pieces of work."""
 
 _ENDED: Final = "it was ended before everything was looked at"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckWork:
-    """Check one ledger, or one share in it. Picklable."""
+    """Check one ledger, or one of its shares. Picklable."""
 
     ledger_id: LedgerId
     percentage: int
     share: tuple[EntryId, BookieId] | None = None
-    """The first entry of a fragment and one of its bookies; ``None`` is all of the ledger."""
+    """The first entry of a fragment and one of its bookies; ``None`` is the whole ledger."""
     size_bytes: int = 0
-    """To be read, about, where it is known; so work can be shared out."""
+    """About how many bytes are to be read, where known, for sharing out work."""
     nonce: bytes | None = None
-    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    """The nonce of the ledger that was planned; ``None`` accepts any ledger of this id."""
     bytes_per_second: int | None = None
-    """Limit on reading."""
+    """The limit on reading."""
     rate_now: RateNow | None = None
-    """The limit while it reads; ``None`` is the same as at first."""
+    """Returns the limit while the work runs; ``None`` keeps the first limit."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         first, bookie = self.share or (None, None)
         return name_of(self.ledger_id, first, bookie)
 
     @property
     def sources(self) -> Sequence[BookieId]:
-        """The bookies that it reads, where it reads one only."""
+        """The bookie that the check reads, where it reads only one."""
         return self.share[1:] if self.share else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finding(ShareResult):
-    """What was found of one share, or of a ledger of which no share could be looked at: up to which
-    entry, how many entries were looked at, and how many bytes verified.
+    """The result for one share, or for a ledger whose shares could not be checked: the last entry
+    of the check, how many entries were checked, and how many bytes were verified.
     """
 
     refused: Sequence[EntryId] = ()
-    """Entries that were looked at and not found there as they should be; ascending."""
+    """Entries that were checked and are not as they should be; ascending."""
 
     @property
     @override
@@ -108,25 +108,25 @@ def check_ledgers(
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> CheckReport:
-    """Check every share of every fragment; one row for each, ``healthy`` or what is wrong and
-    what to do about it.
+    """Check every share of every fragment; one row for each. A row says ``healthy``, or names the
+    fault and its remedy.
 
-    * ``healthy``: the bookie answers, and has all that was looked at.
-    * ``missing``: it answers, lacks entries, and nobody is going to send them.
-    * ``damaged``: it has them and they do not match their digests, or a file is spoilt or gone in
-      which they were. With a percentage of 100 also where a file is spoilt around its entries: they
-      can be read, and Arrow cannot open it.
-    * ``unreadable``: it answers, and could not read some of them: a bad sector, a time-out, a file
-      that it may not open. Whether they are damaged is not known. A ledger has one row of this
-      kind, without a bookie, when its check ended with an error that nobody expected.
-    * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
-      writer that lives is still sending them (an append waits for Qa of the Qw copies). Whether
-      it lives is not known here, and the replica is not there, so the report is not complete.
-    * ``unavailable``: the bookie cannot be asked: it does not answer, its storage is gone, or it
-      was formatted again. What it holds is not known, and nothing of it is called healthy.
-    * ``left``: the ledger cannot be checked, or not its last fragment: it is open there, and no
-      bookie that could know its LAC answers.
-    * ``gone``: it was deleted.
+    * ``healthy``: the bookie answers, and has all entries that were checked.
+    * ``missing``: it answers and lacks entries, and no writer is going to send them.
+    * ``damaged``: it has entries that do not match their digests, or a file with entries is spoilt
+      or gone. With a percentage of 100 also a file that is spoilt around its entries: they can be
+      read, but Arrow cannot open the file.
+    * ``unreadable``: it answers, but could not read some entries: a bad sector, a time-out, a file
+      without permission. Whether they are damaged is unknown. A ledger has one row of this kind,
+      without a bookie, when its check ended with an unexpected error.
+    * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries. A
+      living writer is still sending them (an append waits for Qa of the Qw copies), but the check
+      does not know whether it lives. The replica does not exist, so the report is not complete.
+    * ``unavailable``: the bookie cannot be queried: it does not answer, its storage is gone, or it
+      was formatted again. Its content is unknown, so none of it counts as healthy.
+    * ``left``: the ledger or its last fragment cannot be checked: the fragment is open, and no
+      bookie that could know the LAC answers.
+    * ``gone``: the ledger was deleted.
     """
     job = Job("check_ledgers", context, runner, progress, bytes_per_second)
     wanted = wanted_ids(context, ledger_ids)
@@ -135,10 +135,10 @@ def check_ledgers(
 
 
 def check_step(is_stopping: Callable[[], bool] | None = None) -> Step[CheckWork, Finding]:
-    """The checking of many ledgers, with a limit on what is read.
+    """Return the step that checks many ledgers, with a limit on reading.
 
     Args:
-        is_stopping: see ``check_one``. It cannot be pickled, so it is for this process only.
+        is_stopping: see ``check_one``. It cannot be pickled, so it works in this process only.
     """
     do = check_one if is_stopping is None else partial(check_one, is_stopping=is_stopping)
     return Step("checking ledgers", do, _failed, limited)
@@ -147,7 +147,7 @@ def check_step(is_stopping: Callable[[], bool] | None = None) -> Step[CheckWork,
 def check_works(
     context: ClientContext, ledger_ids: Sequence[LedgerId], percentage: int
 ) -> Iterator[CheckWork]:
-    """The work of checking ledgers; of a ledger with much to read, a piece for each share."""
+    """Yield the work of checking ledgers; a ledger with much to read is cut into its shares."""
     if not percentage:
         for ledger_id in ledger_ids:
             yield CheckWork(ledger_id, percentage)
@@ -192,12 +192,12 @@ def check_one(
     """Check one ledger up to its last entry, or up to the LAC while it is open.
 
     Args:
-        is_stopping: asked between two shares and between two pieces of one (``ShareCheck``), and
-            every few seconds by who waits because of the limit; where it says yes, the share in
-            hand and those that are left are not looked at.
+        is_stopping: called between two shares, between two pieces of one (``ShareCheck``), and
+            every few seconds during a wait for the limit. If it returns true, the check leaves the
+            current share and all later ones.
 
     Raises:
-        MetadataUnavailableError: that says nothing of the ledger.
+        MetadataUnavailableError: the metadata store failed; this shows nothing about the ledger.
     """
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
@@ -243,7 +243,7 @@ def check_one(
 
 
 def _unless(is_stopping: Callable[[], bool], limit: int | None) -> int | None:
-    """The limit, which holds up nobody who is to end."""
+    """Return the limit, or none when the check is to stop, so that the limit does not delay it."""
     return None if is_stopping() else limit
 
 
@@ -258,7 +258,7 @@ def _check_share(
     throttle: Throttle,
     is_stopping: Callable[[], bool],
 ) -> Finding | None:
-    """``None`` where it was stopped in the middle."""
+    """Return the finding for one share; ``None`` if the check was stopped on the way."""
     first = fragment.first_entry_id
     try:
         entries = _sample(share_of(ledger, position, first, last), work.percentage)
@@ -282,7 +282,7 @@ def _check_share(
 
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
-    """What to do about a finding; reads take the other replicas meanwhile."""
+    """Return the remedy for a finding; until it is applied, reads use the other replicas."""
     recover = f"`{RECOVER.format(bookie)}`"
     if is_table(bookie):
         return (
@@ -304,7 +304,7 @@ def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: boo
 
 
 def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:
-    """The first, the last, and a spread of the others; the same ones at every call."""
+    """Return the first entry, the last, and a spread of the others; the same at every call."""
     if percentage >= 100 or len(entries) <= 2:
         return entries
     wanted = len(entries) * percentage // 100

@@ -1,7 +1,7 @@
-"""Copying the shares of many fragments: one step of a job, and one more for those that are large.
+"""Copy the shares of many fragments: one step of a job, and a second step for large fragments.
 
-Whoever makes copies on other bookies does it here: a lost bookie's recovery, and the moves of a
-rebalance. What becomes of one fragment is in ``rereplicate.py``.
+The recovery of a lost bookie and the moves of a rebalance both copy here. ``rereplicate.py`` copies
+one fragment.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.batch_rereplicate import rereplicate_many
 from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.pieces import (
     CutFragment,
@@ -24,7 +25,6 @@ from spark_bookkeeper.replication.pieces import (
 )
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied, rereplicate_fragment
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Targets
 
@@ -35,11 +35,11 @@ _Cut = dict[tuple[LedgerId, EntryId, tuple[BookieId, ...]], CutFragment]
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """A fragment of which shares are to be copied."""
+    """A fragment whose shares are to be copied."""
 
     work: FragmentWork
     large: LedgerMetadata | None = None
-    """Of a fragment that may be cut into pieces."""
+    """The ledger's metadata, for a fragment that may be cut into pieces."""
 
 
 def copy_fragments(
@@ -49,12 +49,12 @@ def copy_fragments(
     chooser: Callable[[FragmentWork], Targets],
     piece_bytes: int,
 ) -> Iterator[ShareCopied]:
-    """Do it, in this order; memory holds the large ones only.
+    """Copy the fragments in this order; only cut fragments stay in memory.
 
     Args:
-        total: how many there are, about; ``None`` is not known.
-        chooser: who says where the shares of a fragment go.
-        piece_bytes: shares of several times this size are copied by several tasks.
+        total: about how many fragments there are; ``None`` is unknown.
+        chooser: returns the object that chooses the targets of a fragment.
+        piece_bytes: several tasks copy a share of several times this size.
     """
     cut: _Cut = {}
 

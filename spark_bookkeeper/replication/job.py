@@ -1,7 +1,7 @@
 """The frame of a job: a plan goes in, results come out, and a report shows them.
 
-What a job adds is one module: the item, the plan that yields items, the function that does one,
-and its result with the row that shows it. ``README.md`` beside this file has the smallest one.
+Each job adds one module: the item, the plan that yields items, the function that does one item, and
+the result with its row. ``README.md`` in this folder shows the smallest job.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.progress_reporter import telling
 from spark_bookkeeper.replication.report import Report, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     ItemT,
@@ -25,11 +26,10 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
-from spark_bookkeeper.replication.telling import telling
 
 GROUP_ITEMS: Final = 4096
-"""So many items are planned, done and forgotten at a time. On Spark they are one Spark job, and
-travel in its closure."""
+"""The number of items that are planned, done and forgotten at a time. On Spark they are one Spark
+job, and are sent in its closure."""
 
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -38,22 +38,22 @@ class Reported(Result, Protocol):
     """A result that a report shows."""
 
     def row(self) -> Row:
-        """How it is shown."""
+        """Return the row that shows this result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[ResultT_co]):
-    """What a plan says of something for which there is nothing to do."""
+    """A result that the plan already knows, because there is nothing to do."""
 
     result: ResultT_co
 
 
 class Job:
-    """One run of a job, from now on.
+    """One run of a job; its duration counts from the construction.
 
     Args:
-        name: in reports, and on Spark's pages.
-        bytes_per_second: limit for all of its steps that heed one; ``None`` is none.
+        name: the name in reports, and on Spark's pages.
+        bytes_per_second: the limit for each step that can be limited; ``None`` is no limit.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Job:
         *,
         group_items: int | None = None,
     ) -> Iterator[ResultT]:
-        """Do what a plan says, and hand on the results as they come.
+        """Do the items of a plan, and yield the results as they come.
 
-        The plan is read as far as the next ``GROUP_ITEMS`` items, and neither these nor their
-        results are kept: with a plan that is a generator, memory does not grow with the job.
+        This reads ``GROUP_ITEMS`` items of the plan at a time, and keeps neither items nor results.
+        With a generator as plan, memory does not grow with the job.
 
         Args:
-            total: how many items there are, about; ``None`` is not known before they are planned.
-            group_items: instead of ``GROUP_ITEMS``, where an item or its result is large.
+            total: about how many items there are; ``None`` if unknown before they are planned.
+            group_items: replaces ``GROUP_ITEMS`` where an item or its result is large.
         """
         if total is None:
             total = len(plan) if isinstance(plan, Sized) else 0
@@ -130,26 +130,26 @@ class Job:
         dry_run: bool = False,
         columns: type[Row] = Row,
     ) -> ReportT:
-        """The rows of all results, by ledger, fragment and bookie.
+        """Return a report of all results, by ledger, fragment and bookie.
 
-        Where they are too many to be kept in memory, in the order in which they came.
+        Rows that are too many for memory stay in the order in which they came.
         """
         rows = report_rows(result.row() for result in results)
         duration_ms = round((self._context.runtime.now() - self._started) * 1000)
         return kind(self._name, rows, dry_run, duration_ms, columns=columns)
 
     def _limited(self, step: Step[ItemT, ResultT], items: list[ItemT], total: int) -> list[ItemT]:
-        """The items with the limit shared out among as many as are under way at once."""
+        """Return the items, each with its share of the limit: those that run at once divide it."""
         if self._bytes_per_second is None or step.limited is None:
             return items
-        # The width may be known only when Spark has started, and that takes its time.
+        # The runner may know its width only once Spark has started, so progress is shown first.
         self._progress(step.phase, 0, total, 0)
         share = max(1, self._bytes_per_second // min(self._runner.width, len(items)))
         return [step.limited(item, share) for item in items]
 
 
 def wanted_ids(context: ClientContext, ledger_ids: Sequence[LedgerId] | None) -> Sequence[LedgerId]:
-    """The ids of the ledgers that are meant, all of them for ``None``: eight bytes each."""
+    """Return the ids of the selected ledgers; ``None`` selects all, at eight bytes each."""
     if ledger_ids is not None:
         return ledger_ids
     return cast(Sequence[LedgerId], array("q", context.store.ledger_ids()))

@@ -1,4 +1,4 @@
-"""Which entries of many ledgers can be read from no bookie, and why from none."""
+"""Find the entries of many ledgers that no bookie can deliver, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
-from spark_bookkeeper.client.read.lost import LOST, look_for_lost
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.splits import cut
+from spark_bookkeeper.client.read.unreadable import LOST, look_for_lost
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 PIECES = 4
-"""A large ledger is so many pieces of work at least."""
+"""The fewest pieces into which a large ledger is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class LookWork:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose."""
+        """The ledger of the entries."""
         return self.where.ledger.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id, self.where.first)
 
     @property
     def size_bytes(self) -> int:
-        """Not known before they are read."""
+        """0, because the size is unknown before the entries are read."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Entries that cannot be read, or of which that is not known: ``last`` is ``None`` then."""
+    """Entries that cannot be read. If that could not be checked, ``last`` is ``None``."""
 
     ledger_id: LedgerId
     first: int
@@ -60,7 +60,7 @@ class Lost:
         return 0
 
     def columns(self) -> dict[str, Any]:
-        """As ``LOST`` has them."""
+        """Return the values by column of ``LOST``."""
         return {
             "ledger_id": self.ledger_id,
             "first_entry_id": self.first,
@@ -77,9 +77,9 @@ def lost_entries(
     ledger_ids: Sequence[LedgerId] | None = None,
     progress: Progress = no_progress,
 ) -> pa.Table:
-    """Entries that can be read from no bookie, as ``LOST`` has it (``BookKeeper.lost_entries``).
+    """Return the entries that no bookie can deliver, by ``LOST`` (``BookKeeper.lost_entries``).
 
-    A ledger that could not be looked at has one row without a bookie, which says why.
+    A ledger that could not be checked has one row without a bookie, with the reason.
     """
     job = Job("lost_entries", context, runner, progress)
     found = job.run(Step("reading ledgers", look, _failed), _plan(context, ledger_ids))
@@ -113,7 +113,7 @@ def _pieces(context: ClientContext, ledger: Ledger) -> list[LookWork]:
 
 
 def look(context: ClientContext, work: LookWork) -> Sequence[Lost]:
-    """Read some entries; a result for each run that is lost and each bookie that owes it."""
+    """Read some entries; return a result for each lost run and each bookie that should hold it."""
     return [
         Lost(LedgerId(run.ledger_id), run.first, run.last, bookie, reason)
         for run in look_for_lost(context, work.where)

@@ -1,10 +1,10 @@
-"""Large shares, copied ahead in pieces by many tasks.
+"""Copy large shares ahead, in pieces, by many tasks.
 
-One task could copy a fragment of any size, but alone, while the others have nothing to do and
-nobody sees how far it is. So a large fragment is cut by entry ids, from the metadata alone, and
-its pieces are work like any other. When all of them are copied and read back, the fragment's own
-work finds its copies, reads nothing again, and changes the metadata. When one of them is not, the
-fragment's own work does what is left, as if there had been no pieces.
+One task could copy a fragment of any size. But the other tasks would be idle, and no progress would
+show. So a large fragment is cut by entry ids, from the metadata alone, and its pieces are ordinary
+work. If all pieces are copied and read back, the fragment's own work finds the copies, reads
+nothing again, and changes the metadata. If a piece failed, the fragment's own work copies the rest,
+as if there had been no pieces.
 
 Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replicate", "Copies".
 """
@@ -31,42 +31,42 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.runner import Bounds, DoMany, ItemT, ResultT
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 512 << 20
-"""About the size of a piece. A share that is smaller than two of them is not cut."""
+"""About the size of a piece. A share smaller than two pieces is not cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class PieceWork:
-    """Copy a range of a share to its new bookie, and leave the metadata as it is. Picklable."""
+    """Copy a range of a share to its new bookie; the metadata stay unchanged. Picklable."""
 
     ledger_id: LedgerId
     first_entry_id: EntryId
-    """Of the fragment."""
+    """The first entry of the fragment."""
     source: BookieId
-    """Whose share it is."""
+    """The lost bookie to which the share belongs."""
     start: EntryId
     end: EntryId
-    """What to copy of the share, both ends included."""
+    """The range of the share to copy, both ends included."""
     target: BookieId
     lost: tuple[BookieId, ...]
     bytes_per_second: int | None
     size_bytes: int
     nonce: bytes | None = None
-    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    """The nonce of the ledger that was planned; ``None`` accepts any ledger of this id."""
     sources: tuple[BookieId, ...] = ()
-    """The bookies that it is copied from."""
+    """The bookies from which the piece is copied."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id, self.start, self.source, self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class PieceCopied:
-    """What became of a piece. No report shows it: it is for the fragment's own work."""
+    """The result of a piece. No report shows it; the fragment's own work uses it."""
 
     work: PieceWork
     status: Outcome
@@ -76,11 +76,11 @@ class PieceCopied:
 
 
 class CutFragment:
-    """A fragment that is copied in pieces, and what has become of them so far.
+    """A fragment that is copied in pieces, and the results of its pieces so far.
 
     Args:
-        work: the fragment's own, as it would be without pieces.
-        pieces: all of them.
+        work: the fragment's own work, as it would be without pieces.
+        pieces: all pieces of the fragment.
     """
 
     def __init__(self, work: FragmentWork, pieces: Sequence[PieceWork]) -> None:
@@ -89,13 +89,13 @@ class CutFragment:
         self._left = len(pieces)
 
     def take(self, copied: PieceCopied) -> None:
-        """Note the result of one of the pieces."""
+        """Record the result of one piece."""
         self._bytes[copied.work.source, copied.work.target] += copied.bytes
         if copied.status is Outcome.REPLICATED:
             self._left -= 1
 
     def finish(self) -> FragmentWork:
-        """The fragment's own work, which is told what its pieces came to."""
+        """Return the fragment's own work, with the results of its pieces."""
         ahead = [
             CopiedAhead(source, target, size, not self._left)
             for (source, target), size in self._bytes.items()
@@ -109,15 +109,15 @@ def pieces_of(
     choose: Callable[[Ledger, FragmentRange, int, Sequence[BookieId]], BookieId],
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[PieceWork]:
-    """The pieces of all lost shares of a fragment; none when it is not large.
+    """Yield the pieces of all lost shares of a fragment; none if it is not large.
 
     Args:
-        choose: says which bookie takes a share, as the fragment's own work will (``Targets``).
+        choose: returns the target of a share, as the fragment's own work will (``Targets``).
     """
     first = work.first_entry_id
     fragment = metadata.fragment_range(first)
     if fragment is None:
-        return  # the fragment's own work says so
+        return  # the fragment's own work reports it
     entries = 0 if fragment.last_entry_id is None else fragment.last_entry_id - first + 1
     count = min(work.size_bytes // piece_bytes, entries)
     if count < 2:
@@ -125,7 +125,7 @@ def pieces_of(
     try:
         ledger = Ledger.of(work.ledger_id, metadata)
     except MetadataFormatError:
-        return  # the fragment's own work says so
+        return  # the fragment's own work reports it
     taken: list[BookieId] = []
     for position, bookie in enumerate(fragment.ensemble):
         if bookie not in work.lost:
@@ -133,7 +133,7 @@ def pieces_of(
         try:
             target = choose(ledger, fragment, position, taken)
         except NotEnoughBookiesError:
-            return  # the fragment's own work says so
+            return  # the fragment's own work reports it
         taken.append(target)
         for number in range(count):
             yield PieceWork(
@@ -182,7 +182,7 @@ def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]
 def _owned(
     context: ClientContext, ledger: Ledger, fragment: FragmentRange, last: EntryId, work: PieceWork
 ) -> Sequence[EntryId]:
-    """The entries of a piece. Parts are copied whole, by the piece in which they begin."""
+    """Return the entries of a piece. A part is copied whole, by the piece in which it begins."""
     quorum = ledger.metadata.quorum
     position = fragment.ensemble.index(work.source)
     of_fragment = range(fragment.first_entry_id, last + 1)
@@ -208,7 +208,7 @@ def do_others(
     works: Sequence[ItemT | PieceWork],
     bounds: Bounds,
 ) -> Sequence[Sequence[ResultT] | None]:
-    """Do together what is no piece; ``None`` for every piece, which is large and goes by itself."""
+    """Do the items that are not pieces as a batch; return ``None`` for pieces, which are large."""
     others = {number: work for number, work in enumerate(works) if not isinstance(work, PieceWork)}
     numbers = list(others)
 

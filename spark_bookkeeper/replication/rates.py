@@ -1,4 +1,4 @@
-"""How fast a piece of work may copy, where that may change before the work has ended."""
+"""The limit of a piece of work on copying, which may change while the work runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.runtime.throttle import Throttle
 
 RateNow = Callable[[ClientContext, "int | None"], "int | None"]
-"""The bytes per second that a piece of work has now, told those that it had before; for its process
-to ask, and to ask often; picklable."""
+"""A function that returns the current bytes per second of a piece of work, from the context and the
+rate before. The process that does the work calls it often. Picklable."""
 
 
 def throttle_for(
@@ -19,12 +19,12 @@ def throttle_for(
     rate_now: RateNow | None = None,
     shares: int = 1,
 ) -> Throttle:
-    """Holds a piece of work to its limit.
+    """Return the throttle of a piece of work.
 
     Args:
-        bytes_per_second: at its beginning.
-        rate_now: afterwards; ``None``: it stays. Where nobody answers, it stays for the while.
-        shares: so many times the limit, for pieces of work that go together.
+        bytes_per_second: the limit at the beginning.
+        rate_now: the limit later; ``None`` keeps it. It stays, too, while the store fails.
+        shares: the factor on the limit, for a batch of work.
     """
 
     def of_all(rate: int | None) -> int | None:

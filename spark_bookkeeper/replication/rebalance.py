@@ -1,9 +1,9 @@
-"""Moving shares of closed ledgers from bookies that have too much to those that have room.
+"""Move shares of closed ledgers from bookies that hold too much to bookies that have room.
 
-New bookies get nothing of what was written before they came. Here each bookie's part of all bytes
-is made to follow the size of its disk, with no more moved than is asked for. A share is moved as it
-is made again when a bookie is lost (``rereplicate.py``): copied, read back, and then named in the
-metadata by a compare-and-swap. The old copy is garbage from then on, and is left to its collection.
+A new bookie has none of the older ledgers. A rebalance makes each bookie's part of all bytes follow
+the size of its disk, and moves no more than requested. A move is like rereplication
+(``rereplicate.py``): the share is copied, read back, and published by a compare-and-swap. The old
+copy is garbage from then on; garbage collection removes it.
 
 Source: SLOT-LOG "Re-replicate", R13. BookKeeper has nothing like it.
 """
@@ -39,45 +39,45 @@ from spark_bookkeeper.replication.targets import Targets
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """What to move, and how."""
+    """The moves of a rebalance: shares, sources and targets."""
 
     targets: tuple[BookieId, ...] | None = None
-    """Only these get more; ``None`` is every bookie that has too little."""
+    """The only bookies that get more; ``None`` is every bookie that has too little."""
     max_bytes: int | None = None
-    """So much is moved at the most; ``None`` is no limit."""
+    """The most bytes to move; ``None`` is no limit."""
     tolerance_percent: int = 10
-    """A bookie that has so much more than its part, and no more, is left as it is."""
+    """A bookie that exceeds its part by no more than this loses no share."""
     spare_bytes: int = 0
-    """What is left free on a target's disk, at the least."""
+    """The least bytes that must stay free on a target's disk."""
     bytes_per_second: int | None = None
-    """Limit on copying, for the whole job; ``None`` is none."""
+    """The limit on copying, for the whole job; ``None`` is no limit."""
     piece_bytes: int = PIECE_BYTES
-    """Shares of several times this size are copied by several tasks."""
+    """Several tasks copy a share of several times this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one bookie holds of closed ledgers, by the metadata."""
+    """The bytes of closed ledgers on one bookie, according to the metadata."""
 
     bookie_id: BookieId
     before_bytes: int
     after_bytes: int
-    """When everything planned is done."""
+    """The bytes once the whole plan is done."""
     goal_bytes: int
-    """Its part of everything."""
+    """The bookie's part of all bytes."""
 
 
 @dataclass(frozen=True, repr=False)
 class RebalanceReport(RecoveryReport):
-    """Of ``rebalance``: what was moved, and what each bookie holds before and after."""
+    """The report of ``rebalance``: the moves, and what each bookie holds before and after."""
 
     loads: tuple[Load, ...] = ()
     remark: str | None = None
-    """Why no more than this was moved, or is to be; ``None``: everybody has its part then, and none
-    is read-only."""
+    """Why no more is moved or planned; ``None``: every bookie then has its part, and none is
+    read-only."""
 
     def totals(self) -> dict[str, Any]:
-        """As every job's, and the bookies."""
+        """Return the keys of every job, and the bookies."""
         loads = [
             {
                 "bookie_id": each.bookie_id,
@@ -100,9 +100,9 @@ def rebalance(
 ) -> RebalanceReport:
     """Move shares until each bookie has its part, or the limit is reached; one row for each share.
 
-    Only of closed ledgers, from bookies that are alive; a move never makes copies share a rack that
-    did not before. Killed at any moment it loses nothing, and run again it does the rest: what was
-    moved counts where it is now.
+    Only shares of closed ledgers move, from bookies that are alive. A move never puts copies on one
+    rack that were on different racks. A crash at any moment loses nothing, and the next run does
+    the rest: a moved share counts at its new bookie.
 
     Raises:
         InvalidArgumentError: a target is not registered, or takes no copies. Nothing was changed.
@@ -146,17 +146,17 @@ def _check(wish: Rebalance, alive: Mapping[BookieId, Registration]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One share that is to go elsewhere."""
+    """One share that is to move."""
 
     work: FragmentWork
     planned: PlannedShare
     metadata: LedgerMetadata | None
-    """Where it may be cut into pieces."""
+    """The ledger's metadata, where the share may be cut into pieces."""
 
 
 @dataclass
 class _Plan:
-    """The moves, one after the other; metadata are read twice, and none of them kept."""
+    """The moves, one by one. The metadata are read twice, and never kept."""
 
     context: ClientContext
     wish: Rebalance
@@ -167,12 +167,12 @@ class _Plan:
     _is_limited: bool = field(default=False, init=False)
     """Whether a share stays because of ``max_bytes``."""
     _smallest: int | None = field(default=None, init=False)
-    """Bytes of the smallest that was seen to."""
+    """The bytes of the smallest share that ``max_bytes`` kept from moving."""
     _not_placed: int = field(default=0, init=False)
-    """Shares that no bookie can take."""
+    """The number of shares that no bookie can take."""
 
     def remark(self) -> str | None:
-        """Of a plan that was gone through, why it has no more."""
+        """Return why the plan has no more moves; call it after the iteration."""
         if not self.balance.has_source:
             readonly = [b for b in self.bookies if self.alive[b].is_readonly]
             if not readonly:
@@ -211,7 +211,7 @@ class _Plan:
         self.balance = Balance(disks, held, self.wish.tolerance_percent, self.wish.spare_bytes)
 
     def chooser(self, work: FragmentWork) -> Targets:
-        """Who says where a share goes: as was planned, or nobody."""
+        """Return a chooser that allows only the planned target of a share."""
         return Targets(self.context.bookies, self.alive, work.lost, work.target)
 
     def __iter__(self) -> Iterator[_Move]:
@@ -255,13 +255,13 @@ class _Plan:
         try:
             ledger = Ledger.of(ledger_id, metadata)
         except MetadataFormatError:
-            return  # not ours to move
+            return  # this library did not write it, so it must not move it
         live = live_members(metadata, registered_incarnations(self.alive))
         for fragment in metadata.fragment_ranges():
             size = share_bytes(metadata, fragment)
             now = fragment
             for position, source in enumerate(fragment.ensemble):
-                # Of a bookie that is in limbo, or away, there is nothing to move.
+                # A bookie that is away, or needs refill, has nothing to move.
                 if source not in live or not self.balance.may_leave(source, size):
                     continue
                 target = self._target(ledger, now, position, size)
@@ -280,7 +280,7 @@ class _Plan:
     def _target(
         self, ledger: Ledger, fragment: FragmentRange, position: int, size: int
     ) -> BookieId | None:
-        """By lot, as often as room says; the same again when the move is planned again."""
+        """Draw a target, weighted by room; a repeated plan draws the same one."""
         room = dict(self.balance.takers(size))
         removing = being_removed(ledger.metadata, room)
         reasons = self.context.bookies.ineligible(self.alive, 0, ledger, removing)

@@ -1,9 +1,9 @@
-"""What was done to a cluster lately, and what is being done: a note of each job, for people.
+"""Notes of the jobs on a cluster, recent and running, for people.
 
-The notes are one register of the metadata store, which every client can read. A job that runs gives
-a sign of life in it now and then; what it did stands there when it has ended. Times are of the
-cluster's clock, as the notes of many machines are compared. Nothing rests on them: a note that
-cannot be written costs the job nothing.
+The notes are one register of the metadata store, which every client can read. A running job writes
+a sign of life to its note now and then; when the job ends, the note says what it did. Times are of
+the cluster's clock, because people compare notes of many machines. No code depends on notes: a
+failure to write one does not affect the job.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.stored_json import decoded
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.secrecy import without_passwords
 
 _NAME: Final = "jobs/recent"
 
 MOST_NOTES: Final = 40
-"""The newest are kept; of one kind no more than half of these, where others would go for them."""
+"""The most notes that are kept, the newest. One kind gets at most half if others would go."""
 
 FIRST_SECONDS: Final = 1.0
-"""A job that has run for so long is told of before it ends."""
+"""A job that runs this long gets its note before it ends."""
 
 BEAT_SECONDS: Final = 5.0
-"""Between two signs of life."""
+"""The time between two signs of life."""
 
 SILENT_SECONDS: Final = 60
-"""Without one for so long, a job is believed to have died."""
+"""A job without a sign of life for this long counts as dead."""
 
 JOINED_SECONDS: Final = 600
-"""What a replication worker did within so long is one note, however often it looked for work."""
+"""A worker's note is continued if its next work begins within this time of the note's end."""
 
 _ABOUT_MOST: Final = 400
-"""Characters of what notes that may be joined are about: the newest."""
+"""The most characters of ``about`` in a note that may be joined; the newest are kept."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -79,17 +79,17 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 @dataclass(frozen=True, slots=True)
 class JobNote:
-    """One job: who runs it, how far it is, and what came of it."""
+    """One job: which process runs it, how far it is, and its result."""
 
     token: str
     job: str
     by: str
-    """The process, as people find it."""
+    """The process that runs the job, in words by which people find it."""
     started_ms: int
     seen_ms: int
-    """Of its last sign of life."""
+    """The time of its last sign of life."""
     about: str | None = None
-    """What it was told to do: ``bookie 10.0.0.3:3181``."""
+    """The job's subject, such as ``bookie 10.0.0.3:3181``."""
     ended_ms: int | None = None
     phase: str | None = None
     done: int = 0
@@ -98,12 +98,12 @@ class JobNote:
     entries: int = 0
     bytes: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Rows of its report by status."""
+    """The number of rows of its report, by status."""
     error: str | None = None
-    """Why it ended without a report."""
+    """Why the job ended without a report."""
 
     def state(self, now_ms: int) -> JobState:
-        """Whether it runs, has gone silent, or how it ended."""
+        """Return whether the job runs or is silent, or how it ended."""
         if self.ended_ms is None:
             return "silent" if now_ms - self.seen_ms > SILENT_SECONDS * 1000 else "running"
         if self.error is not None:
@@ -117,7 +117,7 @@ _STATUSES: Final = frozenset(outcome.value for outcome in Outcome)
 
 
 class Tally:
-    """Rows counted one by one, so that none has to be kept."""
+    """Counts rows one by one, so that no row is kept."""
 
     def __init__(self) -> None:
         self.ledger_ids: set[int] = set()
@@ -132,7 +132,7 @@ class Tally:
         self.outcomes[row.status.value] += 1
 
     def on(self, note: JobNote) -> JobNote:
-        """The note with this as what the job did."""
+        """Return the note with these counts as the job's result."""
         return replace(
             note,
             ledgers=len(self.ledger_ids),
@@ -149,14 +149,14 @@ def noted(
     progress: Progress,
     run: Callable[[Progress], ReportT],
 ) -> ReportT:
-    """Run a job, and note it: from its first second on, and when it ends.
+    """Run a job and keep its note: from its first second on, and when it ends.
 
-    One that is refused at once leaves no note. One that fails at its work, or is interrupted, does.
+    A job that is refused at once leaves no note. A job that fails at work, or is interrupted, does.
 
     Args:
-        about: what it was told to do.
-        progress: hears what the job tells.
-        run: runs it.
+        about: the job's subject.
+        progress: gets every progress report of the job.
+        run: runs the job.
     """
     keeper = _Keeper(context, job, about, progress)
     try:
@@ -171,7 +171,7 @@ def noted(
 def note_deletion(
     context: ClientContext, job: str, about: str, ledgers: Sequence[Deletion] = ()
 ) -> None:
-    """Note what this process deleted just now."""
+    """Note that this process has just deleted ledgers."""
     tally = Tally()
     for each in ledgers:
         tally.add(Row(each.ledger_id, "delete", Outcome.DELETED, bytes=each.length_bytes or 0))
@@ -182,7 +182,7 @@ def note_deletion(
 def add_note(
     context: ClientContext, job: str, by: str, took_seconds: float, tally: Tally, about: str = ""
 ) -> None:
-    """Note what was done just now; it joins what the same one did shortly before."""
+    """Note work that has just ended; join it to the process's last such note if that is recent."""
     with suppress(BookKeeperError):
         now_ms = context.cluster_ms()
         started_ms = now_ms - round(took_seconds * 1000)
@@ -216,12 +216,12 @@ def _joining(new: JobNote) -> Callable[[tuple[JobNote, ...]], tuple[JobNote, ...
 
 
 def read_notes(registers: Registers) -> tuple[JobNote, ...]:
-    """The notes that there are, the newest first. Raises ``MetadataUnavailableError``."""
+    """Return all notes, the newest first. Raises ``MetadataUnavailableError``."""
     return _decode(registers.read(_NAME))
 
 
 def jobs_table(context: ClientContext) -> pa.Table:
-    """One row for each of the last jobs (``JOBS``), the newest first."""
+    """Return one row for each of the last jobs (``JOBS``), the newest first."""
     now_ms = context.cluster_ms()
     rows = [
         {
@@ -238,7 +238,7 @@ def jobs_table(context: ClientContext) -> pa.Table:
 
 
 class _Keeper:
-    """Keeps the note of one job while it runs."""
+    """Keeps the note of one job up to date while it runs."""
 
     def __init__(
         self, context: ClientContext, job: str, about: str | None, progress: Progress
@@ -249,15 +249,15 @@ class _Keeper:
         self._is_tried = self._is_written = False
         self._began = context.runtime.now()
         self._started_ms: int | None = None
-        """The same by the cluster's clock, as it is told first."""
+        """The start by the cluster's clock, fixed at the first write of the note."""
         by = str(WriterInfo.of_this_process())
         about = None if about is None else without_passwords(about)  # a backup's URI may have one
         self._note = JobNote(context.runtime.token(), job, by, 0, 0, about)
-        self._ended = Bell(context.runtime)
+        self._ended = AutoResetEvent(context.runtime)
         self._task = context.runtime.spawn("job-note", self._beat)
 
     def hear(self, phase: str, done: int, total: int, size_bytes: int) -> None:
-        """A ``Progress``."""
+        """Record progress, and pass it on; this is a ``Progress``."""
         with self._changed:
             self._note = replace(self._note, phase=phase, done=done, total=total, bytes=size_bytes)
         self._progress(phase, done, total, size_bytes)
@@ -275,7 +275,7 @@ class _Keeper:
         is_refused = self._note.phase is None or isinstance(error, InvalidArgumentError)
         has_begun = is_interrupted or not is_refused
         if not self._is_written and (self._is_tried or not has_begun):
-            return  # whoever interrupts is not kept waiting for a store that does not answer
+            return  # an interruption must not wait for a store that does not answer
         said = getattr(error, "message", None) or str(error) or type(error).__name__
         if is_interrupted:
             said = "interrupted"
@@ -283,7 +283,7 @@ class _Keeper:
         self._write(replace(self._note, error=said), has_ended=True)
 
     def _end(self) -> None:
-        self._ended.ring()
+        self._ended.set()
         self._task.join()
 
     def _beat(self) -> None:
@@ -332,7 +332,7 @@ def _encode(notes: Sequence[JobNote]) -> bytes:
 
 
 def _decode(found: Versioned[bytes] | None) -> tuple[JobNote, ...]:
-    """Notes that cannot be read are as good as none: they are for looking back only."""
+    """Return the notes; unreadable notes count as none, because people only look back at them."""
     if found is None:
         return ()
     try:
@@ -356,5 +356,5 @@ def _note(values: dict[str, Any]) -> JobNote:
 def _time(ms: int) -> datetime:
     try:
         return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:  # nobody's clock: it was damaged
+    except OverflowError:  # no clock shows this time: the note is damaged
         return _EPOCH

@@ -38,22 +38,22 @@ _Planned = Recovered | PlannedShare | ShareCopied
 
 @dataclass(frozen=True, slots=True)
 class BookieRecovery:
-    """What to recover, and how."""
+    """Which bookies to recover, and how."""
 
     bookies: tuple[BookieId, ...]
     """The lost bookies."""
     target: BookieId | None = None
-    """Where to copy to; ``None`` chooses a random suitable bookie for each fragment."""
+    """The bookie that gets the copies; ``None`` chooses a random suitable one for each fragment."""
     ledger_ids: tuple[LedgerId, ...] | None = None
-    """Only these ledgers; ``None`` is all of them."""
+    """Only these ledgers; ``None`` is all ledgers."""
     skip_open_ledgers: bool = False
-    """Leave ledgers alone that would have to be fenced and closed first."""
+    """Whether to leave out ledgers that must be fenced and closed first."""
     even_if_alive: bool = False
-    """Also take data off a bookie that is registered."""
+    """Whether to recover also a bookie that is registered, while it runs."""
     bytes_per_second: int | None = None
-    """Limit on copying, for the whole job; ``None`` is none."""
+    """The limit on copying, for the whole job; ``None`` is no limit."""
     piece_bytes: int = PIECE_BYTES
-    """Fragments of which a bookie has several times as much are copied by several tasks."""
+    """Several tasks copy a fragment of which a bookie has several times this size."""
 
 
 def recover_bookie(
@@ -64,13 +64,13 @@ def recover_bookie(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
-    """Make every share of the lost bookies again on other bookies; one row for each share.
+    """Rereplicate every share of the lost bookies to other bookies; one row for each share.
 
-    Killed at any moment it loses nothing, and run again it finishes the rest: what is done
-    names no lost bookie any more, so there is nothing to repeat.
+    A crash at any moment loses nothing, and the next run does the rest: a fragment that is done
+    names no lost bookie any more, so the next run does not select it.
 
     Raises:
-        InvalidArgumentError: a bookie is alive, unknown, or no fit target. Nothing was changed.
+        InvalidArgumentError: a bookie is alive, unknown, or an unfit target. Nothing was changed.
     """
     job = Job("recover_bookie", context, runner, progress, wish.bytes_per_second)
     registrations = context.bookies.registrations()
@@ -112,13 +112,13 @@ def _carry_out(
     todo: _Urgency,
     left: Spool[ShareCopied],
 ) -> Iterator[Reported]:
-    """Close what is open, and then copy; ``left`` is told of what cannot be planned."""
+    """Close open ledgers, then copy fragments; add fragments that cannot be planned to ``left``."""
     yield from job.run(recovering("open ledgers"), opened, len(opened))
     alive = context.bookies.last_registrations()
     rest = iter(opened)
     while works := {work.ledger_id: work for work in islice(rest, GROUP_ITEMS)}:
         for ledger_id, now in context.store.read_ledgers(list(works)):
-            # What became of one that is gone, or whose id is another's now, its row says.
+            # A deleted ledger, and one whose id another ledger took, has its own row already.
             known = works[ledger_id].known.value
             if isinstance(now, Versioned) and now.value.nonce == known.nonce:
                 todo.extend(_work(ledger_id, now.value, wish, alive, left))
@@ -128,16 +128,16 @@ def _carry_out(
 
 
 class _Urgency:
-    """What is to be copied, the fewest live copies of any entry first.
+    """The fragments to copy, those with the fewest live copies of any entry first.
 
-    All is planned before anything is copied, so it is kept where it does not grow in memory.
+    All fragments are planned before any is copied, so a spool keeps them out of memory.
     """
 
     def __init__(self) -> None:
         self._by_copies: dict[int, Spool[Todo]] = {}
 
     def extend(self, found: Iterable[tuple[int, Todo]]) -> None:
-        """Fragments, each with how many live copies there are."""
+        """Add fragments, each with its number of live copies."""
         for copies, todo in found:
             self._by_copies.setdefault(copies, Spool()).append(todo)
 
@@ -151,20 +151,20 @@ class _Urgency:
 
 @dataclass
 class _Survey:
-    """Steps 1 and 2: which ledgers have a fragment that names a lost bookie."""
+    """Steps 1 and 2: select the ledgers that have a fragment on a lost bookie."""
 
     wish: BookieRecovery
     unreadable: Spool[ShareCopied] = field(default_factory=Spool)
-    """Ledgers of which that cannot be told."""
+    """Ledgers whose metadata cannot be read, so their fragments are unknown."""
     named: set[BookieId] = field(default_factory=set)
-    """All bookies of the affected ledgers."""
+    """All bookies that the affected ledgers name."""
     with_target: Spool[str] = field(default_factory=Spool)
-    """Affected fragments that have a copy on the wanted target already."""
+    """Affected fragments that already have a copy on the wanted target."""
 
     def read(
         self, context: ClientContext, progress: Progress
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-        """The affected ledgers, one after the other."""
+        """Yield the affected ledgers one by one; record what ``_check`` needs."""
         only = self.wish.ledger_ids
         wanted, lost = wanted_ids(context, only), frozenset(self.wish.bookies)
         done = 0
@@ -204,7 +204,7 @@ def _check(
     registrations: Mapping[BookieId, Registration],
     survey: _Survey,
 ) -> None:
-    """Raises ``InvalidArgumentError`` when a bookie or the target does not fit."""
+    """Raise ``InvalidArgumentError`` when a bookie or the target does not fit."""
     known = {cookie.value.bookie_id for cookie in context.store.cookies()} | registrations.keys()
     known |= survey.named
     for bookie in wish.bookies:
@@ -267,7 +267,7 @@ def _work(
     alive: Mapping[BookieId, Registration],
     left: Spool[ShareCopied],
 ) -> Sequence[tuple[int, Todo]]:
-    """The affected fragments of one ledger; when they cannot be planned, ``left`` is told."""
+    """Return the affected fragments of one ledger; record a planning failure in ``left``."""
     try:
         return _todo(ledger_id, metadata, wish, alive)
     except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
@@ -282,13 +282,13 @@ def _todo(
     wish: BookieRecovery,
     alive: Mapping[BookieId, Registration],
 ) -> Sequence[tuple[int, Todo]]:
-    """Each with the fewest live copies that any of its entries has."""
+    """Return each fragment with the fewest live copies that any of its entries has."""
     live = live_members(metadata, registered_incarnations(alive), wish.bookies)
     fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
     found: list[tuple[int, Todo]] = []
     for fragment in fragments.values():
         if fragment.last_entry_id is None:
-            continue  # its ledger could not be recovered, or was skipped: said elsewhere
+            continue  # the ledger could not be recovered, or was skipped: another row shows that
         size = share_bytes(metadata, fragment)
         work = FragmentWork(
             ledger_id,

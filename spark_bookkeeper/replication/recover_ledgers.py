@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recover.many import recover_many
+from spark_bookkeeper.client.recover.batch_recovery import recover_many
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, flag, recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.job import Job, Known, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Bounds, Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 
 FIRST: Final = EntryId(0)
 NO_LOSS: Final[Mapping[LedgerId, AcceptedLoss]] = {}
@@ -30,36 +30,36 @@ class RecoverWork:
 
     ledger_id: LedgerId
     known: Versioned[LedgerMetadata]
-    """As it was when the work was planned; the compare-and-swap notices what changed since."""
+    """The metadata when the work was planned; the compare-and-swap detects later changes."""
     accepting: AcceptedLoss | None = None
-    """Who accepts that entries are lost with bookies that are gone for good, and which."""
+    """The loss that an operator accepts: the entries, and the bookies that are gone for good."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id)
 
     @property
     def size_bytes(self) -> int:
-        """What its last entries come to is known when it is fenced."""
+        """0, because the size of the last entries is unknown until the ledger is fenced."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """How the recovery of one ledger ended."""
+    """The result of the recovery of one ledger."""
 
     ledger_id: LedgerId
     status: Outcome
     reason: str | None = None
     first_entry_id: EntryId | None = None
-    """0, unless its metadata could not be read; of what was given up, the first."""
+    """0, or ``None`` if the metadata could not be read; of accepted entries, the first."""
     last_entry_id: EntryId | None = None
-    """Of a ledger that is closed, or of what was given up; ``None``: not known."""
+    """The last entry of a closed ledger, or of accepted entries; ``None`` is unknown."""
     bytes: int = 0
-    """Of all of its entries, once it is closed."""
+    """The bytes of all entries, once the ledger is closed."""
 
     def row(self) -> Row:
-        """As reports show it."""
+        """Return the row that reports show."""
         last = None if self.status is Outcome.NO_LONGER_NEEDED else self.last_entry_id
         return Row(
             self.ledger_id,
@@ -84,10 +84,10 @@ def recover_ledgers(
 ) -> RecoveryReport:
     """Recover the given ledgers, or every ledger that is not closed; one row for each.
 
-    A ledger that must wait is ``left``, and its reason names the entry, what each bookie
-    answered and the bookie that would unblock it. The others are not held up by it. A ledger
-    that was closed without waiting for a silent bookie says in its reason which. Each range of
-    entries that was given up has its row.
+    A ledger that must wait is ``left``; its reason names the entry, what each bookie answered, and
+    the bookie that would unblock it. It does not delay the others. A ledger that was closed without
+    waiting for a silent bookie names that bookie in its reason. Each range of accepted entries has
+    its own row.
     """
     job = Job("recover_ledgers", context, runner, progress)
     plan = _plan(context, ledger_ids, accepting, progress)
@@ -102,7 +102,7 @@ def recover_ledgers(
 
 
 def recovering(what: str) -> Step[RecoverWork, Recovered]:
-    """The step that recovers ledgers; ``what`` they are, for progress."""
+    """Return the step that recovers ledgers; ``what`` names them in progress messages."""
     return Step(f"recovering {what}", recover_one, _failed, do_many=_recover_some)
 
 
@@ -129,7 +129,7 @@ def _plan(
 
 
 def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered]:
-    """Recover one ledger and say how it ended."""
+    """Recover one ledger and return its results."""
     ledger_id = work.ledger_id
     silent: dict[BookieId, str] = {}
     try:
@@ -149,7 +149,7 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered
 def _recover_some(
     context: ClientContext, works: Sequence[RecoverWork], _: Bounds
 ) -> Sequence[Sequence[Recovered] | None]:
-    """Recover ledgers together; ``None`` for those that are to be recovered by themselves."""
+    """Recover a batch of ledgers; return ``None`` for those that must be recovered one by one."""
     closed = recover_many(context, {work.ledger_id: work.known for work in works})
     return [
         [_closed(work.ledger_id, closed[work.ledger_id].value)]
@@ -170,7 +170,7 @@ def _given_up(ledger_id: LedgerId, spans: Iterable[EntrySpan]) -> Iterator[Recov
 
 
 def _foreseen(context: ClientContext, work: RecoverWork) -> Sequence[Recovered]:
-    """What a run would do; where a loss would be accepted, which one, as bookies are now."""
+    """Return what a run would do, and which loss it would accept as the bookies are now."""
     ledger_id = work.ledger_id
     if work.accepting is None:
         return [Recovered(ledger_id, Outcome.PLANNED, None, FIRST)]

@@ -1,5 +1,5 @@
-"""What a dry run of ``recover_bookie`` shows: every share that a run would copy, from where, to
-where, and how many copies there are then.
+"""The dry run of ``recover_bookie``: every share that a run would copy, its sources, its target,
+and the number of copies afterwards.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class PlanRow(Row):
 
     SCHEMA: ClassVar[pa.Schema] = PLAN_SCHEMA
     sources: tuple[str, ...] | None = None
-    """Live bookies that have entries of the share, and are copied from; where none of them has some
-    entry, also the lost ones, whose storage may still be read."""
+    """Live bookies that have entries of the share: the run copies from them. If no live bookie has
+    an entry, also the lost bookies, because their storage may still be readable."""
     live_copies: int | None = None
-    """The fewest that any entry of the fragment has now, on bookies that are up and not lost."""
+    """The fewest live copies of any entry of the fragment, on bookies that are up and not lost."""
     live_copies_after: int | None = None
-    """The same when all that is planned for the fragment is done; no more than now, where nobody
-    knows whether some entry can be read."""
+    """The same once the whole plan for the fragment is done; unchanged where it is unknown whether
+    every entry can be read."""
     only_if_read: tuple[tuple[str, ...], ...] | None = None
-    """Groups of lost bookies: of each group the storage of one must still be readable, as no live
-    bookie has some entry; ``None``: live ones have all."""
+    """Groups of lost bookies. No live bookie has some entry, so the storage of one bookie in each
+    group must still be readable. ``None``: live bookies have every entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedShare(ShareResult):
-    """What a run would do about one lost bookie's share of a fragment, or would leave."""
+    """The planned copy of one lost bookie's share of a fragment, or why a run would leave it."""
 
     ROW = PlanRow
     VALUES = values_of(PlanRow)
@@ -71,7 +71,7 @@ class PlannedShare(ShareResult):
     @property
     @override
     def action(self) -> str:
-        # A share without entries is a change of metadata; of one that is open that is not known.
+        # A share without entries only changes metadata. An open share may yet get entries.
         is_empty = self.target is not None and self.last_entry_id is not None and not self.entries
         return "metadata" if is_empty else "copy"
 
@@ -84,10 +84,10 @@ def planned_shares(
     *,
     with_open_end: bool,
 ) -> Iterator[PlannedShare]:
-    """What a run would do for one ledger, and what it would have to leave, as far as that is known.
+    """Yield what a run would do for one ledger and what it would leave, as far as that is known.
 
     Args:
-        with_open_end: also for its last fragment when that is not closed yet.
+        with_open_end: whether to include the last fragment while it is open.
     """
     metadata = ledger.metadata
     live = live_members(metadata, registered_incarnations(alive), lost)
@@ -152,7 +152,7 @@ def _planned_fragment(
 
 
 def only_if_read(groups: Sequence[Sequence[str]]) -> str:
-    """What a share needs that no live bookie has all of."""
+    """Return, in words, which storage a share needs when no live bookie has all of it."""
     needed = ", and of ".join(" or ".join(bookies) for bookies in groups)
     return f"only if the storage of {needed} can still be read"
 
@@ -160,7 +160,7 @@ def only_if_read(groups: Sequence[Sequence[str]]) -> str:
 def _measured(
     share: PlannedShare, metadata: LedgerMetadata, fragment: FragmentRange, position: int
 ) -> PlannedShare:
-    """With how much there is to copy."""
+    """Return the share with the entries and bytes to copy."""
     first, last = fragment.first_entry_id, fragment.last_entry_id
     assert last is not None
     count = sum(map(len, entries_at(metadata.quorum, position, first, last)))
@@ -172,9 +172,9 @@ def _measured(
 def _sources(
     metadata: LedgerMetadata, fragment: FragmentRange, position: int, live: frozenset[BookieId]
 ) -> tuple[BookieId, ...]:
-    """The live bookies that share a write set with a position, by their own positions.
+    """Return the live bookies that share a write set with a position, by their own positions.
 
-    Those whose storage may still be read count as live.
+    A lost bookie whose storage may still be readable counts as live.
     """
     shared = {
         p for write_set in metadata.quorum.write_sets() if position in write_set for p in write_set
@@ -185,9 +185,9 @@ def _sources(
 def _unread(
     quorum: Quorum, fragment: FragmentRange, position: int, live: frozenset[BookieId]
 ) -> Sequence[Sequence[BookieId]]:
-    """Lost bookies: of each group one has to be read for a share, as no live one has all of it."""
+    """Return groups of lost bookies. One of each must be readable: no live one has its entries."""
     if fragment.last_entry_id is not None:
         return unreadable_without(quorum, fragment, position, live)
-    # Which entries it has is not known before it is closed, so it may have any.
+    # The entries of an open fragment are unknown until it is closed, so it may have any.
     written = ([fragment.ensemble[p] for p in w] for w in quorum.write_sets() if position in w)
     return [bookies for bookies in written if not live.intersection(bookies)]

@@ -1,14 +1,14 @@
-"""A bookie whose disk was replaced gets back what it should hold, in place.
+"""Refill a bookie whose disk was replaced: copy back, in place, what it should hold.
 
-Its partition was formatted again, so it is another incarnation (SLOT-LOG rule R11). What the
-ledgers say of it means the one before, and until a ledger is refilled the bookie is in *limbo* for
-it: its "no such entry" and its fences count for nothing, and nobody reads there. A ledger leaves
-limbo in one step, when everything that the bookie should hold of it was copied back and read: then
-a compare-and-swap names the new incarnation. Only where no writer can be writing (R13), for there
-"I do not have it" would be believed by a recovery [refill_fixed_only, refill_whole].
+Its partition was formatted again, so it is another incarnation (SLOT-LOG rule R11). The ledgers'
+metadata mean the earlier incarnation. Until a ledger is refilled, the bookie *needs refill* for it:
+its "no such entry" and its fences do not count, and no client reads there. One step ends this, when
+every entry that the bookie should hold was copied back and read: a compare-and-swap publishes the
+new incarnation. It happens only where no writer can be writing (R13), because a recovery would
+believe its "I do not have it" there [refill_fixed_only, refill_whole].
 
-Source: BookKeeper ``bookie/datainteg/DataIntegrityCheckImpl`` (BP-46), which sets a flag for
-limbo on the bookie and recovers ledgers that are open there; SLOT-LOG "Re-replicate", R11, R13.
+Source: BookKeeper ``bookie/datainteg/DataIntegrityCheckImpl`` (BP-46), which sets a limbo flag on
+the bookie and recovers its open ledgers; SLOT-LOG "Re-replicate", R11, R13.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import RECOVER, SKIPPED, live_copies
+from spark_bookkeeper.replication.batch_refill import refill_many
 from spark_bookkeeper.replication.job import Job, Known, Reported, wanted_ids
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
@@ -48,7 +49,6 @@ from spark_bookkeeper.replication.refill_ledger import (
     pieces_of_ledger,
     refill_ledger,
 )
-from spark_bookkeeper.replication.refill_many import refill_many
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import ShareCopied
 from spark_bookkeeper.replication.runner import (
@@ -65,18 +65,18 @@ from spark_bookkeeper.replication.shares import share_bytes, share_of
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """What to refill, and how."""
+    """Which bookie to refill, and how."""
 
     bookie: BookieId
-    """It is registered, in its new incarnation."""
+    """The bookie, registered in its new incarnation."""
     ledger_ids: tuple[LedgerId, ...] | None = None
-    """Only these ledgers; ``None`` is all of them."""
+    """Only these ledgers; ``None`` is all ledgers."""
     skip_open_ledgers: bool = False
-    """Leave ledgers alone that would have to be fenced and closed first."""
+    """Whether to leave out ledgers that must be fenced and closed first."""
     bytes_per_second: int | None = None
-    """Limit on copying, for the whole job; ``None`` is none."""
+    """The limit on copying, for the whole job; ``None`` is no limit."""
     piece_bytes: int = PIECE_BYTES
-    """Shares of several times this size are copied by several tasks."""
+    """Several tasks copy a share of several times this size."""
 
 
 _Copying = RefillWork | PieceWork
@@ -92,15 +92,15 @@ def refill_bookie(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
-    """Copy back to a bookie what the metadata says that it holds; one row for each share.
+    """Copy back to a bookie what it holds according to the metadata; one row for each share.
 
-    Ledgers that are not closed and whose last fragment is on it are fenced, recovered and closed
-    first. Killed at any moment it loses nothing, and run again it finishes the rest: a ledger that
-    is done names the new incarnation, and copies that were made are found by their content.
+    Open ledgers whose last fragment is on the bookie are first fenced, recovered and closed. A
+    crash at any moment loses nothing, and the next run does the rest: a ledger that is done names
+    the new incarnation, and existing copies are found by their content.
 
     Raises:
-        InvalidArgumentError: the bookie is not registered, or a ledger that was named does not
-            exist. Nothing was changed.
+        InvalidArgumentError: the bookie is not registered, or a ledger of ``wish`` does not exist.
+            Nothing was changed.
     """
     registration = context.bookies.registrations().get(wish.bookie)
     _check(context, wish, registration)
@@ -108,22 +108,22 @@ def refill_bookie(
     job = Job("refill_bookie", context, runner, progress, wish.bytes_per_second)
     survey = _Survey(context, wish, registration, progress)
     if dry_run:
-        planned = (row for ledger in survey.in_limbo() for row in survey.plan(*ledger))
+        planned = (row for ledger in survey.needs_refill() for row in survey.plan(*ledger))
         return job.report(RecoveryReport, planned, dry_run=True, columns=PlanRow)
     return job.report(RecoveryReport, _results(job, survey))
 
 
 def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
-    """Close what is open there, fill ledger by ledger, and finish those that were cut in pieces.
+    """Close the open ledgers, refill ledger by ledger, and finish the large ledgers.
 
-    The metadata are read once for either step and none of it is kept: with a million ledgers
-    memory holds only those that are large.
+    Each step reads the metadata once and keeps none: with a million ledgers, memory holds only the
+    large ones.
     """
     yield from job.run(recovering("open ledgers"), survey.to_be_closed())
     cut: dict[LedgerId, CutLedger] = {}
 
     def plan() -> Iterator[_Copying | Known[_Copied]]:
-        for ledger_id, found in survey.in_limbo():
+        for ledger_id, found in survey.needs_refill():
             if isinstance(found, MetadataFormatError):
                 yield Known(ShareCopied(ledger_id, Outcome.LEFT, found.message))
                 continue
@@ -155,7 +155,7 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
 
 @dataclass
 class _Survey:
-    """Which ledgers a bookie is in limbo for, and what is to be done about each."""
+    """Finds the ledgers for which the bookie needs refill, and what to do about each."""
 
     context: ClientContext
     wish: Refill
@@ -170,10 +170,10 @@ class _Survey:
     def bookie(self) -> BookieId:
         return self.wish.bookie
 
-    def in_limbo(
+    def needs_refill(
         self,
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError]]:
-        """The ledgers that name the bookie in another incarnation, or of which nobody can tell."""
+        """Yield the ledgers that name another incarnation of the bookie, or cannot be read."""
         store = self.context.store
         wanted = wanted_ids(self.context, self.wish.ledger_ids)
         for done, (ledger_id, found) in enumerate(store.read_ledgers(wanted), 1):
@@ -190,18 +190,18 @@ class _Survey:
                     yield ledger_id, found
 
     def to_be_closed(self) -> Iterator[RecoverWork | Known[Recovered]]:
-        """Those whose last fragment is there, and not closed."""
-        for ledger_id, found in self.in_limbo():
+        """Yield the open ledgers whose last fragment is on the bookie."""
+        for ledger_id, found in self.needs_refill():
             if isinstance(found, Versioned) and self._ends_here(found.value):
                 if self.wish.skip_open_ledgers:
-                    continue  # it is told below
+                    continue  # ``reason_to_leave`` reports it
                 yield RecoverWork(ledger_id, found)
 
     def _ends_here(self, metadata: LedgerMetadata) -> bool:
         return not metadata.is_closed and self.bookie in metadata.last_fragment.ensemble
 
     def reason_to_leave(self, metadata: LedgerMetadata) -> str | None:
-        """Why a ledger stays in limbo, as far as its metadata tell."""
+        """Return why the ledger cannot be refilled, as far as its metadata show."""
         if not self._ends_here(metadata):
             return None
         if self.wish.skip_open_ledgers:
@@ -222,7 +222,7 @@ class _Survey:
     def plan(
         self, ledger_id: LedgerId, found: Versioned[LedgerMetadata] | MetadataFormatError
     ) -> Iterator[_Planned]:
-        """What a run would do for one ledger."""
+        """Yield what a run would do for one ledger."""
         try:
             yield from list(self._plan(ledger_id, found))
         except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)

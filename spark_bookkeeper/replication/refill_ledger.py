@@ -1,7 +1,7 @@
-"""One ledger of a bookie whose disk was replaced: its shares copied back, and its limbo ended.
+"""Refill one ledger of a bookie whose disk was replaced: copy its shares back, then publish.
 
-``refill_bookie.py`` says what limbo is, and finds the ledgers. Large shares are copied in
-pieces by several tasks; then the ledger's own work finds them there.
+``refill_bookie.py`` explains refill, and finds the ledgers. Several tasks copy large shares in
+pieces; the ledger's own work then finds these copies.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from spark_bookkeeper.replication.pieces import CutFragment, PieceCopied, PieceW
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_bytes, share_of
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
 class RefillWork:
-    """Copy back what a bookie should hold of one ledger, and end its limbo there. Picklable."""
+    """Copy back a bookie's shares of one ledger, and publish its new incarnation. Picklable."""
 
     ledger_id: LedgerId
     bookie: BookieId
     incarnation: str
-    """That is to hold it from now on; no other is filled."""
+    """The incarnation that is to hold the ledger from now on; no other is filled."""
     bytes_per_second: int | None
     size_bytes: int = 0
-    """To be copied, about, where it is known."""
+    """About how many bytes are to be copied, where known."""
     ahead: tuple[tuple[EntryId, CopiedAhead], ...] = ()
-    """What was copied in pieces before, by the first entry of its fragment."""
+    """Shares that were copied in pieces before, each with the first entry of its fragment."""
     nonce: bytes | None = None
-    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    """The nonce of the ledger that was planned; ``None`` accepts any ledger of this id."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id, target=self.bookie)
 
 
 def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCopied]:
-    """One ledger: every share of the bookie is copied back and read, then one CAS ends its limbo.
+    """Copy every share of the bookie back and read it, then publish its incarnation with one CAS.
 
-    Killed at any moment it loses nothing; whatever the plan said is looked at again here. A share
-    that cannot be copied keeps all of the ledger in limbo: metadata name one incarnation of a
-    bookie, and what it names must hold everything.
+    A crash at any moment loses nothing. This checks again everything that the plan found. If one
+    share cannot be copied, the bookie still needs refill for the whole ledger: metadata name one
+    incarnation of a bookie, and that one must hold every share.
     """
     one = ShareCopied(work.ledger_id, Outcome.LEFT, None, source=work.bookie)
     try:
@@ -73,7 +73,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
     if ledger.incarnations.get(work.bookie) == work.incarnation:
         return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
-    blocked = why_not_yet(context.bookies.last_registrations(), work, found.value)
+    blocked = refill_blocker(context.bookies.last_registrations(), work, found.value)
     if blocked is not None:
         return [replace(one, reason=blocked)]
     shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
@@ -83,7 +83,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         update_ledger(
             context.store,
             work.ledger_id,
-            lambda old: out_of_limbo(old, work, found.value, fragments),
+            lambda old: with_refilled_bookie(old, work, found.value, fragments),
             known=found,
         )
     except NoSuchLedgerError as error:
@@ -94,10 +94,10 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
     return shares
 
 
-def why_not_yet(
+def refill_blocker(
     alive: Mapping[BookieId, Registration], work: RefillWork, metadata: LedgerMetadata
 ) -> str | None:
-    """Why a ledger cannot leave limbo now, whatever is copied; ``None`` when nothing is known.
+    """Return why a ledger cannot be refilled now, whatever is copied; ``None`` if it can.
 
     Args:
         alive: the bookies that were alive when the metadata were read, or later.
@@ -113,14 +113,14 @@ def why_not_yet(
 
 
 def _why_not_fixed(metadata: LedgerMetadata, bookie: BookieId) -> str | None:
-    """[refill_fixed_only]: a recovery asks the bookies of the last fragment what was written."""
+    """Return why a recovery may still read the ledger's end from the bookie [refill_fixed_only]."""
     if not metadata.is_closed and bookie in metadata.last_fragment.ensemble:
         return "the ledger is not closed and its writer may be writing here"
     return None
 
 
 def _is_whole(shares: Sequence[ShareCopied]) -> bool:
-    """[refill_whole]: from now on the bookie is asked, and its word believed."""
+    """Whether every share is copied; from then on clients believe the bookie [refill_whole]."""
     return all(share.status is Outcome.REPLICATED for share in shares)
 
 
@@ -135,7 +135,7 @@ def _in_limbo(share: ShareCopied) -> ShareCopied:
 def _copy(
     context: ClientContext, work: RefillWork, ledger: Ledger, fragment: FragmentRange
 ) -> ShareCopied:
-    """The bookie's share of one fragment, copied back to it and read there."""
+    """Copy the bookie's share of one fragment back to it, and read it there."""
     first, last = fragment.first_entry_id, fragment.last_entry_id
     share = ShareCopied(work.ledger_id, Outcome.LEFT, None, first, last, work.bookie)
     entries = entries_of(ledger, fragment, work.bookie)
@@ -165,14 +165,14 @@ def _copy(
 
 
 def entries_of(ledger: Ledger, fragment: FragmentRange, bookie: BookieId) -> Sequence[EntryId]:
-    """What a bookie should hold of a fragment that it is in, ascending."""
+    """Return the entries that a bookie should hold of a fragment that names it, ascending."""
     last = fragment.last_entry_id
     assert last is not None, "R13: only where the writer cannot be writing"
     return share_of(ledger, fragment.ensemble.index(bookie), fragment.first_entry_id, last)
 
 
 def filled(work: RefillWork, fragment: FragmentRange, entries: int, size_bytes: int) -> ShareCopied:
-    """The bookie's share of a fragment, which is there again."""
+    """Return the result for the bookie's share of a fragment, once it is copied back."""
     return ShareCopied(
         work.ledger_id,
         Outcome.REPLICATED,
@@ -192,21 +192,21 @@ REMOVING: Final = (
 
 
 class RefillRefusedError(Exception):
-    """The ledger was changed so that what was copied is not what it needs; says how."""
+    """The ledger was changed, so that the copies do not fit any more; the message says how."""
 
 
-def out_of_limbo(
+def with_refilled_bookie(
     old: LedgerMetadata, work: RefillWork, before: LedgerMetadata, copied: Sequence[FragmentRange]
 ) -> LedgerMetadata | None:
-    """The step of the CAS: pure, for it may be asked several times.
+    """Return the metadata that the CAS writes. Pure, because the CAS may repeat it.
 
     Args:
-        before: as they were read before the shares were copied.
-        copied: the fragments whose shares are there.
+        before: the metadata as they were read before the shares were copied.
+        copied: the fragments whose shares were copied.
 
     Raises:
-        RefillRefusedError: the ledger has other fragments on the bookie now, or a writer there, or
-            copies are, or were meanwhile, removed from the bookie [gc_register].
+        RefillRefusedError: the ledger now has other fragments or a writer on the bookie, or copies
+            are, or were meanwhile, removed from the bookie [gc_register].
     """
     now = incarnations_of(old).get(work.bookie)
     if work.bookie not in old.bookies() or now == work.incarnation:
@@ -233,7 +233,7 @@ def fragments_with(metadata: LedgerMetadata, bookie: BookieId) -> Sequence[Fragm
 def pieces_of_ledger(
     work: RefillWork, metadata: LedgerMetadata, piece_bytes: int
 ) -> Mapping[EntryId, Sequence[PieceWork]]:
-    """The pieces of those fragments that are large, by their first entry.
+    """Return the pieces of the large fragments, by the first entry of each fragment.
 
     Args:
         piece_bytes: shares of several times this size are cut.
@@ -250,7 +250,7 @@ def pieces_of_ledger(
 
 
 class CutLedger:
-    """A ledger of which some shares are copied in pieces, and what has become of them so far."""
+    """A ledger with shares that are copied in pieces, and the results of its pieces so far."""
 
     def __init__(self, work: RefillWork, pieces: Mapping[EntryId, Sequence[PieceWork]]) -> None:
         self._work = work
@@ -259,11 +259,11 @@ class CutLedger:
         }
 
     def take(self, copied: PieceCopied) -> None:
-        """Note the result of one of the pieces."""
+        """Record the result of one piece."""
         self._fragments[copied.work.first_entry_id].take(copied)
 
     def finish(self) -> RefillWork:
-        """The ledger's own work, which is told what its pieces came to."""
+        """Return the ledger's own work, with the results of its pieces."""
         ahead = [
             (first, each)
             for first, fragment in self._fragments.items()

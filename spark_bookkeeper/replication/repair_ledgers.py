@@ -1,12 +1,12 @@
-"""Make missing and damaged copies again on the bookies that should have them.
+"""Copy missing and damaged replicas again to the bookies that should have them.
 
-A live bookie may lack entries that the metadata says it has: its writer died while the last of
-the Qw copies was on its way (an append is acknowledged by Qa of them), or its disk spoilt a file.
-Copies need no slot (SLOT-LOG, "Objects"), so they are made in place, and the metadata stays as
-it is. A bookie that is lost, or was formatted again, is work for ``recover_bookie``.
+A live bookie may lack entries that the metadata says it has: its writer died while the last of the
+Qw copies was in transit (Qa of them acknowledge an append), or its disk spoilt a file. Copies need
+no slot (SLOT-LOG, "Objects"), so they are made in place, and the metadata stays as it is.
+``recover_bookie`` is for a bookie that is lost or was formatted again.
 
-Source: SLOT-LOG "Re-replicate", R13; BookKeeper ``client/LedgerFragmentReplicator``, which
-replaces the bookie instead.
+Source: SLOT-LOG "Re-replicate", R13; BookKeeper ``client/LedgerFragmentReplicator``, which replaces
+the bookie instead.
 """
 
 from __future__ import annotations
@@ -37,49 +37,49 @@ from spark_bookkeeper.replication.runner import (
 from spark_bookkeeper.replication.shares import copy_share
 
 FOUND_WRONG: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED, Outcome.UNREADABLE})
-"""Findings of a check that can be put right in place: a copy more does no harm."""
+"""Findings that can be repaired in place, because an additional copy does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairWork:
-    """Check every entry and put right what can be. Picklable."""
+    """Check entries and repair what can be repaired. Picklable."""
 
     check: CheckWork
     dry_run: bool
     bytes_per_second: int | None = None
     rate_now: RateNow | None = None
-    """The limit while it copies; ``None`` is the same as at first."""
+    """Returns the limit while the work runs; ``None`` keeps the first limit."""
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose."""
+        """The ledger to check and repair."""
         return self.check.ledger_id
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return self.check.name()
 
     @property
     def size_bytes(self) -> int:
-        """To be read, about."""
+        """About how many bytes are to be read."""
         return self.check.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What became of a share that was not as it should be."""
+    """The result of the repair of one share that had a fault."""
 
     finding: Finding
     status: Outcome
     reason: str | None = None
     target: BookieId | None = None
-    """Where copies were to be made: its own bookie, or none."""
+    """The bookie that was to get copies: the bookie of the share, or ``None``."""
     entries: int = 0
-    """That were copied; of a plan, that would be."""
+    """Entries that were copied; in a plan, entries that would be."""
     bytes: int = 0
 
     def row(self) -> Row:
-        """As reports show it."""
+        """Return the row that reports show."""
         return replace(
             self.finding.row(),
             action="copy",
@@ -93,10 +93,10 @@ class Repaired:
 
 @dataclass(frozen=True, repr=False)
 class RepairReport(RecoveryReport):
-    """Of ``repair_ledgers``: a row for each share with something wrong."""
+    """The report of ``repair_ledgers``: a row for each share that had a fault."""
 
     looked_at: int = 0
-    """Ledgers."""
+    """The number of ledgers that were checked."""
 
     @property
     @override
@@ -114,14 +114,14 @@ def repair_ledgers(
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> RepairReport:
-    """Check replicas, and make again what is missing or damaged; a row for each share.
+    """Check replicas, and copy again those that are missing or damaged; a row for each share.
 
-    Only shares with something wrong have a row. Ledgers that are not closed are repaired up to
-    their last fragment, which belongs to their writer or their recovery.
+    Only shares with a fault have a row. In an open ledger the last fragment is not repaired,
+    because it belongs to its writer or its recovery.
 
     Args:
-        percentage: of the entries that are looked at, as in ``check_ledgers``; what is wrong with
-            others stays as it is.
+        percentage: how many of the entries to check, as in ``check_ledgers``; faults of other
+            entries stay.
     """
     job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
     wanted = wanted_ids(context, ledger_ids)
@@ -132,7 +132,7 @@ def repair_ledgers(
 
 
 def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Repaired]:
-    """Repair one ledger; a result for each share that was not as it should be."""
+    """Repair one ledger; return a result for each share that had a fault."""
     found = check_one(context, work.check)
     return [_repair(context, work, f) for f in found if f.status is not Outcome.HEALTHY]
 
@@ -155,7 +155,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
     try:
         try:
             ledger, found = context.ledger(finding.ledger_id, work.check.nonce)
-        except NoSuchLedgerError as error:  # below it would be a bookie that says so of itself
+        except NoSuchLedgerError as error:  # raised below, it comes from a bookie
             return ended(Outcome.GONE, error.message)
         fragment = found.value.fragment_range(finding.first_entry_id)
         if fragment is None or bookie not in fragment.ensemble:

@@ -1,4 +1,4 @@
-"""What a piece of replication work did, row by row, and what it left."""
+"""The report of a job: its rows say what was done, and what is left undone."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ from spark_bookkeeper.runtime.spool import Spool
 
 
 class Outcome(str, Enum):
-    """How a piece of work ended. The values are what reports show."""
+    """How the work of one row ended. Reports show the values."""
 
     REPLICATED = "replicated"
     CLOSED = "closed"
     """The ledger was recovered."""
     GIVEN_UP = "given up"
-    """Entries that may be missing, as somebody accepted; in a dry run, as somebody would."""
+    """Entries may be missing, and the operator accepts that; in a dry run, would accept it."""
     ARCHIVED = "archived"
-    """Its rows are in a table."""
+    """The ledger's rows are in a table."""
     DELETED = "deleted"
-    """What nothing needs was removed."""
+    """Data that nothing needs was removed."""
     COMPACTED = "compacted"
-    """It lies in fewer files."""
+    """The ledger's entries are in fewer files."""
     RELEASED = "released"
-    """A table stands for copies that bookies have dropped."""
+    """A table holds the entries; the bookies dropped their copies."""
     SAVED = "saved"
-    """It is in the backup."""
+    """The ledger is in the backup."""
     RESTORED = "restored"
-    """It is in the cluster again."""
+    """The ledger is in the cluster again."""
     THERE_ALREADY = "there already"
-    """What a dry run says of what is in the cluster."""
+    """The ledger exists in the cluster already; only a dry run shows this."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
     NO_LONGER_NEEDED = "no longer needed"
     PUBLISHED = "published"
-    """What is missing is known to the replication workers."""
+    """The missing copies are published for the replication workers."""
     PLANNED = "planned"
-    """What a dry run says of work that a run would do."""
+    """A run would do this work; only a dry run shows this."""
     PENDING = "pending"
-    """Copies may still be on their way."""
+    """Copies may still be in transit to the bookie."""
     MISSING = "missing"
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
-    """It could not be read; whether it is damaged is not known."""
+    """The copy could not be read; it may or may not be damaged."""
     UNAVAILABLE = "unavailable"
-    """The bookie cannot be asked."""
+    """The bookie cannot be queried."""
     UNRECOVERABLE = "unrecoverable"
-    """No bookie that answers has an entry as it was written."""
+    """No bookie that answers has the entry as it was written."""
     MISPLACED = "misplaced"
-    """Its copies are on fewer racks than they could be."""
+    """The copies are on fewer racks than possible."""
     LEFT = "left"
-    """Something is in the way; the reason says what."""
+    """The work could not be done; the reason says why."""
 
     def __str__(self) -> str:
         return self.value
@@ -78,7 +78,7 @@ class Outcome(str, Enum):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do. It is not for a plan, nor for what a check found wrong."""
+        """Whether nothing is left to do. False for a plan, and for a fault that a check found."""
         return self in _DONE
 
 
@@ -119,46 +119,46 @@ ROW_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One ledger, or one bookie's share of one fragment, and how it ended.
+    """One ledger, or one bookie's share of one fragment, and how its work ended.
 
-    A job that has more to say has rows of a class of its own: its further columns stand behind
-    these in its ``SCHEMA``, with a default each.
+    A job that reports more uses a subclass. Its further columns come after these in its ``SCHEMA``,
+    and each has a default.
     """
 
     SCHEMA: ClassVar[pa.Schema] = ROW_SCHEMA
     ledger_id: int
-    """-1 where the row is of a bookie, or of the job, as a whole."""
+    """-1 in a row about a whole bookie or the whole job."""
     action: str
-    """``recover``, ``copy``, ``metadata`` (nothing was stored there) or ``check``; of other jobs
-    their own word, ``archive``, ``release``, ``collect`` or ``task`` for example."""
+    """``recover``, ``copy``, ``metadata`` (no entries were stored) or ``check``. Other jobs use
+    their own words, such as ``archive``, ``release``, ``collect`` or ``task``."""
     status: Outcome
     reason: str | None = None
-    """Why it is not done; of what is done and planned, what else is worth knowing, if anything."""
+    """Why the work is not done; for done or planned work, a remark or ``None``."""
     first_entry_id: int | None = None
     last_entry_id: int | None = None
     source: str | None = None
-    """The bookie whose share it is."""
+    """The bookie to which the share belongs."""
     target: str | None = None
-    """The bookie that has, or is to have, the copies."""
+    """The bookie that has the new copies, or is to have them."""
     entries: int = 0
-    """Entries that are now as they should be: copied, or closed in; of a plan, that would be. Of
-    a check, those that were looked at."""
+    """Entries that are now correct: copied, or closed in. In a plan, entries that would be. In a
+    check, entries that were checked."""
     bytes: int = 0
-    """Bytes that were copied, or are closed in; of a check, those that were verified."""
+    """Bytes that were copied or closed in; in a check, bytes that were verified."""
 
     def to_dict(self) -> dict[str, Any]:
-        """By column; the outcome as text."""
+        """Return the values by column; the outcome is text."""
         return {**asdict(self), "status": self.status.value}
 
 
 def values_of(row: type[Row]) -> attrgetter[Any]:
-    """Gives what a row of this class is made of, in its order."""
+    """Return a getter that reads this class's fields, in order, from a result."""
     return attrgetter(*(each.name for each in fields(row)))
 
 
 @dataclass(frozen=True, slots=True)
 class ShareResult:
-    """What became of a bookie's share of a fragment; or of all of them, or of a ledger."""
+    """The outcome for one share of a fragment, for all shares of a bookie, or for a ledger."""
 
     ROW: ClassVar[type[Row]] = Row
     VALUES: ClassVar[attrgetter[Any]] = values_of(Row)
@@ -166,10 +166,10 @@ class ShareResult:
     status: Outcome
     reason: str | None = None
     first_entry_id: EntryId | None = None
-    """Of the fragment."""
+    """The first entry of the fragment."""
     last_entry_id: EntryId | None = None
     source: BookieId | None = None
-    """The bookie whose share it is; it may be lost."""
+    """The bookie to which the share belongs; it may be lost."""
     target: BookieId | None = None
     """The bookie that has the copies, or would have them."""
     entries: int = 0
@@ -177,20 +177,20 @@ class ShareResult:
 
     @property
     def action(self) -> str:
-        """What was done, as reports call it."""
+        """The word for this work in reports."""
         return "copy"
 
     def row(self) -> Row:
-        """As reports show it."""
+        """Return the row that reports show."""
         return self.ROW(*self.VALUES(self))
 
 
 ROWS_AT_ONCE: Final = 8192
-"""Rows that are in memory at once where all of them are looked at, or written."""
+"""The most rows in memory at once while all rows are read or written."""
 
 
 def report_rows(rows: Iterable[Row]) -> Sequence[Row]:
-    """Rows to be kept for a report: in order, unless they are too many to be kept in memory."""
+    """Keep rows for a report. They are sorted, unless they are too many for memory."""
     kept = rows if isinstance(rows, Spool) else Spool(rows)
     if not kept.is_in_memory:
         return kept
@@ -204,28 +204,28 @@ class Report:
 
     job: str
     rows: Sequence[Row]
-    """By ledger, fragment and bookie. Of more than ``spool.IN_MEMORY`` in the order in which they
-    came, and not in memory: they are read from a temporary file when they are asked for."""
+    """The rows by ledger, fragment and bookie. More than ``spool.IN_MEMORY`` rows stay in the order
+    in which they came; they are in a temporary file, and are read from it at each use."""
     dry_run: bool = False
-    """Whether it is only a plan. A check changes nothing, and is no plan either: it was done."""
+    """Whether the report is only a plan. A check changes nothing, but it is not a plan."""
     duration_ms: int = 0
     frame: Callable[[pa.Table], Any] | None = field(default=None, repr=False, compare=False)
-    """Turns a table into a DataFrame; given by the session."""
+    """Turns a table into a DataFrame; the session sets it."""
     columns: type[Row] = Row
-    """The class of the rows, also when there are none."""
+    """The class of the rows, set even when there are none."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the session, which does not travel; the rows do."""
+        """Return the state without the session, which cannot be pickled; the rows are in it."""
         return {**self.__dict__, "frame": None}
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to do. A plan with work in it is not complete: it is not done."""
+        """Whether nothing is left to do. A plan that has work in it is not complete."""
         return all(row.status.is_done for row in self.rows)
 
     @property
     def unfinished(self) -> Sequence[Row]:
-        """The rows that are left, each with its reason; of a plan, what a run would leave too."""
+        """The rows that are left, each with its reason. In a plan: what a run would leave."""
         left = Spool(
             row for row in self.rows if not row.status.is_done and row.status is not Outcome.PLANNED
         )
@@ -233,35 +233,35 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows by status."""
+        """The number of rows by status."""
         return dict(sorted(Counter(row.status.value for row in self.rows).items()))
 
     @property
     def without_rows(self) -> str:
-        """What a report that has no rows says instead of their counts."""
+        """The text that a report without rows shows instead of counts."""
         return "nothing to do"
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table (``ROW_SCHEMA``, and what the job has behind it)."""
+        """Return the rows as an Arrow table: ``ROW_SCHEMA``, then the job's own columns."""
         return pa.Table.from_batches(self.batches(), schema=self.columns.SCHEMA)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The same piece by piece, for who writes more rows than there is memory for."""
+        """Yield the rows in batches, for a caller that writes more rows than memory holds."""
         rows = iter(self._dicts())
         while some := list(islice(rows, ROWS_AT_ONCE)):
             yield pa.RecordBatch.from_pylist(some, schema=self.columns.SCHEMA)
 
     def to_df(self) -> Any:
-        """The rows as a Spark DataFrame."""
+        """Return the rows as a Spark DataFrame."""
         assert self.frame is not None, "made without a session"
         return self.frame(self.to_arrow())
 
     def to_dict(self) -> dict[str, Any]:
-        """One object for programs: the keys that every job prints with ``--json``."""
+        """Return one object for programs: the keys that every job prints with ``--json``."""
         return {**self.totals(), "rows": list(self._dicts())}
 
     def totals(self) -> dict[str, Any]:
-        """The same without the rows."""
+        """Return the object of ``to_dict`` without the rows."""
         entries = size = 0
         ledgers, fragments, unfinished = array("q"), array("q"), array("q")
         for row in self.rows:
@@ -287,16 +287,16 @@ class Report:
         }
 
     def _dicts(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """The rows by column, in the order of the columns."""
+        """Yield the first ``most`` rows by column, in the order of the columns."""
         empty = dict.fromkeys(self.columns.SCHEMA.names)
         return (empty | row.to_dict() for row in islice(self.rows, most))
 
     def __repr__(self) -> str:
-        # Without the rows, of which there may be a million.
+        # The rows are left out, because there may be a million.
         return f"{type(self).__name__}({self._title()})"
 
     def _title(self) -> str:
-        """The job in one line: how many rows ended how."""
+        """Return the job in one line: how many rows ended with which outcome."""
         plan = " (dry run)" if self.dry_run else ""
         counts = ", ".join(f"{status} {n:,}" for status, n in self.counts.items())
         return f"{self.job}{plan}: {counts or self.without_rows}"
@@ -314,39 +314,39 @@ class Report:
 
 
 class RecoveryReport(Report):
-    """Of jobs that close ledgers or copy entries: ``recover_ledgers``, ``recover_bookie``,
-    ``refill_bookie``, ``repair_ledgers``, ``rereplicate``.
+    """The report of jobs that close ledgers or copy entries: ``recover_ledgers``,
+    ``recover_bookie``, ``refill_bookie``, ``repair_ledgers``, ``rereplicate``.
     """
 
 
 class CheckReport(Report):
-    """Of ``check_ledgers``: the shares of fragments that are not as they should be."""
+    """The report of ``check_ledgers``: the shares of fragments that have a fault."""
 
 
 def counted(count: int, what: str) -> str:
-    """A number of things, in words: ``1 ledger``, ``2,000 ledgers``."""
+    """Return a count with its noun: ``1 ledger``, ``2,000 ledgers``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def some_of(ids: Sequence[object], most: int = 10) -> str:
-    """The first of these ids, and how many more there are; ``none`` for none."""
+    """Return the first of these ids and how many more follow; ``none`` for an empty sequence."""
     more = len(ids) - most
     listed = ", ".join(map(str, ids[:most])) or "none"
     return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def shown(value: object) -> str:
-    """A value of a row for people."""
+    """Return a row's value as text for people."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
 
 
 def check_report_file(path: str) -> None:
-    """Refuse a file that could not be written, before there is a report.
+    """Refuse a file that cannot be written, before the job starts.
 
     Raises:
-        InvalidArgumentError: another ending than those that are known, or no such directory.
+        InvalidArgumentError: the file's ending is not a known one, or its directory does not exist.
     """
     file = Path(path)
     if file.suffix not in _WRITERS:
@@ -359,13 +359,13 @@ def check_report_file(path: str) -> None:
 
 
 def write_report(report: Report, path: str) -> None:
-    """Write the rows of a report, also of one that does not fit in memory; all of them or none.
+    """Write the rows of a report to a file: all of them or none. They need not fit in memory.
 
     Args:
-        path: a new file, or one to be replaced; ``.parquet`` or ``.jsonl``, an object for each row.
+        path: a new file, or one to replace: ``.parquet``, or ``.jsonl`` with one object a row.
 
     Raises:
-        InvalidArgumentError: see ``check_report_file``; or it cannot be written.
+        InvalidArgumentError: see ``check_report_file``; or writing failed.
     """
     check_report_file(path)
     file = Path(path)

@@ -31,53 +31,53 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import Outcome, ShareResult
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.replication.targets import Targets
-from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedAhead:
-    """What others have copied of a share, just now, for the work of its fragment."""
+    """The part of a share that other tasks copied ahead, for the work of its fragment."""
 
     source: BookieId
     target: BookieId
     size_bytes: int
-    """That were copied."""
+    """The bytes that were copied."""
     is_whole: bool
-    """Whether all of the share is there and was read back."""
+    """Whether the whole share was copied and read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentWork:
-    """Make the shares of lost bookies in one fragment again. Picklable."""
+    """Copy the shares of lost bookies in one fragment to other bookies. Picklable."""
 
     ledger_id: LedgerId
     first_entry_id: EntryId
     lost: tuple[BookieId, ...]
-    """Bookies whose shares are to be made again; never chosen as targets."""
+    """Bookies whose shares are to be copied; they are never chosen as targets."""
     target: BookieId | None
     even_if_alive: bool
     bytes_per_second: int | None
     size_bytes: int = 0
-    """Of one share, about, where it is known; so work can be shared out."""
+    """About the bytes of one share, where known, for sharing out work."""
     ahead: tuple[CopiedAhead, ...] = ()
-    """Of large shares, what was copied in pieces before (``pieces.py``)."""
+    """The large shares that were copied in pieces before (``pieces.py``)."""
     nonce: bytes | None = None
-    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    """The nonce of the ledger that was planned; ``None`` accepts any ledger of this id."""
     rate_now: RateNow | None = None
-    """The limit while it copies; ``None`` is the same as at first."""
+    """Returns the limit while the work runs; ``None`` keeps the first limit."""
     sources: tuple[BookieId, ...] = ()
-    """The bookies that it is copied from, where they are known."""
+    """The bookies from which the shares are copied, where known."""
 
     def name(self) -> str:
-        """For people."""
+        """Return the name in progress messages."""
         return name_of(self.ledger_id, self.first_entry_id, ", ".join(self.lost), self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class ShareCopied(ShareResult):
-    """What became of a lost bookie's share."""
+    """The result for a lost bookie's share."""
 
     @property
     @override
@@ -86,10 +86,10 @@ class ShareCopied(ShareResult):
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
-    """One fragment: every lost share is copied and read back, then one CAS names the new bookies.
+    """Copy every lost share and read it back, then publish the new bookies with one CAS.
 
-    Killed at any moment it loses nothing: copies are named by their content, and the metadata
-    changes last. Whatever the plan said is looked at again here.
+    A crash at any moment loses nothing: copies are named by their content, and the metadata changes
+    last. This checks again everything that the plan found.
     """
     one = ShareCopied(work.ledger_id, Outcome.LEFT, None, work.first_entry_id)
     try:
@@ -109,13 +109,13 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
 
 
 class FragmentCopy:
-    """The shares of one fragment, with all that is known of it when the work begins.
+    """Copies the shares of one fragment, from the state that is known when the work begins.
 
-    ``run`` does the work; ``rereplicate_many.py`` does it for many by the same steps.
+    ``run`` does the work; ``batch_rereplicate.py`` does it for many fragments by the same steps.
 
     Args:
-        targets: among which the bookies are chosen that take copies, as they were when the metadata
-            were known, or later; ``None`` looks which are alive.
+        targets: chooses the bookies that get copies, among those alive when the metadata were read,
+            or later; ``None`` reads which are alive.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class FragmentCopy:
         self.known = known
         self.last = fragment.last_entry_id
         if targets is None:
-            # The answer to the read of the metadata, just now, came with every change before it.
+            # The session delivered every earlier change before the reply to the metadata read.
             alive = context.bookies.last_registrations()
             targets = Targets(context.bookies, alive, work.lost, work.target)
         self.alive = targets.alive
@@ -158,7 +158,7 @@ class FragmentCopy:
             return shares
         try:
             now = self._publish(chosen)
-        except NoSuchLedgerError as error:  # nothing names these copies, and nothing needs them
+        except NoSuchLedgerError as error:  # no ledger names these copies
             gone = f"meanwhile {error.message}"
             return [self.share(Outcome.GONE, gone, share.source) for share in shares]
         except RefusedError as error:
@@ -171,8 +171,8 @@ class FragmentCopy:
         return [self._after_publishing(share, now) for share in shares]
 
     def _after_publishing(self, share: ShareCopied, now: LedgerMetadata) -> ShareCopied:
-        """What is reported of a share after the metadata were written: if somebody else gave it to
-        another bookie meanwhile, it is not reported as ours.
+        """Return the result of a share after the metadata were written. If another client gave the
+        share to another bookie meanwhile, the result does not claim it.
         """
         if share.target is None or share.source is None:
             return share
@@ -195,13 +195,13 @@ class FragmentCopy:
     def share(
         self, status: Outcome, reason: str | None, source: BookieId | None = None
     ) -> ShareCopied:
-        """What became of a lost bookie's share."""
+        """Return a result for a lost bookie's share."""
         return ShareCopied(
             self._work.ledger_id, status, reason, self.fragment.first_entry_id, self.last, source
         )
 
     def is_back(self, bookie: BookieId) -> bool:
-        """Whether it is there again as it was, so that nothing is to be made again."""
+        """Whether the bookie is back in the ledger's incarnation, so that no copy is needed."""
         registration = self.alive.get(bookie)
         return (
             not self._work.even_if_alive
@@ -242,7 +242,7 @@ class FragmentCopy:
             except TargetError as error:
                 failures[target] = error.cause.message
                 continue
-            except (BookieError, NoSuchLedgerError) as error:  # the latter: deleted there
+            except (BookieError, NoSuchLedgerError) as error:  # the latter: deleted on the target
                 failures[target] = error.message
                 continue
             done = self.replicated(lost, target, len(entries), copied)
@@ -251,7 +251,7 @@ class FragmentCopy:
     def replicated(
         self, lost: BookieId, target: BookieId, entries: int, size_bytes: int
     ) -> ShareCopied:
-        """A share that was made again."""
+        """Return the result of a share that was copied."""
         done = self.share(Outcome.REPLICATED, None, lost)
         return replace(done, target=target, entries=entries, bytes=size_bytes)
 
@@ -262,7 +262,7 @@ class FragmentCopy:
         return copied_ahead(target, entries, is_there)
 
     def _publish(self, chosen: Mapping[int, Successor]) -> LedgerMetadata:
-        """The one CAS of this fragment; returns what is stored afterwards.
+        """Write this fragment's one CAS, and return the metadata that are stored afterwards.
 
         Raises:
             RefusedError: the ledger was changed so that these bookies do not fit any more.
@@ -277,15 +277,15 @@ class FragmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The bookie that takes the place of a lost one, and its incarnation."""
+    """The bookie that replaces a lost one, and its incarnation."""
 
     bookie: BookieId
     incarnation: str
-    """That took the copies."""
+    """The incarnation that got the copies."""
 
 
 class RefusedError(Exception):
-    """The ensemble cannot be changed as it was meant to be; the message says why."""
+    """The ensemble cannot be changed as planned; the message says why."""
 
 
 def with_successors(
@@ -294,16 +294,16 @@ def with_successors(
     chosen: Mapping[int, Successor],
     seen: LedgerMetadata,
 ) -> LedgerMetadata | None:
-    """The step of the CAS: pure, for it may be asked several times.
+    """Return the metadata that the CAS writes. Pure, because the CAS may repeat it.
 
     Args:
         copied: the fragment as it was when its shares were copied.
-        chosen: by position in its ensemble.
+        chosen: the new bookies by position in its ensemble.
         seen: the ledger's metadata as they were before anything was copied.
 
     Raises:
-        RefusedError: the fragment is another one, or has the successor at another place, or
-            copies are, or were meanwhile, removed from the successor [gc_register].
+        RefusedError: the fragment was changed, or has the successor at another position, or copies
+            are, or were meanwhile, removed from the successor [gc_register].
     """
     first = copied.first_entry_id
     fragment = old.fragment_range(first)
@@ -313,7 +313,7 @@ def with_successors(
     added: dict[BookieId, str] = {}
     for position, successor in chosen.items():
         if fragment.ensemble[position] != copied.ensemble[position]:
-            continue  # somebody else replaced this bookie: nothing is left to do here
+            continue  # another client replaced this bookie: nothing is left to do here
         if not may_be_named(old, seen, successor.bookie):
             raise RefusedError(
                 f"copies of the ledger that nothing named were removed from {successor.bookie} "

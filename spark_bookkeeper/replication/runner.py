@@ -1,7 +1,7 @@
-"""Who carries out a step of a job: this process, or the tasks of a Spark job.
+"""Runners carry out a step of a job: in this process, or in the tasks of a Spark job.
 
-An item is a picklable value that says what to do; the function of the step that does it is a
-module-level one that takes the context of the process it finds itself in.
+An item is a picklable value that says what to do. The step's function does it. That function is at
+module level and takes the context of the process in which it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication.under_way import Slow, UnderWay, with_others
+from spark_bookkeeper.replication.stragglers import RunningItems, Straggler, with_others
 from spark_bookkeeper.runtime.log_facts import during
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -22,39 +22,39 @@ _log = logging.getLogger(__name__)
 
 
 ITEMS_TOGETHER: Final = 128
-"""How many items a step does together: enough that the cost of what they share is small for
-each."""
+"""The most items in one call of ``Step.do_many``: enough that each pays little of the shared
+cost."""
 
 
 BATCHES_AT_ONCE: Final = 2
-"""One waits for disks while another waits for ZooKeeper. They share what a limit gives to the items
-that would be under way without them, so there are never more of them than of these."""
+"""The most batches that run at once: one waits for disks while another waits for ZooKeeper. They
+share the limits of ``width`` items, so there are never more batches than ``width``."""
 
 
 class Item(Protocol):
     """One piece of work on a ledger: a frozen value that can be pickled.
 
-    It may have ``sources``: the bookies that it is read from.
+    It may have ``sources``: the bookies from which it reads.
     """
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Of the ledger, for the log."""
+        """The id of the ledger, for the log."""
 
     def name(self) -> str:
-        """What people are told that it is (``under_way.name_of``), when it takes long."""
+        """Return the name that progress shows for a slow item (``stragglers.name_of``)."""
 
     @property
     def size_bytes(self) -> int:
-        """About how much is to be read or copied, so that work can be shared out; 0: not known."""
+        """About how many bytes are to be read or copied, for sharing out work; 0 is unknown."""
 
 
 class Result(Protocol):
-    """What a piece of work came to: a frozen value that can be pickled."""
+    """The result of one item: a frozen value that can be pickled."""
 
     @property
     def bytes(self) -> int:
-        """That were read, copied or closed in, for progress."""
+        """The bytes that were read, copied or closed in, for progress."""
 
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -63,29 +63,29 @@ ResultT = TypeVar("ResultT", bound=Result)
 ResultT_co = TypeVar("ResultT_co", bound=Result, covariant=True)
 
 Progress = Callable[[str, int, int, int], None]
-"""Called with phase, items done, items in all, bytes so far."""
+"""A callback for progress. Arguments: phase, items done, all items, bytes so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """That a piece of work ended with an error that it did not expect."""
+    """The unexpected error that ended an item's work."""
 
     reason: str
     is_foreign: bool = False
-    """Whether the error is none of this library's, so that it says nothing of the cluster."""
+    """Whether the error is not this library's, so that it shows nothing about the cluster."""
     of_job: str | None = None
-    """Why the whole job failed that the work was in: it says nothing of the work itself. The reason
-    also has what somebody who runs that job can do."""
+    """Why the whole job of the item failed; this shows nothing about the item itself. ``reason``
+    then also says what the person who runs the job can do."""
 
     @property
     def cause(self) -> str:
-        """The reason, for what goes on by itself."""
+        """The reason without advice to a person, for callers that retry."""
         return self.of_job or self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class NotDone(Generic[ItemT]):
-    """A piece of work that ended with an error. Picklable."""
+    """An item whose work ended with an error. Picklable."""
 
     work: ItemT
     failure: Failure
@@ -93,37 +93,37 @@ class NotDone(Generic[ItemT]):
 
 
 def never() -> bool:
-    """Of what does not end before it is done."""
+    """Return False: the default of ``Bounds.is_ending``, for work that never stops early."""
     return False
 
 
 Told = Callable[[int, Sequence[ResultT]], None]
-"""Called with the number of an item that is done, and its results; any thread calls."""
+"""A callback for one finished item, from any thread. Arguments: its number and its results."""
 
 
-def told_nobody(number: int, results: Sequence[Any]) -> None:
-    """Of what is told at the end only."""
+def ignore_progress_of_items(number: int, results: Sequence[Any]) -> None:
+    """Do nothing: the default of ``Bounds.told``, for callers that use returned results only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What items that are done together keep to, beside others, and whom they tell."""
+    """The limits and callbacks of one batch of items."""
 
     shares: int = 1
-    """Of a limit they have as much as so many items that are done by themselves."""
+    """The batch may use as much of a limit as this many items that are done one by one."""
     is_ending: Callable[[], bool] = never
-    """Whether what is not begun yet is to be left."""
-    told: Told[Any] = told_nobody
-    """May hear of items that are done before all of them are."""
+    """Returns whether to leave items that are not begun."""
+    told: Told[Any] = ignore_progress_of_items
+    """The callback for finished items. It may be called before the whole batch is done."""
 
 
 class DoMany(Protocol[ItemT_contra, ResultT_co]):
-    """Does items together: the results of each, or ``None`` where it is to be done by itself."""
+    """A function that does a batch: it returns each item's results, or ``None`` to do it singly."""
 
     def __call__(
         self, context: ClientContext, items: Sequence[ItemT_contra], bounds: Bounds, /
     ) -> Sequence[Sequence[ResultT_co] | None]:
-        """In whatever process; repeating it changes nothing."""
+        """Do the items in any process. A repetition changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,42 +131,42 @@ class Step(Generic[ItemT, ResultT_co]):
     """One kind of work. Picklable when its functions are."""
 
     phase: str
-    """What progress calls it: ``copying fragments``."""
+    """The name of the step in progress messages, such as ``copying fragments``."""
     do: Callable[[ClientContext, ItemT], Sequence[ResultT_co]]
-    """Does one item, in whatever process; repeating it changes nothing. An item may be done twice,
-    and in any order with others."""
+    """Does one item, in any process. An item may be done twice, and items may be done in any order;
+    a repetition changes nothing."""
     failed: Callable[[ItemT, Failure], ResultT_co]
-    """The result of an item whose work ended with an error."""
+    """Returns the result of an item whose work ended with an error."""
     limited: Callable[[ItemT, int], ItemT] | None = None
-    """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
+    """Returns the item with its share of a limit, in bytes per second; ``None``: without limits."""
     do_many: DoMany[ItemT, ResultT_co] | None = None
-    """Does many items, where that is cheaper than one by one."""
+    """Does a batch of items, where that is cheaper than one by one."""
     is_computing: bool = False
-    """Whether an item keeps a processor busy, for so long that it is worth a task of Spark, and
-    waits for no bookie. A process does one at a time: Python's threads share one processor."""
+    """Whether an item computes for so long that it is worth a Spark task, and waits for no bookie.
+    A process does one such item at a time, because Python's threads share one processor."""
     shares_with_neighbours: bool = False
-    """Whether items that lie side by side read the same files, and none is urgent: on Spark a task
-    does such then, instead of some from everywhere."""
+    """Whether neighbouring items read the same files and none is urgent. Then a Spark task gets
+    neighbours, instead of items from the whole plan."""
     job: str | None = None
-    """The name of the job, for the log; a run of the job fills it in."""
+    """The name of the job, for the log; ``Job.run`` fills it in."""
 
 
 def limited(item: ItemT, bytes_per_second: int) -> ItemT:
-    """An item of work with its share of a limit, which it keeps under this name."""
+    """Return the item with its share of a limit, in its field ``bytes_per_second``."""
     work: Any = item  # the type checker cannot say "a dataclass that has this field"
     changed: ItemT = replace(work, bytes_per_second=bytes_per_second)
     return changed
 
 
 def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
-    """Says nothing."""
+    """Report nothing."""
 
 
 def reason_of(error: Exception, what: str) -> str:
-    """Why something is not done, for a report; of an error that is not ours the log has it all.
+    """Return the reason of a failure, for a report; log a foreign error with its traceback.
 
     Args:
-        what: that was being done, for the log.
+        what: the work that failed, for the log.
     """
     if isinstance(error, BookKeeperError):
         return error.message
@@ -174,8 +174,8 @@ def reason_of(error: Exception, what: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def told_apart(error: Exception, what: str) -> None:
-    """Say in the log why items that were to be done together are done one by one."""
+def log_batch_fallback(error: Exception, what: str) -> None:
+    """Log why a batch failed and its items are done one by one."""
     if isinstance(error, BookKeeperError):
         _log.warning("%s together: %s; each is done by itself", what, error.message)
     else:
@@ -183,12 +183,12 @@ def told_apart(error: Exception, what: str) -> None:
 
 
 def carry_out(
-    step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: UnderWay
+    step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: RunningItems
 ) -> Sequence[ResultT]:
-    """Do one piece of work; an error becomes a result that says what is left, and why.
+    """Do one item; an error becomes a result that says what is left undone, and why.
 
-    One piece that fails must not take the others with it, nor the account of what was done. So
-    this holds for errors that are not ours too; only what ends a process ends a job.
+    A failing item must stop neither the other items nor the report. So this catches foreign errors
+    too; only exceptions that end a process end a job.
     """
     with during(job=step.job, ledger_id=item.ledger_id), under_way.doing(item.name):
         try:
@@ -203,25 +203,25 @@ def carry_out_many(
     context: ClientContext,
     items: Sequence[ItemT],
     width: int,
-    under_way: UnderWay,
+    under_way: RunningItems,
     done: Callable[[Sequence[ResultT]], None] = lambda _: None,
     runtime: Runtime | None = None,
 ) -> list[Sequence[ResultT]]:
-    """Do many pieces of work, together where the step can, the others ``width`` at a time.
+    """Do many items: in batches where the step can, the others ``width`` at a time.
 
     Args:
-        under_way: is told what is begun and ended.
-        done: told the results of each item, by any thread.
-        runtime: in whose tasks they are done, where that is not the one that each is given.
+        under_way: records which items begin and end.
+        done: called with the results of each item, by any thread.
+        runtime: starts the threads; by default the runtime of ``context``.
 
     Returns:
-        the results of each item, in their order.
+        the results of each item, in the order of ``items``.
     """
     runtime = runtime or context.runtime
     found: dict[int, Sequence[ResultT]] = {}
     if (do_many := step.do_many) is not None and len(items) > 1:
         batches = -(-len(items) // ITEMS_TOGETHER)
-        size = -(-len(items) // batches)  # as large as each other: two are under way at once
+        size = -(-len(items) // batches)  # batches of equal size, because two run at once
         at_once = min(BATCHES_AT_ONCE, batches, width)
         is_ending = False
         bounds = Bounds(min(width, len(items)) // at_once, lambda: is_ending)
@@ -260,7 +260,7 @@ def _together(
     step: Step[ItemT, ResultT],
     context: ClientContext,
     items: Sequence[ItemT],
-    under_way: UnderWay,
+    under_way: RunningItems,
     bounds: Bounds,
 ) -> Sequence[Sequence[ResultT] | None]:
     def name() -> str:
@@ -270,39 +270,39 @@ def _together(
         try:
             return do_many(context, items, bounds)
         except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)
-            told_apart(error, f"{step.phase}: {len(items)} items")
+            log_batch_fallback(error, f"{step.phase}: {len(items)} items")
             return [None] * len(items)
 
 
 class Runner(Protocol):
-    """Carries out items, each at least once, in any order."""
+    """Carries out items: each at least once, in any order."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the bookies are asked by other processes, which tell nothing before they end."""
+        """Whether other processes call the bookies; they report nothing before they end."""
 
     @property
     def width(self) -> int:
-        """How many items are under way at once, at the most; limits are shared out by it."""
+        """The most items that run at once; a limit is shared out among so many."""
 
-    def slowest(self) -> Sequence[Slow]:
-        """Items under way that take long compared with the others, the longest first."""
+    def slowest(self) -> Sequence[Straggler]:
+        """Return the running items that take long compared with the others, the longest first."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
-        """The results of all items. An item whose process died is done again elsewhere.
+        """Yield the results of all items. An item whose process died is done again elsewhere.
 
         Args:
-            items: so few that they fit in memory (``job.GROUP_ITEMS``).
+            items: few enough to fit in memory (``job.GROUP_ITEMS``).
         """
 
 
 class LocalRunner:
-    """In this process, a few items at a time.
+    """Carries out a few items at a time in this process.
 
     Args:
-        width: how many; ``None`` is what the configuration says (``job_items_at_once``).
+        width: how many; ``None`` takes ``job_items_at_once`` of the configuration.
     """
 
     is_elsewhere: Final = False
@@ -310,13 +310,13 @@ class LocalRunner:
     def __init__(self, context: ClientContext, width: int | None = None) -> None:
         self._context = context
         self._width = context.config.job_items_at_once if width is None else width
-        self._under_way = UnderWay(context.runtime)
+        self._under_way = RunningItems(context.runtime)
 
     @property
     def width(self) -> int:
         return self._width
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return self._under_way.slowest()
 
     def run(

@@ -1,4 +1,4 @@
-"""Does one bookie hold its share of a fragment, as it was written?"""
+"""Check whether one bookie holds its share of a fragment as it was written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spark_bookkeeper.replication.shares import pieces_to_read
 from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 64 << 20
-"""So much is read at once, about; between two pieces the limit is kept, and whoever is to stop is
-heard."""
+"""About the most bytes of one read. Between two pieces the check waits for the limit, and stops if
+it must."""
 
 PIECE_ENTRIES: Final = 131_072
 
 
 class Seen(NamedTuple):
-    """What was seen of a share."""
+    """The result of the check of one share."""
 
     status: Outcome
     reason: str | None = None
@@ -35,12 +35,12 @@ class Seen(NamedTuple):
 
 
 class ShareCheck:
-    """One share, read and verified piece by piece. Each piece is asked for by itself: a bookie is
-    not taken for silent while somebody waits because of a limit.
+    """Reads and verifies one share piece by piece. Each piece is a call of its own, so that the
+    bookie does not count as silent during a wait for the limit.
 
     Args:
-        entries: to be looked at, ascending.
-        with_files: refuse also good entries in files that are damaged around them.
+        entries: the entries to check, ascending.
+        with_files: also refuse good entries in files that are damaged around them.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ShareCheck:
     def run(
         self, first: EntryId, throttle: Throttle, is_stopping: Callable[[], bool]
     ) -> Seen | None:
-        """What is seen of all of it; ``None`` where it was stopped in the middle.
+        """Check the share and return the result; ``None`` if it was stopped on the way.
 
         Args:
-            first: where the bookie is asked when it owes nothing.
-            throttle: told what was read, after every piece.
-            is_stopping: asked between two pieces.
+            first: the entry with which the bookie is queried when its share is empty.
+            throttle: called with the bytes that were read, after every piece.
+            is_stopping: called between two pieces.
         """
         try:
             if not self._entries:
@@ -82,17 +82,17 @@ class ShareCheck:
             if not self._refused and not self._spoilt:
                 return Seen(Outcome.HEALTHY, None, self._bytes)
             left = [EntryId(entry_id) for entry_id in sorted({*self._refused, *self._spoilt})]
-            # It may have gone away meanwhile, and that says nothing of its entries.
+            # If the bookie went away meanwhile, the refusals show nothing about its entries.
             later = self._ask(partial(self._replica.holdings, left[0]))
         except BookieError as error:
             return Seen(Outcome.UNAVAILABLE, error.message, self._bytes)
         return self._seen(left, later)
 
     def _pieces(self) -> Iterable[Sequence[EntryId]]:
-        """A share that can be large is cut by what the bookie says of its entries.
+        """Return the pieces of the share. A large share is cut by the sizes that the bookie
+        reports.
 
-        Without digests it is not: then the checksum of a whole part tells, and each piece of the
-        part would read all of it.
+        A share without digests is not cut: each piece would read whole parts for their checksums.
         """
         metadata, entries = self._ledger.metadata, self._entries
         is_small = metadata.is_closed and (metadata.length_bytes or 0) <= PIECE_BYTES
@@ -102,14 +102,14 @@ class ShareCheck:
         return pieces_to_read(held, entries, PIECE_BYTES, PIECE_ENTRIES)
 
     def _look_at(self, entries: Sequence[EntryId]) -> int:
-        """Returns the bytes that were read, those of entries that were read twice twice."""
-        # What was looked up for all pieces is not handed on: the files around the entries that it
-        # names are those of all pieces, and each piece would look at them.
+        """Check some entries and return the bytes that were read; a second read counts again."""
+        # The lookup for all pieces is not passed on: it names the files of all pieces, and each
+        # piece would check all of them.
         verdict = self._replica.verify(entries, with_files=self._with_files)
         read = _bytes(verdict.good)
         self._bytes += read
         if verdict.refused or verdict.spoilt:
-            # Once more: a writer may have sent them meanwhile, or compaction have moved them.
+            # Again: a writer may have sent entries meanwhile, or compaction have moved them.
             before, again = verdict.good, sorted({*verdict.refused, *verdict.spoilt})
             verdict = self._replica.verify(again, with_files=self._with_files)
             read += _bytes(verdict.good)
@@ -119,7 +119,7 @@ class ShareCheck:
         return read
 
     def _seen(self, left: Sequence[EntryId], later: Holdings) -> Seen:
-        """What is said of entries that were refused."""
+        """Return the result of a share with refused entries."""
         entries, refused, spoilt, size = self._entries, self._refused, self._spoilt, self._bytes
         lacking = [e for e in left if e in refused and refused[e].kind is RefusalKind.ABSENT]
         absent = set(lacking)
@@ -150,7 +150,7 @@ def _bytes(good: Mapping[int, Verified]) -> int:
 
 
 def _may_be_on_its_way(ledger: Ledger, bookie: BookieId, lacking: EntryId, later: Holdings) -> bool:
-    """Whether a writer may be about to send an entry: it sends a bookie its entries in order."""
+    """Whether a writer may still send an entry: it sends a bookie its entries in order."""
     metadata = ledger.metadata
     if metadata.state is not LedgerState.OPEN or bookie not in metadata.last_fragment.ensemble:
         return False

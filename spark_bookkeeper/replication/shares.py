@@ -1,4 +1,4 @@
-"""A bookie's share of a fragment: what it is, who has it, and how it is copied to a bookie."""
+"""A bookie's share of a fragment: its entries, its sources, and how to copy it to a bookie."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_bookkeeper.runtime.own_machine import is_here
 
 
 def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
-    """The entries ``first .. last`` that are striped to a position and not given up, ascending."""
+    """Return the entries ``first .. last`` of a position, without accepted holes, ascending."""
     runs = entries_at(ledger.metadata.quorum, position, first, last)
     if (loss := accepted_loss_of(ledger.metadata.custom_metadata)) is not None:
         return [EntryId(e) for run in runs for e in run if not loss.has_hole(EntryId(e))]
@@ -29,9 +29,9 @@ def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Se
 
 
 def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
-    """About how much a bookie has of a fragment: entries are taken to be of one size."""
+    """Return about how many bytes a share has, as if all entries were of one size."""
     if not metadata.length_bytes or metadata.last_entry_id is None:
-        return 0  # not known while the ledger is not closed
+        return 0  # an open ledger has no known length
     assert fragment.last_entry_id is not None
     entries = fragment.last_entry_id - fragment.first_entry_id + 1
     quorum = metadata.quorum
@@ -42,12 +42,12 @@ def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
 def pieces_to_read(
     held: Holdings, entries: Sequence[EntryId], most_bytes: int, most_entries: int
 ) -> Iterator[Sequence[EntryId]]:
-    """Entries of a share that are read together, so that there is an end between two pieces.
+    """Yield the entries of a share in pieces, each to be read at once.
 
-    One entry that is larger is a piece of its own; what is not there counts as nothing.
+    An entry larger than a piece is a piece of its own; an entry that the bookie lacks has size 0.
 
     Args:
-        held: what the bookie says of them.
+        held: the bookie's lookup of the entries.
         entries: ascending.
     """
     _, sizes = held.pieces(entries)
@@ -64,7 +64,7 @@ def pieces_to_read(
 def in_order(
     ensemble: Sequence[BookieId], positions: Collection[int], last_resort: Collection[BookieId]
 ) -> list[int]:
-    """Positions in the order they are asked: this machine's first; bookies that are lost last."""
+    """Return positions in the order of reading: this machine's first, lost bookies last."""
     return sorted(
         positions, key=lambda p: (ensemble[p] in last_resort, not is_here(ensemble[p]), p)
     )
@@ -73,13 +73,13 @@ def in_order(
 def sources_of(
     context: ClientContext, ledger: Ledger, fragment: FragmentRange
 ) -> dict[int, Replica]:
-    """The replicas on the fragment's bookies that can be asked, each by its position."""
+    """Return the replicas on the fragment's bookies that can be queried, by position."""
     found: dict[int, Replica] = {}
     for position, bookie in enumerate(fragment.ensemble):
         try:
             found[position] = context.bookies.replica(bookie, ledger)
         except BookieError:
-            continue  # said again, with its reason, if an entry cannot be read without it
+            continue  # if an entry cannot be read without it, the read reports the reason
     return found
 
 
@@ -94,15 +94,15 @@ def copy_share(
     *,
     held: Collection[EntryId] | None = None,
 ) -> int:
-    """Copy entries of a fragment to a bookie, durably, and read them back; returns bytes.
+    """Copy entries of a fragment durably to a bookie and read them back; return the bytes.
 
-    The target is no source: it lacks the entries. But it may have half of what makes an entry of a
-    part, the record or the file, while another bookie has the other half; so its log is handed on.
+    The target is no source, because it lacks the entries. But of an entry in a part it may have one
+    half, the record or the file, and another bookie the other; so its log is passed on.
 
     Args:
         entries: ascending, at least one.
-        last_resort: bookies that are asked when no other can deliver an entry.
-        held: what the target is known to hold; ``None`` is what can be read there now.
+        last_resort: bookies that are read when no other can deliver an entry.
+        held: the entries that the target is known to hold; ``None`` reads which it has.
 
     Raises:
         EntryUnreadableError, TargetError: as ``copy_entries``.
@@ -131,13 +131,13 @@ def copy_share(
 def copied_ahead(
     target: Replica, entries: Sequence[EntryId], is_whole: bool
 ) -> Collection[EntryId] | None:
-    """What a target is known to hold of a share, for ``copy_share``; ``None``: it is to be read.
+    """Return the entries that a target holds of a share, for ``copy_share``; ``None``: unknown.
 
     Args:
-        is_whole: all of it was copied in pieces and read back just now, so it is looked up only.
+        is_whole: all of it was just copied in pieces and read back, so a lookup is enough.
 
     Raises:
-        BookieError: the target cannot be asked.
+        BookieError: the target cannot be queried.
     """
     if not is_whole:
         return None

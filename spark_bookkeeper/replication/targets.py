@@ -1,7 +1,7 @@
-"""Which bookie takes the place of a lost one in a fragment.
+"""Choose the bookie that replaces a lost one in a fragment.
 
-The plan of a dry run and the work itself ask the same question here, so that a plan does not
-promise what the work cannot do.
+The plan of a dry run and the work itself use the same choice, so that a plan does not promise what
+the work cannot do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Targets:
     """Chooses among the bookies that are alive.
 
     Args:
-        lost: bookies that are to be recovered, and never chosen.
-        wanted: the only one that may be chosen; ``None`` is any.
+        lost: the bookies to recover; they are never chosen.
+        wanted: the only bookie that may be chosen; ``None`` is any.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Targets:
     ) -> None:
         self._bookies = bookies
         self.alive = alive
-        """The bookies that are alive, as it was told."""
+        """The bookies that are alive, as given by the caller."""
         self._lost = lost
         self._wanted = wanted
 
@@ -47,16 +47,16 @@ class Targets:
         taken: Sequence[BookieId] = (),
         failures: Mapping[BookieId, str] | None = None,
     ) -> BookieId:
-        """The given target, or a random one that a repeated run finds again.
+        """Return the given target, or a random one that a repeated run finds again.
 
-        Bookies on racks that have no copy of its entries yet come first, and among equals each as
-        often as its free space says (``placement.drawn``); after a crash the same, so that copies
-        made before it are used.
+        Bookies on racks without a copy of the entries come first. Among equals, the choice is
+        random in proportion to free space (``placement.drawn``). After a crash the choice is the
+        same, so that a run uses earlier copies.
 
         Args:
-            position: in the fragment's ensemble, of the bookie to be replaced.
-            taken: bookies chosen already for other positions of the fragment.
-            failures: bookies that were tried in vain, with the reason.
+            position: the position in the ensemble of the bookie to be replaced.
+            taken: bookies that were chosen already for other positions of the fragment.
+            failures: bookies that were tried without success, with the reason.
 
         Raises:
             NotEnoughBookiesError: with every bookie and why it was not chosen.
@@ -79,7 +79,7 @@ class Targets:
         rest += taken
         racks = {self.alive[b].rack for b in rest if b in self.alive}
         beside = [b for b, each in self.alive.items() if each.rack in racks]
-        # Those that cannot be chosen are not drawn: a draw is most of what this costs.
+        # Bookies that cannot be chosen are left out first: drawing is most of the cost here.
         possible = [each for each in self._candidates if each.bookie_id not in reasons]
         candidates = drawn(share, possible, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
@@ -94,5 +94,5 @@ class Targets:
 
     @cached_property
     def _unusable(self) -> Mapping[BookieId, str]:
-        """Bookies that no fragment could use, those that are down among them; asked once."""
+        """Bookies that no fragment could use, including those that are down; computed once."""
         return self._bookies.ineligible(self.alive, len(self.alive) + 1)

@@ -1,4 +1,4 @@
-"""How a job came forward, moment by moment: a ``Progress`` that remembers what it was told."""
+"""The progress of a job over time: a ``Progress`` that records every report."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ TRACK: Final = pa.schema(
 )
 
 MOST_MOMENTS: Final = 10_000
-"""When a job has told more than this, every other moment is forgotten; and so again each time."""
+"""The most reports that are kept. When there are more, every other one is dropped."""
 
 
 class Track:
-    """Give it to a job as ``progress``; afterwards, or meanwhile, it is a table and a picture.
+    """Records a job's progress, when passed as ``progress``; shows it as a table and a picture.
 
     Args:
         runtime: the clock.
         frame: makes a DataFrame of a table.
-        also: hears everything too, for example a bar.
+        also: another ``Progress`` that gets every report, for example a bar.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Track:
         self._moments: list[dict[str, Any]] = []
 
     def __call__(self, phase: str, done: int, total: int, size_bytes: int) -> None:
-        """A ``Progress``; seconds count from when this was made."""
+        """Record one report, as a ``Progress``; seconds count from the construction."""
         moment = {
             "seconds": self._runtime.now() - self._began,
-            "phase": phase.partition(",")[0],  # who is waited for stands behind it
+            "phase": phase.partition(",")[0],  # cuts off the bookies that are waited for
             "done": done,
             "total": total,
             "bytes": size_bytes,
@@ -60,12 +60,12 @@ class Track:
         self._also(phase, done, total, size_bytes)
 
     def to_arrow(self) -> pa.Table:
-        """The moments as an Arrow table: no Spark."""
+        """Return the reports as an Arrow table, without Spark."""
         with self._changed:
             return pa.Table.from_pylist(list(self._moments), schema=TRACK)
 
     def to_df(self) -> Any:
-        """The moments as a Spark DataFrame."""
+        """Return the reports as a Spark DataFrame."""
         return self._frame(self.to_arrow())
 
     def __repr__(self) -> str:

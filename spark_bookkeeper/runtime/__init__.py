@@ -1,1 +1,1 @@
-"""The clock, chance and threads of everything above, and small things made of them."""
+"""The clock, randomness and threads of all layers above, and small tools made of them."""

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """Items in order; ``put`` waits while too many bytes are on their way."""
+    """Items in order; ``put`` waits while the channel holds too many bytes."""
 
     def __init__(self, runtime: Runtime, limit_bytes: int) -> None:
         self._changed = runtime.condition()
@@ -21,10 +21,10 @@ class Channel(Generic[T]):
         self._size = 0
         self._is_closed = False
         self.is_abandoned = False
-        """Whether one side gave up: nothing more is delivered or kept."""
+        """Whether one side called ``abandon``: no item is delivered or kept any more."""
 
     def put(self, item: T, size_bytes: int) -> None:
-        """Add an item; dropped when the channel was abandoned."""
+        """Add an item; drop it if the channel was abandoned."""
         with self._changed:
             while self._size and self._size + size_bytes > self._limit and not self.is_abandoned:
                 self._changed.wait()
@@ -34,13 +34,13 @@ class Channel(Generic[T]):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """No more items will come."""
+        """Declare that no more items will come."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Drop what is waiting and what will come."""
+        """Drop all waiting items and all later ones."""
         with self._changed:
             self.is_abandoned = True
             self._items.clear()
@@ -48,7 +48,7 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
-        """Items until the channel is closed and empty, or abandoned."""
+        """Yield items until the channel is closed and empty, or abandoned."""
         while True:
             with self._changed:
                 while not self._items and not self._is_closed and not self.is_abandoned:

@@ -15,7 +15,7 @@ def parse_time(text: str) -> datetime:
     Raises:
         ValueError: the text is no such time.
     """
-    # Python 3.10 knows neither the Z nor a fraction of other than three or six digits.
+    # Python 3.10 parses neither the Z nor a fraction that has not three or six digits.
     if text.endswith("Z"):
         text = text.removesuffix("Z") + "+00:00"
     return datetime.fromisoformat(_FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text, count=1))

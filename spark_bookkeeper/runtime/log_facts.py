@@ -1,8 +1,8 @@
-"""What a line of the log is about, kept beside its words: ledger, bookie, job, log.
+"""The subject of a log line, as separate fields: ledger, bookie, job, log.
 
-A call of a logger names what it is about by ``extra=about(ledger_id=7)``. What holds for all that
-is said during some work is told once, ``with during(job="recover_bookie")``. Formatters for people
-leave it out, since the words say it; ``JsonFormatter`` writes it as fields, for machines.
+A logger's call passes its subject as ``extra=about(ledger_id=7)``. ``during(job="recover_bookie")``
+sets a subject for all lines of a block. Formatters for people leave these fields out, since the
+message says them; ``JsonFormatter`` writes them as JSON fields, for machines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 FACTS: Final = ("ledger_id", "bookie_id", "job", "log")
-"""The fields that a line may have beside its words."""
+"""The fields that a line may have besides its message."""
 
 _NONE: Final[Mapping[str, object]] = MappingProxyType({})
 _DURING: ContextVar[Mapping[str, object]] = ContextVar("log_facts", default=_NONE)
@@ -30,14 +30,14 @@ def about(
     job: str | None = None,
     log: str | None = None,
 ) -> dict[str, object]:
-    """What to give a logger as ``extra``; what is ``None`` is left out."""
+    """Return the ``extra`` argument for a logger, without the facts that are ``None``."""
     facts = {"ledger_id": ledger_id, "bookie_id": bookie_id, "job": job, "log": log}
     return {name: value for name, value in facts.items() if value is not None}
 
 
 @contextmanager
 def during(**facts: Any) -> Iterator[None]:
-    """All that this thread says meanwhile is about these, too; arguments as of ``about``."""
+    """Add facts to all lines that this thread logs in the block; arguments as of ``about``."""
     token = _DURING.set({**_DURING.get(), **about(**facts)})
     try:
         yield
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
     ``time`` is UTC in the form of ISO 8601; ``error`` is the stack trace of an exception.
 
     Args:
-        facts: of every line, where it does not say otherwise: an agent has one bookie.
+        facts: defaults for all lines. An agent, for example, has one bookie.
     """
 
     def __init__(self, **facts: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whether an address is of the machine that this runs on. No name server is asked."""
+"""Whether an address belongs to this machine, found out without a name server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cache
 
 @cache
 def is_here(address: str) -> bool:
-    """Whether ``host:port``, as a bookie id names it, is on this machine.
+    """Whether ``host:port``, as in a bookie id, is on this machine.
 
-    A host that is written as numbers is, if a socket can be bound to it: nothing is sent. A name
-    is, if it is what the machine calls itself; another name of it is not recognised.
+    A numeric host is, if a socket can be bound to it; nothing is sent. A name is, if it is the
+    machine's own name for itself; other names of the machine are not recognised.
     """
     host = address.rpartition(":")[0].strip("[]").lower()
     own = socket.gethostname().lower()

@@ -1,4 +1,4 @@
-"""Files that hold passwords or keys: their mode, and who else may read one."""
+"""Files that hold passwords or keys: their mode, and whether other users can read one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 PRIVATE_MODE: Final = 0o600
-"""Of a new file that holds secrets."""
+"""The mode of a new file that holds secrets."""
 
 _NAMES: Final = (
     r"auth|connection_?string|cookie|cred|digest|headers|key(?!file)|pass|pwd|"
     r"(?<![a-z])sas(?!l)|secret|token"
 )
 _SECRET_NAME: Final = re.compile(_NAMES, re.IGNORECASE)
-"""Of options of ZooKeeper's client and of fsspec's file systems."""
+"""Matches secret options of ZooKeeper's client and of fsspec's file systems."""
 _SECRET_VALUE: Final = re.compile(rf":\S*@|\?\S*=|(?:{_NAMES})[\w-]*[\"']?\s*[:=]", re.IGNORECASE)
-"""``user:password@``, what was signed in a URI, and what has secrets by name, as JSON does."""
+"""Matches ``user:password@``, a signed URI, and text such as JSON that names a secret."""
 
 
 def holds_a_secret(options: Mapping[str, object]) -> bool:
@@ -45,7 +45,7 @@ def holds_a_secret(options: Mapping[str, object]) -> bool:
 def may_be_read_by_others(path: str | os.PathLike[str]) -> bool:
     """Whether the modes of a file and of the directories above it let every user read it.
 
-    A group is not everybody: somebody has chosen who is in it.
+    A mode that lets the file's group read it is accepted: an operator chose the group's members.
     """
     try:
         file = Path(path).resolve()
@@ -57,7 +57,7 @@ def may_be_read_by_others(path: str | os.PathLike[str]) -> bool:
 
 
 def warn_if_others_may_read(path: str | os.PathLike[str], what: str) -> None:
-    """Say in the log that a file which holds ``what`` is no secret on this machine."""
+    """Log a warning if every user of this machine can read a file that holds ``what``."""
     if may_be_read_by_others(path):
         log.warning(
             "%s holds %s, and every user of this machine may read it: `chmod 600 %s`",

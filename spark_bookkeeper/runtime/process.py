@@ -1,8 +1,8 @@
-"""What belongs to one process: its threads, locks and connections go neither along nor away.
+"""Objects that belong to one process: they cannot be used in a fork, nor be pickled.
 
-A forked child has its parent's objects, but not the threads that would answer them, and what it
-says to ZooKeeper the parent would answer for. A pickle has not even the objects. Both are refused
-at once, with what to write instead.
+A forked child has its parent's objects, but not the threads that serve them, and ZooKeeper would
+take its requests for the parent's. A pickle does not even have the objects. Both uses raise at
+once, and the message shows what to write instead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NoReturn
 from spark_bookkeeper.errors import InvalidArgumentError
 
 here: object = object()
-"""Stands for this process; a forked child has another one. Compared with ``is``, which costs an
-append next to nothing; asking for the process's number is a system call."""
+"""Identifies this process; a forked child has another object. Comparing it with ``is`` costs an
+append almost nothing, while reading the process's id is a system call."""
 
 
 def _renew() -> None:
@@ -26,11 +26,11 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def check_here(made_in: object, what: str, remedy: str) -> None:
-    """Raises ``InvalidArgumentError`` in another process than the one that made it.
+    """Raise ``InvalidArgumentError`` in another process than the one that made the object.
 
     Args:
-        made_in: ``here``, as it was then.
-        what: the object, as a person calls it: ``writer of ledger 7``.
+        made_in: the value of ``here`` in that process.
+        what: the object, as users name it: ``writer of ledger 7``.
         remedy: what to write instead.
     """
     if made_in is not here:
@@ -41,7 +41,7 @@ def check_here(made_in: object, what: str, remedy: str) -> None:
 
 
 def refuse_pickling(what: str, remedy: str) -> NoReturn:
-    """Raises ``InvalidArgumentError``: the object cannot be sent to another process."""
+    """Raise ``InvalidArgumentError``: the object cannot be sent to another process."""
     raise InvalidArgumentError(
         f"a {what} belongs to the process that made it, and cannot be sent to another one (in the "
         f"closure of a UDF, for example). Connect inside the function that runs there: {remedy}"

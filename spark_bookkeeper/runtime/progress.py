@@ -1,7 +1,7 @@
-"""How far some work has come, shown to who waits for it.
+"""The progress of some work, shown to the user who waits for it.
 
-In a terminal and in a notebook it is a bar, elsewhere a line on stderr at least every ten seconds,
-both with bytes, rate and time left where they are known. Short work says nothing.
+In a terminal and in a notebook it is a bar, elsewhere a line on stderr at least every ten seconds.
+Both show bytes, rate and remaining time where these are known. Short work writes no lines.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from threading import Event, Thread, Timer
 from typing import Any, Final, TypeVar
 
 LINE_INTERVAL_S: Final = 9.0
-"""Between two lines of progress where there is no terminal: never more than ten seconds."""
+"""Time between two lines of progress without a terminal: never more than ten seconds."""
 
 SHOW_AFTER_S: Final = 1.0
-"""What may be over at once is shown as a bar, or counted piece by piece, after so long."""
+"""Work that may end at once is shown as a bar, or counted piece by piece, after this time."""
 
 SWITCH: Final = "SPARK_BOOKKEEPER_PROGRESS"
-"""``off`` in this variable of the environment: calls from Python show nothing by themselves."""
+"""``off`` in this environment variable: calls from Python show no progress by themselves."""
 
 _shown_now: Final[set[int]] = set()
-"""What is shown at this moment in this process, so that nothing is shown within it or beside it."""
+"""Ids of the displays that are shown in this process now, to prevent a second one."""
 
 T = TypeVar("T")
 
 
 class Progress:
-    """How far some work has come. ``set`` may be called from any thread."""
+    """The progress of some work. ``set`` may be called from any thread."""
 
     def __init__(self, what: str, total: float | None) -> None:
         self.what = what
         self.total = total
         self.done: float = 0
         self.size_bytes = 0
-        """How much of it was copied or read; 0 where nobody counts."""
+        """Number of bytes copied or read; 0 where they are not counted."""
         self.started = time.monotonic()
 
     def set(self, done: float, total: float | None = None) -> None:
-        """``done`` in all is done, of ``total`` when that is known now."""
+        """Set how much is done in all, and the total if it is known now."""
         self.done = done
         if total is not None:
             self.total = total
 
     def phase(self, what: str, done: float, total: float, size_bytes: int = 0) -> None:
-        """How far one phase of a job has come; a phase of another name begins anew.
+        """Set the progress of one phase of a job; a phase of another name begins anew.
 
-        What is behind the first comma of ``what`` is no part of the name: who is waited for.
+        The name of a phase ends at the first comma of ``what``; the rest names stragglers.
 
-        A ``replication.runner.Progress``: give it to a job as it is.
+        Works as a ``replication.runner.Progress``: it can be passed to a job directly.
         """
         if what.partition(",")[0] != self.what.partition(",")[0]:
             self.begin(what)
@@ -60,7 +60,7 @@ class Progress:
         self.set(done, total)
 
     def begin(self, what: str) -> None:
-        """Other work follows: nothing of it is done yet, and its rate is its own."""
+        """Begin other work: nothing of it is done yet, and its rate is its own."""
         self.what = what
         self.done = 0
         self.total = None
@@ -136,7 +136,7 @@ class Bar(Progress):
 
 
 class Lines(Progress):
-    """Lines in a log: the first after ``LINE_INTERVAL_S``, so that short work says nothing."""
+    """Lines in a log: the first after ``LINE_INTERVAL_S``, so that short work writes none."""
 
     def __init__(self, what: str, total: float | None, unit: str = "") -> None:
         super().__init__(what, total)
@@ -145,7 +145,7 @@ class Lines(Progress):
 
     def __enter__(self) -> Lines:
         _shown_now.add(id(self))
-        # A thread, because the work may sit in one long call (a Spark job) and still must be seen.
+        # A thread, since the work may be one long call (a Spark job), whose progress must be shown.
         self._speaker = Thread(target=self._speak, name="progress", daemon=True)
         self._speaker.start()
         return self
@@ -161,8 +161,8 @@ class Lines(Progress):
             sys.stderr.flush()
 
     def line(self, seconds: float) -> str:
-        """How far it is after ``seconds``: done, total, rate and time left where they are known."""
-        if not self.done and not self.total:  # not known, or nothing to count
+        """Return the line after ``seconds``: done, total, rate and time left, if they are known."""
+        if not self.done and not self.total:  # unknown, or nothing to count
             return f"{self.what}: {seconds:.0f} s so far"
         total = "" if self.total is None else f" of {self.total:,.0f}"
         text = f"{self.what}: {self.done:,.0f}{total}{self._unit} after {seconds:.0f} s"
@@ -177,7 +177,7 @@ class Lines(Progress):
 
 
 def size_text(size_bytes: int, seconds: float) -> str:
-    """``12.0 MB, 4.0 MB/s``; nothing of nothing."""
+    """Return ``12.0 MB, 4.0 MB/s``; an empty text for 0 bytes."""
     if not size_bytes:
         return ""
     rate = f", {size_bytes / seconds / 1e6:,.1f} MB/s" if seconds > 0 else ""
@@ -187,12 +187,12 @@ def size_text(size_bytes: int, seconds: float) -> str:
 def shown(
     what: str, total: float | None = None, unit: str = ""
 ) -> AbstractContextManager[Progress]:
-    """Something to tell how far the work in the block has come, and that shows it.
+    """Return a context manager that shows the progress which its block reports to it.
 
     Args:
-        what: the work, as a person would name it ("copying fragments").
-        total: how much there is to do; ``None`` while that is not known.
-        unit: of what is counted ("fragments"); for lines.
+        what: the work, as users name it ("copying fragments").
+        total: the amount of work; ``None`` while it is not known.
+        unit: the counted things ("fragments"); only lines show it.
     """
     return Bar(what, total) if is_watched() else Lines(what, total, unit)
 
@@ -203,11 +203,11 @@ Told = Callable[[str, int, int, int], None]
 
 @contextmanager
 def told(progress: Told | None, what: str) -> Iterator[Told]:
-    """Who is told how far a call from Python is: ``progress``, or nobody but who looks.
+    """Yield the function that receives a call's progress: ``progress``, or that of a display.
 
     Args:
-        progress: what the caller gave; ``None`` shows it.
-        what: the name of the work before it says one.
+        progress: the caller's function; ``None`` shows the progress.
+        what: the name of the work until its first report.
     """
     if progress is not None:
         yield progress
@@ -220,7 +220,7 @@ def told(progress: Told | None, what: str) -> Iterator[Told]:
 
 
 def is_switched_off() -> bool:
-    """Whether nothing is to be shown that was not asked for, or there is nowhere to show it."""
+    """Whether progress that the caller did not request is switched off, or cannot be shown."""
     is_nowhere = getattr(sys.stderr, "closed", True)  # a program without stderr has ``None`` there
     return is_nowhere or os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
 
@@ -228,12 +228,12 @@ def is_switched_off() -> bool:
 def watched(
     pieces: Iterable[T], what: str, total: int, unit: str, measure: Callable[[T], tuple[int, int]]
 ) -> Iterator[T]:
-    """The pieces as they come; when they take their time, it is shown how far they are.
+    """Yield the pieces as they come; show the progress if they take long.
 
     Args:
-        total: of what ``measure`` counts.
-        unit: what that is, in the plural.
-        measure: how much of that a piece is, and its bytes.
+        total: the total of what ``measure`` counts.
+        unit: the counted things, in the plural.
+        measure: returns the count of a piece, and its bytes.
     """
     if is_switched_off():
         yield from pieces
@@ -261,7 +261,7 @@ def is_watched() -> bool:
     """Whether stderr is a terminal that can erase a line, or this is a notebook."""
     if sys.stderr.isatty():
         return os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
-    if "ipykernel" not in sys.modules:  # and rich need not be asked
+    if "ipykernel" not in sys.modules:  # so rich need not be imported
         return False
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""What tab completion offers of an object that people hold."""
+"""The names that tab completion offers for an object that users hold."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing_extensions import override
 
 
 class PublicNames:
-    """Offers what is for users: no name with an underscore in front, and none of ``_INTERNALS``.
+    """Offers names for users only: none that begins with an underscore or is in ``_INTERNALS``.
 
-    Those can still be called, by the other layers of this library.
+    The other layers of this library can still use those.
     """
 
     __slots__ = ()
 
     _INTERNALS: ClassVar[frozenset[str]] = frozenset()
-    """Names without an underscore that are for the other layers only."""
+    """Names without an underscore that only other layers use."""
 
     @override
     def __dir__(self) -> list[str]:

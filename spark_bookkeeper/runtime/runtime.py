@@ -1,9 +1,9 @@
-"""The only door to time, chance and threads.
+"""The only access to time, randomness and threads.
 
-Everything above ``protocol/`` takes a ``Runtime``. ``ThreadRuntime`` is the real one;
-``testing/simulation`` has one whose clock, dice and scheduler follow a seed, so that the same
-code can be replayed step by step. It is the one module that may import ``threading``,
-``time`` and ``random``.
+Everything above ``protocol/`` takes a ``Runtime``. ``ThreadRuntime`` is the real one.
+``tests/simulator`` has one whose clock, dice and scheduler follow a seed, so that the same code can
+be replayed step by step. This is the one module that may import ``threading``, ``time`` and
+``random``.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Condition(AbstractContextManager[Any], Protocol):
     """A lock with waiting, as ``threading.Condition``. Always used with ``with``."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Release, wait to be notified, take again. False after ``timeout`` seconds."""
+        """Release the lock, wait, take it again. False after ``timeout`` seconds."""
 
     def notify_all(self) -> None:
-        """Wake everybody who waits; the lock is held."""
+        """Wake all tasks that wait; the lock is held."""
 
 
 class Task(Protocol):
-    """Something that runs beside its maker."""
+    """A function that runs in the background."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it ended, at most ``timeout`` seconds. Never raises what it raised."""
+        """Wait until it ended, at most ``timeout`` seconds. Never raises the function's error."""
 
     @property
     def is_alive(self) -> bool:
@@ -49,40 +49,40 @@ class Runtime(Protocol):
     """Clock, dice and threads."""
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back, from an arbitrary start."""
+        """Return seconds of a clock that never goes back, from an arbitrary start."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for people to read; never for a decision (rule R17)."""
+        """Return milliseconds since 1970, for people to read; never for a decision (rule R17)."""
 
     def sleep(self, seconds: float) -> None:
         """Pause."""
 
     def condition(self) -> Condition:
-        """A new lock with waiting."""
+        """Return a new lock with waiting."""
 
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
-        """Run something beside the caller. It must handle its own errors."""
+        """Run a function in the background. It must handle its own errors."""
 
     def employ(self, name: str, run: Callable[[], None]) -> None:
-        """The same in a task that may have run something before, which is quicker to begin.
+        """Run a function as ``spawn`` does, on a thread that may be reused, so it begins sooner.
 
-        Nobody can wait for it. It must handle its own errors.
+        It cannot be waited for. It must handle its own errors.
         """
 
     def token(self) -> str:
-        """A name never used before (32 hexadecimal digits): writer tokens, nonces, attempts."""
+        """Return a new unique name (32 hexadecimal digits): writer tokens, nonces, attempts."""
 
     def shuffle(self, items: list[T]) -> None:
         """Put a list into random order, in place."""
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
-        """The result of a future, waiting for it; ``TimeoutError`` after ``timeout`` seconds."""
+        """Wait for a future's result; raise ``TimeoutError`` after ``timeout`` seconds."""
 
     def look_after(self, owner: object, work: unclosed.PendingWork) -> Callable[[], None]:
-        """Wind work up when its owner is dropped, or the process ends; see ``unclosed.py``.
+        """Finish work when its owner is dropped, or the process ends; see ``unclosed.py``.
 
         Returns:
-            what the owner calls when it ended the work itself.
+            a function that the owner calls when it has ended the work itself.
         """
 
     def map(
@@ -92,20 +92,20 @@ class Runtime(Protocol):
         width: int = 16,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> list[T]:
-        """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
-        in the order of the items, after all have ended.
+        """Return ``[function(item) for item in items]``; make up to ``width`` calls at once. After
+        all calls have ended, raise the first error in the order of the items.
 
         Args:
-            on_interrupt: called on Ctrl-C, before those that run are waited for.
+            on_interrupt: called on Ctrl-C, before the wait for running calls.
         """
 
 
 class ThreadCondition(threading.Condition):
     """``threading.Condition`` whose ``with`` enters and leaves the lock itself.
 
-    The inherited one does so in two calls of Python, a quarter of what an append costs; and
-    Ctrl-C at the end of the first leaves the lock taken for ever. ``with`` looks both names up in
-    the class; there these slots lead it to the lock's own methods.
+    The inherited methods are two more calls in Python, a quarter of an append's cost; and Ctrl-C at
+    the end of the first one leaves the lock taken for ever. ``with`` looks up both names in the
+    class, where these slots lead it to the lock's own methods.
     """
 
     __slots__ = ("__enter__", "__exit__")
@@ -118,10 +118,10 @@ class ThreadCondition(threading.Condition):
 
 
 class _ThreadTask:
-    """A thread, and its end as it is told by itself.
+    """A thread that itself records its end.
 
-    Python takes a thread for ended once Ctrl-C has met its ``join``, though it runs on: whoever
-    waits for it after that would not wait.
+    After Ctrl-C has interrupted a ``join``, Python regards the thread as ended although it runs on:
+    a later ``join`` would not wait.
     """
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
@@ -149,25 +149,25 @@ class _ThreadTask:
 
     @property
     def is_alive(self) -> bool:
-        # A forked child has none of its parent's threads, and nobody there tells of their end.
+        # A forked child has no threads of its parent, so nothing there would record their end.
         return self._process is process.here and not self._ended.is_set()
 
 
 _HEARD_SECONDS = 0.5
-"""A signal that comes just before a wait begins is heard when it ends, so endless ones are cut."""
+"""A signal just before a wait is handled only at its end, so endless waits are cut."""
 
 _dice = random.Random()
-"""Begun with randomness of the operating system. To ask that for each number would let go of
-Python's global lock each time, and so wake other threads."""
+"""Seeded by the operating system. Reading each number from there would release Python's global lock
+each time, and so wake other threads."""
 
 os.register_at_fork(after_in_child=_dice.seed)
 
 IDLE_SECONDS = 10.0
-"""An employed thread that has nothing to do for so long ends."""
+"""Time after which an employed thread that has nothing to do ends."""
 
 
 class _Worker:
-    """A daemon thread that runs one thing after the other, as long as there is something."""
+    """A daemon thread that runs one function after the other, until it is idle for too long."""
 
     def __init__(self, idle: list[_Worker]) -> None:
         self._idle = idle
@@ -181,11 +181,11 @@ class _Worker:
             except queue.Empty:
                 try:
                     self._idle.remove(self)
-                except ValueError:  # taken at this moment: there is something to do
+                except ValueError:  # taken at this moment: a function comes
                     continue
                 return
             run()
-            del run  # or what it knows would be kept until there is something else
+            del run  # or the function's objects would be kept until the next one
             self._idle.append(self)
 
 
@@ -193,14 +193,14 @@ class ThreadRuntime:
     """The real clock, randomness from the operating system, daemon threads.
 
     Args:
-        map_width: ``map`` does no more at once, whatever it is asked.
+        map_width: limits how many calls ``map`` runs at once, whatever its ``width``.
     """
 
     def __init__(self, map_width: int | None = None) -> None:
         self._map_width = map_width
         self._idle: list[_Worker] = []
 
-    now = staticmethod(time.monotonic)  # asked a dozen times for one append
+    now = staticmethod(time.monotonic)  # called a dozen times for one append
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -216,7 +216,7 @@ class ThreadRuntime:
 
     def employ(self, name: str, run: Callable[[], None]) -> None:
         try:
-            worker = self._idle.pop()  # who worked last: his memory is warm, and the others end
+            worker = self._idle.pop()  # the one that worked last, so that the others can end
         except IndexError:
             worker = _Worker(self._idle)
             threading.Thread(target=worker.run, name=name, daemon=True).start()
@@ -252,7 +252,7 @@ def parallel_map(
     width: int,
     on_interrupt: Callable[[], None],
 ) -> list[T]:
-    """``Runtime.map`` in terms of ``spawn``; the last worker is the caller itself."""
+    """Implement ``Runtime.map`` with ``spawn``; the caller itself is the last worker."""
     if len(items) <= 1 or width <= 1:
         return [function(item) for item in items]
     results: list[T | None] = [None] * len(items)
@@ -298,7 +298,7 @@ def parallel_map(
 
 
 def begin(runtime: Runtime, name: str, call: Callable[[], T]) -> Future[T]:
-    """The future of what a call returns or raises. Cancelled before it begins, it never does."""
+    """Run a call in the background; return its future. If cancelled first, it never runs."""
     future: Future[T] = Future()
 
     def run() -> None:

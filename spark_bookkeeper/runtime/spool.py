@@ -1,7 +1,7 @@
-"""A list that may become long: what does not fit in memory goes to a temporary file.
+"""A list that may become long: items beyond a limit go to a temporary file.
 
-For what a job keeps from one step to the next, or until its end: with a million ledgers memory
-holds no more than with a thousand.
+Jobs keep values in it from one step to the next, or until their end, so that a million ledgers need
+no more memory than a thousand.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import IO, Final, Generic, TypeVar, overload
 from typing_extensions import override
 
 IN_MEMORY: Final = 8192
-"""Items that are kept in memory; and of a longer one, those that are read at once."""
+"""Number of items that are kept in memory, and of items that are read from the file at once."""
 
 T = TypeVar("T")
 
 
 class Spool(Sequence[T], Generic[T]):
-    """Values in the order in which they came; not for several threads at once.
+    """Values in the order in which they were added; not safe to use from several threads.
 
     Args:
-        items: the first.
-        in_memory: so many are kept in memory before a file is begun; ``None`` is ``IN_MEMORY``.
+        items: the first values.
+        in_memory: number of items in memory before a file is begun; ``None``: ``IN_MEMORY``.
     """
 
     def __init__(self, items: Iterable[T] = (), in_memory: int | None = None) -> None:
@@ -34,7 +34,7 @@ class Spool(Sequence[T], Generic[T]):
         self._newest: list[T] = []
         self._file: IO[bytes] | None = None
         self._starts: list[int] = []
-        """Where each block of items begins in the file."""
+        """The positions in the file at which the blocks of items begin."""
         self._length = 0
         self.extend(items)
 
@@ -44,14 +44,14 @@ class Spool(Sequence[T], Generic[T]):
         return self._file is None
 
     def append(self, item: T) -> None:
-        """One more, at the end."""
+        """Add one item at the end."""
         self._newest.append(item)
         self._length += 1
         if len(self._newest) >= self._in_memory:
             self._write()
 
     def extend(self, items: Iterable[T]) -> None:
-        """Some more, at the end."""
+        """Add items at the end."""
         for item in items:
             self.append(item)
 
@@ -88,7 +88,7 @@ class Spool(Sequence[T], Generic[T]):
     __hash__ = None  # type: ignore[assignment]  # it is a list
 
     def __reduce__(self) -> tuple[type[list[T]], tuple[list[T]]]:
-        """Its file does not travel; what is in it does, as a list."""
+        """Pickle the items as a list, since the file cannot be pickled."""
         return list, (list(self),)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class Spool(Sequence[T], Generic[T]):
 
     def _write(self) -> None:
         if self._file is None:
-            # Unlinked from the beginning where there is such a thing: no kill leaves it behind.
+            # Already unlinked, on systems that allow it: a killed process leaves no file behind.
             self._file = tempfile.TemporaryFile(prefix="bookkeeper-spool-")  # noqa: SIM115  (it lives as long as this)
             weakref.finalize(self, self._file.close)
         self._file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""A figure of plotly as SVG, drawn without a browser, for where no script runs."""
+"""A figure of plotly as SVG, drawn without a browser, for viewers that run no scripts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import numpy as np
 
 LEFT, RIGHT, TOP, BOTTOM = 120, 660, 50, 310
 COLOURS: Final = ("#636efa", "#ef553b", "#00cc96", "#ab63fa", "#ffa15a", "#19d3f3")
-MOST: Final = 20_000  # points; the image of more would fill the notebook
+MOST: Final = 20_000  # points; a larger image would fill the notebook
 
 KNOWN: Final = re.compile(
     "type|[xy](axis)?|mode|name|marker|line|orientation|opacity|text(position)?|customdata|"
     "hover.*|legend.*|showlegend|(offset|alignment)group"
 )
-"""What a trace may have; anything else moves, hides or fills what is drawn."""
+"""Keys that a trace may have; other keys move, hide or fill parts of the figure."""
 
 NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg(figure: Mapping[str, Any]) -> str | None:
-    """Draw the ``to_dict()`` of points and lines, or of upright bars that stand on each other.
+    """Draw the ``to_dict()`` of points and lines, or of upright, stacked bars.
 
-    ``None`` of all else: the figure is shown all the same.
+    ``None`` for all other figures, which are still shown by plotly.
     """
     try:
         return _drawn(figure)
@@ -62,7 +62,7 @@ def _drawn(figure: Mapping[str, Any]) -> str | None:
     up, rows = _axis([*ys, *[0] * is_bars], axes[1], BOTTOM, TOP)
     gap = min((b - a for a, b in pairwise(sorted({*across.values()}))), default=80.0)
     drawn = [_path("".join(f"M{LEFT} {y:.0f}H{RIGHT}" for y, _ in rows), "#ddd", 1, "butt")]
-    # The last first: the bars of the others stand before it.
+    # The last trace first: the bars of the earlier ones are drawn in front of it.
     for n, (trace, those) in reversed([*enumerate(zip(traces, points, strict=True))]):
         marker, line = trace.get("marker", {}), trace.get("line", {})
         mode = trace.get("mode", "lines+markers" if len(both[n]) < 20 else "lines")  # as plotly
@@ -90,7 +90,7 @@ def _drawn(figure: Mapping[str, Any]) -> str | None:
     title, x, y = ((part.get("title") or {}).get("text") or "" for part in (layout, *axes))
     middle, height = (LEFT + RIGHT) / 2, max(380, TOP + 18 * len(traces))
     drawn += [_text(middle, 10, title), _text(middle, BOTTOM + 45, x)]
-    left = max(0, _width(label for _, label in rows) - LEFT + 28)  # where labels are long
+    left = max(0, _width(label for _, label in rows) - LEFT + 28)  # long labels need more room
     width = left + max(860, RIGHT + 40 + _width(trace.get("name") or "" for trace in traces))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-size="12" '
@@ -107,7 +107,7 @@ def _is_odd(trace: Mapping[str, Any]) -> bool:
 
 
 def _values(given: Any) -> list[Any]:
-    """Plotly gives numbers as bytes, and moments as arrays of numpy. What has no place is None."""
+    """Convert plotly's bytes and numpy's arrays to values. A value that cannot be drawn is None."""
     if isinstance(given, Mapping):
         given = np.frombuffer(base64.b64decode(given["bdata"]), given["dtype"])
     if isinstance(given, np.ndarray):
@@ -122,7 +122,7 @@ def _values(given: Any) -> list[Any]:
 def _axis(
     values: Sequence[Any], layout: Mapping[str, Any], start: int, end: int
 ) -> tuple[dict[Any, float], list[tuple[float, str]]]:
-    """Where each value goes, and labels at their places."""
+    """Return the position of each value, and the labels with their positions."""
     kind = layout.get("type", "-")
     if kind == "category" or any(isinstance(value, str) for value in values):
         names = list(dict.fromkeys(map(str, [*_values(layout.get("categoryarray")), *values])))
@@ -159,12 +159,12 @@ def _path(path: str, colour: str, width: float, cap: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    """Below and around this point; a line each of what ``<br>`` parts."""
+    """Draw text below and around this point, with one line for each part between ``<br>``."""
     text = NO_XML.sub("\ufffd", text)
     lines = (f'<tspan x="{x:.0f}" dy="14">{escape(line)}</tspan>' for line in text.split("<br>"))
     return f'<text y="{y:.0f}" fill="#333" text-anchor="{anchor}">{"".join(lines)}</text>'
 
 
 def _width(texts: Iterable[str]) -> int:
-    """Of the longest line, about; fonts differ."""
+    """Return the approximate width of the longest line; fonts differ."""
     return round(7 * max((len(line) for t in texts for line in t.split("<br>")), default=0))

@@ -1,4 +1,4 @@
-"""A limit on bytes per second, and the last look at a limit that may change."""
+"""A limit on bytes per second, and a cache for a limit that may change."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from spark_bookkeeper.runtime.runtime import Runtime
 
 LOOK_SECONDS: Final = 2.5
-"""A limit that may change is asked for again so often, also by who waits because of it. What he is
-told may be as old again (``LastLook``), so a change is obeyed within twice that."""
+"""Interval at which a limit that may change is read again, also by callers that it makes wait. The
+value may be as old again (``CachedValue``), so a change takes effect within twice that."""
 
 
 class Throttle:
-    """Call it with bytes that are moved; it waits as long as the limit gives them.
+    """Called with the bytes that were moved; waits as long as the limit requires.
 
-    A token bucket that is empty at first and holds one second's worth: whoever moves little, and
-    then ends, waits for that little too, because others like it follow. Any thread calls.
+    A token bucket that is empty at first and holds one second's bytes. A caller that moves few
+    bytes, and then ends, waits for them too, because others like it follow. Any thread may call.
 
     Args:
-        bytes_per_second: the limit; ``None`` is none.
-        again: the limit as it is now, told what it was before; ``None``: it does not change. Asked
-            first with the first bytes: most pieces of work have ended before it is time to look.
+        bytes_per_second: the limit; ``None``: no limit.
+        again: returns the current limit, given the previous one; ``None``: it does not change.
+            First called with the first bytes: most work ends before the first ``LOOK_SECONDS``.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Throttle:
 
     @property
     def rate(self) -> int | None:
-        """Bytes per second as they are now; ``None`` is no limit."""
+        """The current limit in bytes per second; ``None``: no limit."""
         self._look()
         return self._rate
 
     def _look(self) -> None:
-        """Ask for the limit as it is now, if it is time to."""
+        """Read the current limit, if ``LOOK_SECONDS`` have passed."""
         if self._again is None:
             return
         with self._lock:
@@ -81,24 +81,24 @@ class Throttle:
             self._earn()
             self._rate = found
             if found is None or before is None:
-                self._tokens = 0.0  # nothing is owed to no limit
+                self._tokens = 0.0  # without a limit no debt remains
 
     def _earn(self) -> None:
-        """Put into the bucket what the limit has given since."""
+        """Add to the bucket what the limit has allowed since the last call."""
         now = self._runtime.now()
         if self._rate is not None:
             self._tokens = min(float(self._rate), self._tokens + (now - self._at) * self._rate)
         self._at = now
 
 
-class LastLook:
-    """Remembers a limit: it is looked up at most once in ``LOOK_SECONDS``, whoever asks.
+class CachedValue:
+    """Caches a limit: all callers read it at most once in ``LOOK_SECONDS``.
 
-    Any thread calls. Times are seconds of the callers' ``Runtime.now``.
+    Any thread may call. Times are seconds of the callers' ``Runtime.now``.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held for an assignment, so nobody ever waits for it
+        self._lock = threading.Lock()  # held only for assignments, so no caller waits long
         self._at: float | None = None
         self._is_known = False
         self._value: int | None = None
@@ -106,11 +106,11 @@ class LastLook:
     def value(
         self, now: float, look: Callable[[], int | None], otherwise: int | None
     ) -> int | None:
-        """The value, which is looked up if it is older than ``LOOK_SECONDS``.
+        """Return the value; read it if it is older than ``LOOK_SECONDS``.
 
         Args:
-            look: looks it up; what it raises is raised, to this caller alone.
-            otherwise: while nobody has ever found it.
+            look: reads the value; its errors are raised, only to this caller.
+            otherwise: returned until the value was read once.
         """
         with self._lock:
             if self._at is not None and now - self._at < LOOK_SECONDS:
@@ -122,6 +122,6 @@ class LastLook:
         return value
 
     def told(self, now: float, value: int | None) -> None:
-        """Somebody has looked it up just now, for a reason of his own."""
+        """Store a value that the caller has just read for another reason."""
         with self._lock:
             self._at, self._value, self._is_known = now, value, True

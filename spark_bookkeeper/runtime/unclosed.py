@@ -1,7 +1,7 @@
-"""Writers that nobody closed: those that are dropped, and those that are left at the end.
+"""Writers without a call of ``close``: dropped ones, and those left when the process ends.
 
-Python calls a finalizer in whichever thread happens to collect the garbage, perhaps in the middle
-of a lane and with its lock held. So a finalizer here warns and puts the work into a queue, which
+Python calls a finalizer in any thread that happens to collect garbage, perhaps in the middle of a
+channel and with its lock held. So a finalizer here warns and puts the work into a queue, which
 never waits; one thread of the process takes it from there.
 """
 
@@ -18,11 +18,11 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 EXIT_SECONDS: Final = 5.0
-"""How long a process that ends without ``close`` waits for what is on its way, in all."""
+"""How long a process that ends without ``close`` waits in all for pending entries."""
 
 
 class ClockAndThreads(Protocol):
-    """What is wanted of a ``Runtime``, which itself names this module."""
+    """The methods of a ``Runtime`` that this module needs; ``runtime.py`` imports this module."""
 
     def now(self) -> float: ...
 
@@ -30,30 +30,30 @@ class ClockAndThreads(Protocol):
 
 
 class PendingWork(Protocol):
-    """What goes on beside its owner, and outlives it. Hashed by identity."""
+    """Background work that outlives its owner. Hashed by identity."""
 
     def is_pending(self) -> bool:
-        """Whether something is on its way, or failed and nobody was told. Takes no lock."""
+        """Whether entries are pending, or failed without an error to a caller. Takes no lock."""
 
     def account(self) -> str | None:
-        """What is certain now, in one sentence; ``None`` when there is nothing to say.
+        """Return what is certain now, in one sentence; ``None`` if nothing needs to be said.
 
         Takes no lock.
         """
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is on its way, but no longer than this."""
+        """Wait until nothing is pending, but no longer than this."""
 
     def wind_up(self, ended: Callable[[], None]) -> None:
-        """Its owner is gone: carry out what is on its way, then end, and call ``ended``."""
+        """Complete the pending entries of a dropped owner, then end, and call ``ended``."""
 
 
 def look_after(runtime: ClockAndThreads, owner: object, work: PendingWork) -> Callable[[], None]:
-    """Have an eye on the work of an owner; returns what to call when it ended as it should."""
+    """Watch the work of an owner; return the function to call when it has ended as it should."""
     _begin(runtime)
     _left.add(work)
     finalizer = weakref.finalize(owner, _drop, work)
-    finalizer.atexit = False  # the end of the process looks at all of them at once
+    finalizer.atexit = False  # ``_end`` handles all of them at the end of the process
 
     def end() -> None:
         finalizer.detach()
@@ -63,20 +63,20 @@ def look_after(runtime: ClockAndThreads, owner: object, work: PendingWork) -> Ca
 
 
 _left: set[PendingWork] = set()
-"""Work that was not ended."""
+"""Work that has not ended."""
 
 _dropped: SimpleQueue[PendingWork] = SimpleQueue()
-"""Work whose owner is gone, for the thread that winds it up."""
+"""Work whose owner was dropped, for the thread that completes it."""
 
 _runtime: ClockAndThreads | None = None
-"""That of the first writer; ``None`` before there is one, and so no thread."""
+"""That of the first writer; ``None`` before one exists, so that no thread exists either."""
 
 
 def _begin(runtime: ClockAndThreads) -> None:
-    """Have the thread, and be the first to be called at the end.
+    """Start the thread, and make ``_end`` the first function to be called at exit.
 
-    At the end the last is called first. Clients of ZooKeeper and clusters of this process, which
-    go then too, were begun before the writers that need them.
+    Python calls exit functions in reverse order. ZooKeeper clients and clusters of this process,
+    which end then too, were created before the writers that need them.
     """
     global _runtime
     atexit.unregister(_end)
@@ -87,9 +87,9 @@ def _begin(runtime: ClockAndThreads) -> None:
 
 
 def _drop(work: PendingWork) -> None:
-    """The finalizer of an owner."""
+    """Finalize an owner."""
     if work not in _left:
-        return  # its parent's, in a forked child
+        return  # belongs to the parent of a forked child
     account = work.account()
     _dropped.put(work)  # before the warning, which may be turned into an error
     if account is not None:
@@ -103,21 +103,21 @@ def _wind_up() -> None:
 
 
 def _wind_up_one(work: PendingWork) -> None:
-    """A function of its own, so that the thread keeps nothing while it waits for the next."""
+    """Complete one work. A function, so that the thread keeps no reference while it waits."""
     work.wind_up(lambda: _left.discard(work))
 
 
 def _end() -> None:
-    """The process ends: wait a moment, then say what is certain and what is not.
+    """At the end of the process, wait a moment, and then report what is certain.
 
-    Only what was on its way is told to everybody. What is acknowledged and merely not closed
-    is a ``ResourceWarning``, as for a file that was not closed.
+    Only pending entries are reported to every user, on stderr. A writer with all entries
+    acknowledged that was merely not closed causes a ``ResourceWarning``, as an unclosed file does.
     """
     if _runtime is None:
         return
     left = [(work, work.is_pending()) for work in list(_left)]
     deadline = _runtime.now() + EXIT_SECONDS
-    with suppress(KeyboardInterrupt):  # a second Ctrl-C: wait no longer
+    with suppress(KeyboardInterrupt):  # a second Ctrl-C ends the wait
         for work, was_pending in left:
             if was_pending:
                 work.settle(max(0.0, deadline - _runtime.now()))
@@ -129,13 +129,13 @@ def _end() -> None:
         if not was_pending:
             warnings.warn(text, ResourceWarning, 2)
         elif sys.stderr is not None:
-            with suppress(OSError, ValueError):  # closed: then there is nobody to tell
+            with suppress(OSError, ValueError):  # closed: the text cannot be written
                 print(f"spark_bookkeeper: {text}", file=sys.stderr, flush=True)  # noqa: T201
     _left.clear()
 
 
 def _forget() -> None:
-    """A forked child: all of it is the parent's, and so is the thread."""
+    """In a forked child, forget all: the work and the thread belong to the parent."""
     global _dropped, _runtime
     _dropped, _runtime = SimpleQueue(), None
     _left.clear()

@@ -1,4 +1,4 @@
-"""``BookKeeper``, as its users hold it."""
+"""The class ``BookKeeper``."""
 
 from __future__ import annotations
 

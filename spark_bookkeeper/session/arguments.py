@@ -1,4 +1,4 @@
-"""What callers give, checked and in the form in which it is passed on."""
+"""Checks of callers' arguments, and their conversion to the form that jobs take."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def digest_type_of(name: str) -> DigestType:
 
 
 def either_of(ledger_ids: Iterable[int] | None, log: str | None) -> list[LedgerId] | None:
-    """The ids, if there are any; not with a log as well."""
+    """Return the ids, or ``None`` without ids. Raise if both ids and a log are given."""
     if ledger_ids is not None and log is not None:
         raise InvalidArgumentError("give either ledger ids or a log, not both")
     return ids_of(ledger_ids)
 
 
 def ids_of(ledger_ids: Iterable[int] | None) -> list[Any] | None:
-    """Each once, in order."""
+    """Return each id once, in the order given."""
     if ledger_ids is None:
         return None
     return list(dict.fromkeys(parse_ledger_id(i) for i in list_of("ledger_ids", ledger_ids)))
 
 
-def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
-    """What a job is about, in a few words; ``None`` is all there is."""
+def error_text(what: str, ids: Sequence[Any] | None) -> str | None:
+    """Describe a job's targets in a few words; ``None`` means everything."""
     if ids is None:
         return None
     shown = ", ".join(map(str, ids[:3]))
@@ -47,7 +47,7 @@ def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
 
 
 def uri_of(place: str) -> str:
-    """A URI, or an absolute path: other processes are elsewhere."""
+    """Return a URI unchanged, a path as absolute: other processes run in other directories."""
     check_filled("uri", place)
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
@@ -61,7 +61,7 @@ def bookie_ids_of(bookie_ids: Sequence[str] | None) -> list[BookieId] | None:
 def known_bookies(
     context: ClientContext, bookie_ids: Sequence[str] | None
 ) -> list[BookieId] | None:
-    """The same ids, if the cluster knows them: a slip of the pen is no bookie with nothing to do.
+    """Return the same ids, if the cluster knows all; a mistyped id must not pass as an idle bookie.
 
     Raises:
         InvalidArgumentError: one of them has neither a registration nor a cookie.

@@ -1,6 +1,6 @@
-"""Ledgers and logs elsewhere: in tables that stand for them, and in backups.
+"""Copies of ledgers and logs outside bookies: in tables that stand for them, and in backups.
 
-Each call imports its job itself: every program and command imports this file, and few call one.
+Each call imports its own job: every program and command imports this module, but few use a job.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
+from spark_bookkeeper.session.arguments import either_of, error_text, ids_of, uri_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ def archive_to_delta(
 ) -> ArchiveReport:
     """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
-    Repeat it as often as you like, also after a kill at any point and at the same time as
-    another: no ledger is added twice. Small ledgers share commits of the table. It has the columns
-    of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
+    Repeat it as often as you like, also after a kill at any point, or in parallel with another
+    run: no ledger is added twice. Small ledgers share commits of the table. The table has the
+    columns ``_ledger_id``, ``_entry_id`` and ``_row``, then those of the ledgers.
 
     Args:
-        path: of the table; made when there is none.
-        ledger_ids: which ledgers; without them and without ``log``, all there are.
-        log: the ledgers of this log, in its order, as far as they are closed.
-        release: have bookies drop copies of what is in the table, once every entry was made
-            again of it and compared byte for byte. Reads then come from the table where no
-            copy is left, and nothing else changes for who reads. One row more for each ledger.
-        keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
-        dry_run: only say what there is to do.
+        path: path of the table, which is created if it does not exist.
+        ledger_ids: which ledgers; without ids and without ``log``, all ledgers.
+        log: the closed ledgers of this log, in its order.
+        release: make bookies drop copies of the archived ledgers, once every entry was rebuilt
+            from the table and compared byte for byte. Where no copy is left, reads use the
+            table; nothing else changes for readers. The report has one more row per ledger.
+        keep: with ``release``, copies of every entry that stay on bookies; 0 keeps none.
+        dry_run: only report what would be done.
         progress: called with phase, ledgers done, ledgers in all, bytes so far; ``None`` shows
             it.
 
@@ -52,8 +52,8 @@ def archive_to_delta(
             another cluster; or ``release``, and readers could not find the table at ``path``.
         NoSuchLogError: there is no such log.
         MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
-        BookKeeperError: somebody cancelled a Spark job of the archive. What was committed is
-            whole, and nothing was released. Run it again to do the rest.
+        BookKeeperError: a Spark job of the archive was cancelled. Committed ledgers are whole,
+            and nothing was released. Run it again to do the rest.
     """
     from spark_bookkeeper.delta.release import check_release, release_archived
 
@@ -77,7 +77,7 @@ def archive_to_delta(
 
 
 def _archive_at(self: ClusterHandle, path: str) -> Archive:
-    """The table at a path, as it takes rows.
+    """Return the archive that adds rows to the table at a path.
 
     Raises:
         MissingRequirementError: the session has no Delta, or none of its file systems has such
@@ -108,34 +108,34 @@ def backup(
 ) -> BackupReport:
     """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
-    Each run copies what is new, and ends with a snapshot of what it saved, unless that is nothing.
-    A ledger that is not closed is copied up to its last add confirmed, and its writer goes on.
+    Each run copies what is new. It ends with a snapshot of the saved ledgers, if there are any. A
+    ledger that is not closed is copied up to its last add confirmed; its writer is not stopped.
 
     Args:
-        uri: a path or an fsspec URI; made when it is not there. It will hold what the ledgers
-            hold, and their passwords. A relative path is of this process's directory.
-        ledger_ids: which; without them and without ``log`` all, with logs and consumers.
+        uri: a path or an fsspec URI, created if it does not exist. It will hold the ledgers'
+            entries and passwords. A relative path starts at this process's directory.
+        ledger_ids: which; without ids and without ``log``, all, with all logs and consumers.
         log: the ledgers of this log, with its list and consumers.
         in_table: put the rows of closed ledgers into a Delta table at ``uri``, as
             ``archive_to_delta`` does, and prove that every entry comes back from it byte for
-            byte. What it cannot give back exactly, and what is not closed, is copied to
-            ``_spark_bookkeeper/backup`` in the table's directory, where the snapshots are.
-        verify: read again also what earlier runs copied, and mend it.
-        dry_run: only say what would be copied.
+            byte. Ledgers that are not closed, or that the table cannot return exactly, are copied
+            to ``_spark_bookkeeper/backup`` in the table's directory, next to the snapshots.
+        verify: also read again what earlier runs copied, and repair it.
+        dry_run: only report what would be copied.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Returns:
-        a row for each ledger, whose ``target`` is the table if that stands for it; ``snapshot``
-        is the number of the one that was put.
+        a row for each ledger, whose ``target`` is the table if that stands for it. ``snapshot``
+        is the number of the snapshot that was written.
 
     Raises:
-        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``, or nothing
-            can be written there.
+        InvalidArgumentError: both ledgers and a log were given, ``uri`` has something else, or
+            nothing can be written there.
         NoSuchLogError: there is no such log.
         MissingRequirementError: ``in_table``, and the session has no Delta;
             ``spark_session(delta=True)`` has.
-        BookKeeperError: ``in_table``, and the table cannot be read, or somebody cancelled a Spark
-            job of it. No snapshot was put. Run it again to do the rest.
+        BookKeeperError: ``in_table``, and the table cannot be read, or its Spark job was
+            cancelled. No snapshot was written. Run it again to do the rest.
     """
     from spark_bookkeeper.backup.saving import backup as backup_job
 
@@ -162,7 +162,7 @@ def backup(
 
 
 def _backup_table_at(self: ClusterHandle, uri: str) -> Callable[[Runner, Progress], BackupTable]:
-    """The table of a backup, for a run."""
+    """Return a function that makes the table of a backup for one run."""
     from spark_bookkeeper.delta.backup_table import BackupTable, check_table
     from spark_bookkeeper.replication.job import Job
 
@@ -190,21 +190,21 @@ def restore(
 ) -> BackupReport:
     """Put ledgers and logs of a backup into this cluster, as a Spark job; repeatable.
 
-    Ids, entries, positions, labels, digests and passwords are those that they were. What was
-    not closed is closed at the last entry that the backup has. The cluster should be empty:
-    an id that it has used is not taken. Parts of a backup may be restored one after the other.
+    Ids, entries, positions, labels, digests and passwords stay the same. A ledger that was not
+    closed is closed at its last entry in the backup. The cluster should be empty: a ledger whose
+    id was used there is not restored. Parts of a backup may be restored one after the other.
 
     Args:
-        uri: of the backup, as ``backup`` was given it, also when that was a table's.
-        ledger_ids: which; without them and without ``log``, all of the snapshot.
+        uri: the ``uri`` that ``backup`` was called with, also if it is that of a table.
+        ledger_ids: which; without ids and without ``log``, all of the snapshot.
         log: this log and its ledgers.
         snapshot: its number; ``None`` is the newest.
-        dry_run: only say what would be restored.
+        dry_run: only report what would be restored.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Returns:
-        a row for each ledger and log; ``snapshot`` is the number of the one that was taken, and
-        ``remark`` says what an older one has besides.
+        a row for each ledger and log. ``snapshot`` is the number of the restored snapshot;
+        ``remark`` shows how many ledgers an older one has that it lacks.
 
     Raises:
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.
@@ -238,28 +238,28 @@ def forget_restores(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Give up restores that did not end: garbage collection takes what they have copied.
+    """Abandon restores that did not end: garbage collection removes their copies.
 
-    A ledger that was forgotten cannot be restored to this cluster any more; what is whole
-    stays. To go on with a restore, call ``restore`` again instead.
+    A forgotten ledger can never be restored to this cluster; a ledger that is complete stays.
+    To continue a restore, call ``restore`` again instead.
 
     Args:
         ledger_ids: which; ``None`` is all whose restore did not end.
-        dry_run: only say which they are, and what would be taken.
+        dry_run: only report these ledgers, and what would be removed.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Returns:
         a row for each bookie that has such copies, with their bytes.
 
     Raises:
-        InvalidArgumentError: a restore runs, or none has begun with such a ledger.
+        InvalidArgumentError: a restore runs, or no restore of such a ledger was begun.
     """
     from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
 
     wanted = ids_of(ledger_ids)
     return self.reported(
         "forget_restores",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda _, tell: forget_restores_job(self.context, wanted, dry_run=dry_run, progress=tell),

@@ -1,7 +1,7 @@
-"""``BookKeeper``, as its users hold it: ledgers to write and read, tables to look at, jobs.
+"""``BookKeeper``, the class that users call: ledgers to write and read, tables, and jobs.
 
-Most calls are functions of the modules of their nouns, which have their signatures and their
-documentation. Those that hand out a part of the connection itself, or register it, stand here:
+Most methods are functions of other modules, one for each noun, which have their signatures and
+docstrings. Methods that return or register a part of the connection itself are defined here:
 ``track``, ``metrics``, ``metrics_registry``, ``autorecovery`` and ``register_sql``.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _reading = told(None, "reading ledger metadata")
-"""Shows that a listing is at work."""
+"""Shows progress while a listing reads metadata."""
 
 
 class BookKeeper(ClusterHandle):
@@ -38,19 +38,19 @@ class BookKeeper(ClusterHandle):
 
     A context manager; ``close`` is idempotent.
 
-    Bytes and Arrow tables are written and read without Spark; a session is needed (and
-    started, in local use) only when a DataFrame or a job is asked for.
+    Bytes and Arrow tables are written and read without Spark. Only DataFrames and jobs need a
+    session; in local use, the first of them starts one.
 
-    What takes long shows how far it is, as a bar in a terminal or a notebook and as lines on stderr
-    elsewhere, unless ``SPARK_BOOKKEEPER_PROGRESS=off`` is in the environment, or ``progress`` is
-    given, which is told instead.
+    Long calls show their progress, as a bar in a terminal or a notebook and as lines on stderr
+    elsewhere. They show nothing if the environment has ``SPARK_BOOKKEEPER_PROGRESS=off``. If
+    ``progress`` is given, they call it instead.
 
     Args:
         connection: how the cluster is reached, here and in tasks.
         spark: the session to use; ``None`` takes the active one, or starts one, when needed.
         cluster: the embedded cluster, which ends with this connection.
         spark_conf: settings of a session that has to be started.
-        runs_jobs_here: jobs run in this process instead of on Spark, for what is small.
+        runs_jobs_here: run jobs in this process instead of on Spark; suits small jobs.
     """
 
     # Ledgers
@@ -89,10 +89,10 @@ class BookKeeper(ClusterHandle):
     jobs_arrow = _reading(_cluster.jobs_arrow)
 
     def track(self, also: Progress = no_progress) -> Track:
-        """Something to give a job as ``progress``, which keeps how the job came forward.
+        """Return a recorder of progress, to pass to a job as ``progress``.
 
         Args:
-            also: hears what the job tells, too.
+            also: another function to call with each report.
         """
         return Track(self.context.runtime, self.frames.from_arrow, also)
 
@@ -108,18 +108,18 @@ class BookKeeper(ClusterHandle):
     diff_replicas_arrow = told(None, "reading every replica")(_ledgers.diff_replicas_arrow)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
+        """Return counters and gauges of this connection by Prometheus name; see ``metrics.py``.
 
-        They begin at 0 with the connection, and hold what this process did, and what the tasks of
-        its appends, reads and jobs did when these have ended. Over Spark Connect the tasks of
-        ``reader.read()`` do not say it; nor does ``format("bookkeeper")`` in any session, which
-        knows no connection.
+        They begin at 0 with the connection. They count the work of this process, and that of the
+        tasks of its appends, reads and jobs, once these have ended. Over Spark Connect they lack
+        the tasks of ``reader.read()``. They lack ``format("bookkeeper")`` in any session, because
+        it knows no connection.
         """
         return self.context.metrics.as_dict()
 
     @property
     def metrics_registry(self) -> CollectorRegistry:
-        """The same as a registry of ``prometheus_client``, to be served with a program's own."""
+        """The same as a ``prometheus_client`` registry, to serve with a program's own metrics."""
         return self.context.metrics.registry
 
     lost_entries = _ledgers.lost_entries
@@ -128,13 +128,13 @@ class BookKeeper(ClusterHandle):
     # SQL
 
     def register_sql(self, spark: Any = None) -> Sequence[str]:
-        """Set up a session for SQL: the data source knows this cluster, and there are functions.
+        """Set up a session for SQL: the data source knows this cluster, and SQL functions exist.
 
         Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
         ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
         ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
-        ``bk_underreplicated`` and ``bk_consumers('orders')``. Spark 4.0 takes the functions alone:
-        there each read names its cluster.
+        ``bk_underreplicated`` and ``bk_consumers('orders')``. Spark 4.0 gets only the functions:
+        there each read must name its cluster.
 
         Args:
             spark: ``None`` is the session of this connection.
@@ -164,11 +164,11 @@ class BookKeeper(ClusterHandle):
     restore = _backups.restore
     forget_restores = _backups.forget_restores
 
-    # A cluster that keeps itself whole
+    # Work that keeps all replicas complete
 
     @property
     def autorecovery(self) -> AutorecoveryControl:
-        """The switch, the delay, the auditor; and auditor and worker to run in this process."""
+        """The control of autorecovery, and the auditor and worker to run in this process."""
         from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 
         return AutorecoveryControl(self.context, self.runner)
@@ -184,7 +184,7 @@ class BookKeeper(ClusterHandle):
     scrub = _upkeep.scrub
 
 
-# ``help`` and errors of Python call each of them what it is called by: a method of this class.
+# ``help`` and Python's errors then show each call as a method of this class.
 for _name, _call in vars(BookKeeper).items():
     if isinstance(_call, FunctionType) and _call.__module__ != __name__:
         for _each in (_call, unwrap(_call)):

@@ -1,6 +1,6 @@
-"""The cluster as a whole, looked at: bookies, what lacks replicas, jobs, space, health.
+"""Views of the whole cluster: bookies, ledgers that lack replicas, jobs, space, health.
 
-What looks deeper is imported by its call: every program and command imports this file.
+Each call imports the larger modules that it needs: every program and command imports this one.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
     from spark_bookkeeper.autorecovery.losses import Losses
-    from spark_bookkeeper.cluster.diagnosis import Diagnoses
+    from spark_bookkeeper.doctor.diagnosis import Diagnoses
 
 
 def bookies(self: ClusterHandle) -> Any:
-    """All bookies that are known, alive or not, as a DataFrame (``docs/tables.md``)."""
+    """Return all known bookies, alive or not, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.bookies_arrow())
 
 
 def bookies_arrow(self: ClusterHandle) -> pa.Table:
-    """All bookies, as an Arrow table: no Spark."""
+    """Return all known bookies as an Arrow table, without Spark."""
     return views.bookies_table(self.context)
 
 
 def underreplicated(self: ClusterHandle) -> Any:
-    """Ledgers that lack replicas, and why still, as a DataFrame (``docs/tables.md``)."""
+    """Return ledgers that lack replicas, with the reasons, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.underreplicated_arrow())
 
 
 def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
+    """Return ``underreplicated`` as an Arrow table, without Spark."""
     from spark_bookkeeper.autorecovery.table import underreplicated_table
 
     return underreplicated_table(self.context)
 
 
 def jobs(self: ClusterHandle) -> Any:
-    """What was done lately, and what is being done, as a DataFrame (``docs/tables.md``).
+    """Return recent and running jobs as a DataFrame (``docs/tables.md``).
 
-    Recoveries, repairs, checks and replication work of every client and agent, the newest
-    first; a job that runs gives a sign of life every few seconds.
+    They are the recoveries, repairs, checks and replication work of every client and agent, newest
+    first. A running job gives a sign of life every few seconds.
     """
     return self.frames.from_arrow(self.calls.jobs_arrow())
 
 
 def jobs_arrow(self: ClusterHandle) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
+    """Return ``jobs`` as an Arrow table, without Spark."""
     return jobs_table(self.context)
 
 
 def doctor(self: ClusterHandle) -> Diagnoses:
-    """Is everything set up right, and what to do: this machine, the cluster, every bookie.
+    """Examine the setup of this machine, the cluster and every bookie, and suggest remedies.
 
-    True when nothing is a problem: ``if bk.doctor(): ...``; ``print`` shows what needs care.
-    Changes nothing; a small file is written to every bookie and removed again.
+    The result is true if it has no problem: ``if bk.doctor(): ...``; ``print`` shows what needs
+    care. Nothing changes; a small file is written to every bookie and removed again.
 
     Raises:
         MetadataUnavailableError: ZooKeeper does not answer.
     """
-    from spark_bookkeeper.cluster.diagnosis import Diagnoses
-    from spark_bookkeeper.cluster.examination import cluster_diagnoses
-    from spark_bookkeeper.cluster.machine import machine_diagnoses
+    from spark_bookkeeper.doctor.diagnosis import Diagnoses
+    from spark_bookkeeper.doctor.examination import cluster_diagnoses
+    from spark_bookkeeper.doctor.machine import machine_diagnoses
 
     context = self.context
     findings = (*machine_diagnoses(), *cluster_diagnoses(context))
@@ -76,13 +76,13 @@ def doctor(self: ClusterHandle) -> Diagnoses:
 
 
 def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses:
-    """Which ledgers would have fewer than Qa live copies without these bookies.
+    """Return the ledgers that would have fewer than Qa live copies without these bookies.
 
-    True when there are none: ``if bk.safe_to_lose("10.0.0.3:3181"): ...``. Asks the metadata
-    only, and changes nothing.
+    The result is true if there are none: ``if bk.safe_to_lose("10.0.0.3:3181"): ...``. Only the
+    metadata are read, and nothing changes.
 
     Raises:
-        InvalidArgumentError: no bookie is named, or one that nobody knows.
+        InvalidArgumentError: no bookie is named, or a bookie is unknown.
     """
     from spark_bookkeeper.autorecovery.losses import losses
 
@@ -91,11 +91,11 @@ def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses
 
 
 def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
-    """What takes space on each bookie, ledger by ledger, as a DataFrame (``docs/tables.md``).
+    """Return the use of space on each bookie by each ledger, as a DataFrame (``docs/tables.md``).
 
-    Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
-    garbage is what was deleted, or is left of copies that no metadata name. Every file of
-    every bookie is looked at, so it takes a while; nothing is changed.
+    Live bytes are those of ledgers with an owner, orphan bytes those of ``orphans()``. Garbage is
+    what was deleted, or what remains of copies that no metadata name. The call inspects every file
+    of every bookie, so it takes a while; nothing is changed.
 
     Args:
         bookie_ids: only these; ``None`` is all.
@@ -104,23 +104,23 @@ def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
 
 
 def space_arrow(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
-    from spark_bookkeeper.cluster.space import space_table
+    """Return ``space`` as an Arrow table, without Spark."""
+    from spark_bookkeeper.agent.space import space_table
 
     return space_table(self.context, bookie_ids_of(bookie_ids))
 
 
 def orphans(self: ClusterHandle) -> Any:
-    """Ledgers that nobody owns, and why it seems so, as a DataFrame (``docs/tables.md``).
+    """Return ledgers without an owner, with the reasons, as a DataFrame (``docs/tables.md``).
 
-    Those that nobody writes, no log names, and that have no label of a user. Whether somebody
-    misses them only people know: ``delete_orphans`` is theirs to call.
+    An orphan has no writer, no log that names it and no label of a user. Only people know whether
+    it is still needed: they decide whether to call ``delete_orphans``.
     """
     return self.frames.from_arrow(self.calls.orphans_arrow())
 
 
 def orphans_arrow(self: ClusterHandle) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
-    from spark_bookkeeper.cluster.orphans import orphans_table
+    """Return ``orphans`` as an Arrow table, without Spark."""
+    from spark_bookkeeper.agent.orphans import orphans_table
 
     return orphans_table(self.context)

@@ -1,4 +1,4 @@
-"""A connection to one cluster: what works there, where its jobs run, and its end."""
+"""A connection to one cluster: its parts, where its jobs run, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_bookkeeper.runtime.runtime import begin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bookkeeper.cluster.local import LocalCluster
+    from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
     from spark_bookkeeper.spark.frames import SparkFrames
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 class ClusterHandle(PublicNames):
-    """What every call of ``BookKeeper`` has in its hand."""
+    """The parts of a connection that every call of ``BookKeeper`` uses."""
 
     _INTERNALS = frozenset(
         {"connection", "context", "frames", "begin", "calls", "reported", "runner"}
@@ -64,15 +64,15 @@ class ClusterHandle(PublicNames):
 
     @cached_property
     def frames(self) -> SparkFrames:
-        """DataFrames in and out."""
-        # Bytes, Arrow tables and most commands need none.
+        """Converts to and from DataFrames."""
+        # Imported here, because bytes, Arrow tables and most commands do not need it.
         from spark_bookkeeper.spark.frames import SparkFrames
 
         return SparkFrames(self._spark, self.connection, self._spark_conf, self._metrics)
 
     @property
     def context(self) -> ClientContext:
-        """The parts that do the work.
+        """The stores, clients and settings that calls use.
 
         Raises ``InvalidArgumentError`` after ``close``, and in a forked child of the process that
         made it.
@@ -84,12 +84,12 @@ class ClusterHandle(PublicNames):
 
     @property
     def metadata_uri(self) -> str:
-        """What ``connect`` was given: the cluster, for other programs."""
+        """The URI that ``connect`` was called with; other programs reach the cluster by it."""
         return self.connection.metadata_uri
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session that DataFrames and jobs use; started when there is none."""
+        """The Spark session for DataFrames and jobs; reading it starts one if none is active."""
         self._check_here()
         return self.frames.session
 
@@ -104,7 +104,7 @@ class ClusterHandle(PublicNames):
     def close(self) -> None:
         """End the connection, and the embedded cluster if there is one.
 
-        In a forked child there is nothing to end: both are the parent's.
+        In a forked child nothing ends: both belong to the parent.
         """
         if self._process is not process.here:
             return
@@ -132,11 +132,11 @@ class ClusterHandle(PublicNames):
 
     @property
     def calls(self) -> Any:
-        """This connection, to make another of its calls: as its class has it, or overrides it."""
+        """This connection, through which a call makes other calls, as its class defines them."""
         return self
 
     def begin(self, name: str, call: Callable[[], T]) -> Future[T]:
-        """Make a call beside the caller; ``name`` is its thread's."""
+        """Make a call in the background, in a thread called ``name``."""
         return begin(self.context.runtime, name, call)
 
     def reported(
@@ -149,10 +149,10 @@ class ClusterHandle(PublicNames):
         *,
         looks_on_spark: bool = False,
     ) -> ReportT:
-        """Run a job and note it among the last ones; a dry run only shows what it would do.
+        """Run a job and note it among the recent jobs. A dry run only reports what would be done.
 
         Args:
-            looks_on_spark: also a dry run is worth a Spark job.
+            looks_on_spark: also run a dry run on Spark, because it reads much.
         """
         runner = self.runner(job, dry_run and not looks_on_spark)
         with told(progress, job) as tell:
@@ -163,7 +163,7 @@ class ClusterHandle(PublicNames):
         return replace(report, frame=self.frames.from_arrow)
 
     def note_deleted(self, context: ClientContext, gone: Deletion) -> None:
-        """Note a ledger among the last jobs, together with those of threads that wait meanwhile."""
+        """Note a deletion among the recent jobs, in one write with those of threads that wait."""
         self._deleted.append(gone)
         with self._noting:
             ledgers = [self._deleted.pop(0) for _ in range(len(self._deleted))]
@@ -172,7 +172,7 @@ class ClusterHandle(PublicNames):
                 note_deletion(context, "delete_ledger", about, ledgers)
 
     def runner(self, job: str, dry_run: bool = False) -> Runner:
-        """A Spark job, unless jobs run here, or there is nothing to run."""
+        """Return a Spark runner, or a local one for a dry run and if jobs run in this process."""
         if dry_run or self.runs_here:
             return LocalRunner(self.context)
         return self.frames.runner(job, self.context.bookies.hosts)

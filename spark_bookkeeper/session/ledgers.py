@@ -1,4 +1,4 @@
-"""Ledgers: made, opened, deleted, looked at."""
+"""Calls that create, open, delete and show ledgers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def create_ledger(
     Args:
         ensemble_size, write_quorum_size, ack_quorum_size: E >= Qw >= Qa >= 1, in bookies.
         schema: a Spark or Arrow schema; ``None`` is one column ``payload binary``.
-        password: needed to open it again; also the key of ``digest_type="MAC"``.
+        password: required to open the ledger again; also the key of ``digest_type="MAC"``.
         digest_type: ``CRC32C``, ``CRC32``, ``MAC`` or ``DUMMY`` (none).
-        custom_metadata: kept with the ledger, seen by every tool.
+        custom_metadata: stored with the ledger, and visible to every tool.
         name, owner: labels to find it by, each of at most 200 printable characters.
         ledger_id: a chosen id, never used before; ``None`` takes the next one.
         compression: ``None``, ``"lz4"`` or ``"zstd"``.
-        entry_target_bytes: about how large the entries of a bulk append get.
+        entry_target_bytes: approximate size of the entries of a bulk append.
 
     Raises:
         InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
@@ -77,17 +77,17 @@ def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b""
     """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
 
     Args:
-        ledger_id: its id, or its name where no other ledger has the same. To find a name all
-            metadata are read.
+        ledger_id: its id, or its name if no other ledger has the same. The search for a name
+            reads the metadata of all ledgers.
         password: as at ``create_ledger``.
 
     Raises:
-        NoSuchLedgerError: there is none of that id or name.
+        NoSuchLedgerError: no ledger has that id or name.
         InvalidArgumentError: several have that name.
         UnauthorizedError: it has another password. Nothing was changed.
-        RecoveryUndecidedError: too few bookies answer to know where it ends; the message names
-            those that would tell. It stays fenced, and opening it again goes on.
-        NotEnoughBookiesError: what was recovered could not be brought to an ack quorum.
+        RecoveryUndecidedError: too few bookies answer, so the end of the ledger is unknown. The
+            message names the bookies that would decide it. The ledger stays fenced; open it again.
+        NotEnoughBookiesError: recovered entries could not be stored by an ack quorum.
         MetadataFormatError: another client wrote it, or its metadata cannot be decoded.
         MetadataUnavailableError: it may or may not be closed now; repeat.
     """
@@ -116,28 +116,28 @@ def open_ledger_no_recovery(
 def open_ledger_async(
     self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
-    """``open_ledger`` without waiting for it."""
+    """Call ``open_ledger`` in the background."""
     return self.begin("open-ledger", lambda: self.calls.open_ledger(ledger_id, password))
 
 
 def open_ledger_no_recovery_async(
     self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
-    """``open_ledger_no_recovery`` without waiting for it."""
+    """Call ``open_ledger_no_recovery`` in the background."""
     return self.begin(
         "open-ledger", lambda: self.calls.open_ledger_no_recovery(ledger_id, password)
     )
 
 
 def create_ledger_async(self: ClusterHandle, **options: Any) -> Future[LedgerWriter]:
-    """``create_ledger`` without waiting for it."""
+    """Call ``create_ledger`` in the background."""
     return self.begin("create-ledger", lambda: self.calls.create_ledger(**options))
 
 
 def delete_ledger_async(
     self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False
 ) -> Future[Deletion]:
-    """``delete_ledger`` without waiting for it."""
+    """Call ``delete_ledger`` in the background."""
     return self.begin(
         "delete-ledger", lambda: self.calls.delete_ledger(ledger_id, even_if_alive=even_if_alive)
     )
@@ -149,19 +149,19 @@ def delete_ledger(
     """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
 
     Args:
-        even_if_alive: also when its writer lives, or when that is not known, or when too few
-            of its bookies could be fenced to be certain that it is stopped.
-        dry_run: only say what would go, with its size, or raise as a run would now.
+        even_if_alive: also delete it if its writer lives or may live, or if too few of its
+            bookies could be fenced to be certain that the writer is stopped.
+        dry_run: only return what would be deleted, with its size, or raise as a run would now.
 
     Returns:
-        the state it was found in, its size, and which bookies could not be fenced. ``jobs()`` keeps
-        by whom and when it was deleted.
+        the state before, the size, and the bookies that could not be fenced. ``jobs()`` then shows
+        who deleted the ledger, and when.
 
     Raises:
-        InvalidArgumentError: its writer lives, or may live; the message says who that is.
+        InvalidArgumentError: its writer lives, or may live; the message names the writer.
         RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
     """
-    context = self.context  # its note is no error where another thread closes this
+    context = self.context  # the note below works even if another thread closes this
     gone = lifecycle.delete_ledger(context, ledger_id, even_if_alive=even_if_alive, dry_run=dry_run)
     if gone.state is not None and not dry_run:
         self.note_deleted(context, gone)
@@ -171,14 +171,14 @@ def delete_ledger(
 def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = False) -> Fencing:
     """Stop a ledger's writer now, dead or alive, and decide about the ledger later; idempotent.
 
-    It becomes IN_RECOVERY, its bookies take nothing more of it, and it is not closed:
-    ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next append
-    fails; one that is on its way may still be acknowledged, and is kept. Returns which bookies took
-    the fence, and whether they suffice.
+    The ledger becomes IN_RECOVERY, and its bookies refuse further entries of its writer. It is not
+    closed: ``open_ledger`` or ``recover_ledgers`` closes it, ``delete_ledger`` deletes it. The next
+    append fails; one in flight may still be acknowledged, and is kept. The result has the fenced
+    bookies, and whether they suffice.
 
     Args:
         ledger_id: its id, or its name, as at ``open_ledger``.
-        dry_run: only say which bookies would be fenced; they are not asked.
+        dry_run: only return the bookies that would be fenced, without a call to them.
 
     Raises:
         NoSuchLedgerError, InvalidArgumentError: as ``open_ledger``.
@@ -189,13 +189,13 @@ def fence_ledger(self: ClusterHandle, ledger_id: int | str, *, dry_run: bool = F
 
 
 def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:
-    """One ledger as its metadata tells it now; nothing is fenced by looking.
+    """Return the current metadata of one ledger; nothing is fenced.
 
     Args:
         ledger_id: its id, or its name, as at ``open_ledger``.
 
     Raises:
-        NoSuchLedgerError: there is none of that id or name.
+        NoSuchLedgerError: no ledger has that id or name.
         InvalidArgumentError: several have that name.
     """
     wanted = ledger_called(self.context, ledger_id)
@@ -204,28 +204,28 @@ def ledger(self: ClusterHandle, ledger_id: int | str) -> LedgerInfo:
 
 
 def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
-    """All ledgers, as a DataFrame (``docs/tables.md``).
+    """Return all ledgers as a DataFrame (``docs/tables.md``).
 
-    One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
-    ``writer_state`` of one that is not closed is ``lives``, ``gone`` or ``unknown``.
+    If the metadata of a ledger cannot be decoded, its state is ``UNREADABLE`` and other facts are
+    missing. ``writer_state`` of a ledger that is not closed is ``lives``, ``gone`` or ``unknown``.
 
     Args:
         ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
-            are not closed; their bookies are asked, and nothing is fenced.
+            are not closed, by calls to their bookies; nothing is fenced.
     """
     return self.frames.from_arrow(self.calls.ledgers_arrow(ask_bookies=ask_bookies))
 
 
 def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table:
-    """All ledgers, as an Arrow table: no Spark."""
+    """Return all ledgers as an Arrow table, without Spark."""
     return views.ledgers_table(self.context, ask_bookies=ask_bookies)
 
 
 def history(self: ClusterHandle, ledger_id: int) -> Any:
-    """What happened to a ledger, as far as anybody kept it, as a DataFrame (``docs/tables.md``).
+    """Return the recorded events of a ledger as a DataFrame (``docs/tables.md``).
 
-    Who created it and when, where its ensemble changed, its fences and its end. Times of
-    changes are not kept, nor the names of bookies that a recovery replaced.
+    They are its creation with time and creator, its ensemble changes, its fences and its end. The
+    times of changes are not recorded, nor the bookies that a recovery replaced.
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
@@ -234,17 +234,17 @@ def history(self: ClusterHandle, ledger_id: int) -> Any:
 
 
 def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
+    """Return ``history`` as an Arrow table, without Spark."""
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
 def diff_replicas(
     self: ClusterHandle, ledger_id: int, *, bytes_per_second: int | None = None
 ) -> Any:
-    """Every entry on every bookie of its write set, as a DataFrame (``docs/tables.md``).
+    """Return every entry on every bookie of its write set, as a DataFrame (``docs/tables.md``).
 
     Args:
-        bytes_per_second: limit on reading; ``None`` is none.
+        bytes_per_second: limit on reading; ``None`` is no limit.
 
     Raises:
         NoSuchLedgerError: there is no such ledger.
@@ -256,7 +256,7 @@ def diff_replicas(
 def diff_replicas_arrow(
     self: ClusterHandle, ledger_id: int, *, bytes_per_second: int | None = None
 ) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
+    """Return ``diff_replicas`` as an Arrow table, without Spark."""
     return views.replicas_table(self.context, parse_ledger_id(ledger_id), rate_of(bytes_per_second))
 
 
@@ -266,18 +266,18 @@ def lost_entries(
     *,
     progress: Progress | None = None,
 ) -> Any:
-    """Entries that can be read from no bookie, and why from none, as a DataFrame.
+    """Return the entries that no bookie can deliver, with each bookie's reason, as a DataFrame.
 
-    Everything acknowledged is read and verified by a Spark job; nothing is changed. The same
-    entries are passed over by ``read(skip_lost=True)`` and ``failOnDataLoss=false``.
+    A Spark job reads and verifies every acknowledged entry; nothing is changed.
+    ``read(skip_lost=True)`` and ``failOnDataLoss=false`` skip the same entries.
 
     Args:
         ledger_ids: ``None`` is all ledgers.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Returns:
-        a row for each run of entries and each bookie that should have them
-        (``docs/tables.md``): none when all can be read.
+        a row for each run of entries and each bookie that should have them (``docs/tables.md``);
+        no row if every entry can be read.
     """
     runner = self.runner("lost_entries")
     with told(progress, "lost_entries") as tell:
@@ -286,5 +286,5 @@ def lost_entries(
 
 
 def lost_entries_arrow(self: ClusterHandle, ledger_ids: Iterable[int] | None = None) -> pa.Table:
-    """The same as an Arrow table: no Spark."""
+    """Return ``lost_entries`` as an Arrow table, without Spark."""
     return lost_entries_table(self.context, LocalRunner(self.context), ids_of(ledger_ids))

@@ -1,4 +1,4 @@
-"""Logs: made, opened, deleted, looked at."""
+"""Calls that create, open, delete and show logs."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def create_log(
     retain_seconds: int | None = None,
     retain_for: Sequence[str] = (),
 ) -> Log:
-    """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
+    """Create an empty log. All its ledgers get these settings; see ``create_ledger``.
 
     Args:
-        roll_bytes, roll_entries, roll_seconds: its writer goes on in a new ledger when the old
-            one has so many bytes or entries, or was written for so long; ``None`` leaves that to
-            ``roll()``. A ledger is compacted once it is closed: a log to which many small
-            appends are made, each waited for, had better have ``roll_entries=100_000``.
-        retain_seconds: ledgers whose last entry is older are truncated, when a ledger is added and
-            when a writer closes. None is written for longer, so that an entry goes in twice the
-            time at the latest, while there are appends.
-        retain_for: named followers, see ``consumers``: what one of them has still to read is
-            kept, however old it is. Who has not published a position yet has all to read.
+        roll_bytes, roll_entries, roll_seconds: the writer begins a new ledger when the current
+            one has this many bytes or entries, or this age; ``None`` leaves it to ``roll()``.
+            A ledger is compacted only after it is closed. So a log with many small appends,
+            each of which is waited for, should have ``roll_entries=100_000``.
+        retain_seconds: ledgers whose last entry is older are truncated, whenever a ledger is added
+            or a writer closes. No ledger is written for longer than this. So while there are
+            appends, an entry is removed after twice this time at the latest.
+        retain_for: named followers, see ``consumers``. Entries that one of them has not read are
+            kept, however old. A follower that has published no position yet needs all entries.
 
     Raises:
-        LogExistsError: there is one of that name. Nothing was changed.
+        LogExistsError: a log has that name. Nothing was changed.
         InvalidArgumentError: no log can have that name, or no ledger these sizes or columns.
     """
     options = LogOptions(
@@ -72,23 +72,23 @@ def create_log(
 
 
 def open_log(self: ClusterHandle, name: str) -> Log:
-    """A log to read, follow, truncate or write. Raises ``NoSuchLogError``."""
+    """Return a log to read, follow, truncate or write. Raises ``NoSuchLogError``."""
     return log_calls.open_log(self.context, name, self.frames)
 
 
 def delete_log(self: ClusterHandle, name: str, *, dry_run: bool = False) -> list[Deletion]:
-    """Delete a log with all its ledgers, its writer fenced first; idempotent.
+    """Fence a log's writer, then delete the log with all its ledgers; idempotent.
 
     Args:
-        dry_run: only say which ledgers would go, with their sizes.
+        dry_run: only return the ledgers that would be deleted, with their sizes.
 
     Returns:
-        the ledgers that went. ``jobs()`` keeps by whom, when, and how much.
+        the deleted ledgers. ``jobs()`` then shows who deleted them, when, and how much.
 
     Raises:
-        NoSuchLogError: there is no such log, of a dry run.
-        RecoveryUndecidedError: where its newest ledgers end cannot be found now. The log is there
-            as before.
+        NoSuchLogError: a dry run finds no such log.
+        RecoveryUndecidedError: the ends of its newest ledgers cannot be found now. The log still
+            exists, unchanged.
         MetadataFormatError, MetadataUnavailableError: some of its ledgers stay; repeat it.
     """
     if dry_run:
@@ -97,22 +97,22 @@ def delete_log(self: ClusterHandle, name: str, *, dry_run: bool = False) -> list
 
 
 def logs(self: ClusterHandle) -> Any:
-    """All logs, a row for each of their ledgers, as a DataFrame (``docs/tables.md``)."""
+    """Return all logs as a DataFrame, one row for each of their ledgers (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.logs_arrow())
 
 
 def logs_arrow(self: ClusterHandle) -> pa.Table:
-    """All logs, as an Arrow table: no Spark."""
+    """Return all logs as an Arrow table, without Spark."""
     return log_calls.logs_table(self.context)
 
 
 def consumers(self: ClusterHandle, log: str) -> Any:
-    """Who follows a log under a name, and how far behind, as a DataFrame (``docs/tables.md``)."""
+    """Return a log's named followers and their lag, as a DataFrame (``docs/tables.md``)."""
     return self.frames.from_arrow(self.calls.consumers_arrow(log))
 
 
 def consumers_arrow(self: ClusterHandle, log: str) -> pa.Table:
-    """The same as an Arrow table: no Spark.
+    """Return ``consumers`` as an Arrow table, without Spark.
 
     Raises:
         NoSuchLogError: there is no log of that name.
@@ -121,10 +121,10 @@ def consumers_arrow(self: ClusterHandle, log: str) -> pa.Table:
 
 
 def show_lag(self: ClusterHandle, log: str) -> None:
-    """From now on ``metrics()`` has gauges for the named followers of a log.
+    """Add gauges for the named followers of a log to ``metrics()``, from now on.
 
     ``bookkeeper_log_consumer_entries_behind{consumer="etl",log="orders"}``, and the same for
-    bytes and seconds: what ``consumers`` tells, looked up each time. A follower that publishes
-    by ``Log.publish`` here is shown without being asked for.
+    bytes and seconds: the values of ``consumers``, looked up each time. A follower that publishes
+    by ``Log.publish`` in this process is shown without this call.
     """
     followers.show_lag(self.context, log)

@@ -1,6 +1,6 @@
-"""Copies made again: after the loss of a bookie, of a disk, or of what a check finds.
+"""Calls that replace copies: of lost bookies and disks, and those found missing or damaged.
 
-Each call imports its job itself: every program and command imports this file, and few call one.
+Each call imports its own job: every program and command imports this module, but few use a job.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from spark_bookkeeper.protocol.arguments import check_flag
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import (
+    error_text,
     ids_of,
-    in_words,
     known_bookies,
     list_of,
     percentage_of,
@@ -41,17 +41,17 @@ def recover_ledgers(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RecoveryReport:
-    """Fence, recover and close ledgers that nobody closed, as one Spark job.
+    """Fence, recover and close ledgers that are not closed, as one Spark job.
 
     Args:
-        ledger_ids: which; ``None`` is every one that is not closed. One that does not exist is a
-            row with the status ``gone``, and one that cannot be closed now ``left``.
-        accept_loss: where too many bookies are gone for good to tell how a ledger ends, close it
-            at what is left. ``True`` in a dry run, whose rows that are ``given up`` name what may
-            be missing; then the report of that, which accepts so much and no more.
-            ``LedgerReader.accepted_loss`` names it from then on. This cannot be taken back.
+        ledger_ids: which; ``None`` is every one that is not closed. One that does not exist gets a
+            row with the status ``gone``, and one that cannot be closed now, ``left``.
+        accept_loss: close a ledger at the last entry that is left, if too many bookies are gone
+            for good to find its end. First pass ``True`` in a dry run: its rows ``given up`` show
+            the entries that may be missing. Then pass its report, which accepts only these.
+            ``LedgerReader.accepted_loss`` records the loss. This cannot be undone.
         gone: bookies that are gone for good. One that was formatted again need not be named.
-        dry_run: only say which would be closed; with ``accept_loss`` also at which entry.
+        dry_run: only report what would be closed; with ``accept_loss`` also at which entry.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
@@ -83,7 +83,7 @@ def recover_ledgers(
     accepting = {each: replace(loss, missing=tuple(found)) for each, found in spans.items()}
     return self.reported(
         "recover_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: recover_ledgers_job(
@@ -104,13 +104,13 @@ def recover_bookie(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> RecoveryReport:
-    """Make the data of lost bookies again on others, as a Spark job.
+    """Copy the data of lost bookies to other bookies, as a Spark job.
 
     Args:
         bookie_ids: one lost bookie, or several at once.
         target: where to copy to; ``None`` chooses a random suitable bookie per fragment.
         ledger_ids: only these.
-        skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+        skip_open_ledgers: skip ledgers that would have to be fenced and closed.
         even_if_alive: also for a bookie that is registered.
         dry_run: show what would be done; nothing is changed.
         bytes_per_second: limit for the whole job.
@@ -135,7 +135,7 @@ def recover_bookie(
     )
     return self.reported(
         "recover_bookie",
-        in_words("bookie", wish.bookies),
+        error_text("bookie", wish.bookies),
         dry_run,
         progress,
         lambda runner, tell: recover_bookie_job(
@@ -156,13 +156,13 @@ def refill_bookie(
 ) -> RecoveryReport:
     """Copy back to a bookie whose disk was replaced what it should hold, as a Spark job.
 
-    It was formatted again (``bookie format --replaced``) and is registered. For each ledger it
-    is in limbo, and its word counts for nothing, until all that it should hold is there.
+    The bookie must be formatted again (``bookie format --replaced``) and registered. Until it holds
+    its whole part of a ledger, it needs refill for that ledger, and its answers do not count.
 
     Args:
         bookie_id: the bookie.
         ledger_ids: only these.
-        skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+        skip_open_ledgers: skip ledgers that would have to be fenced and closed.
         dry_run: show what would be done; nothing is changed.
         bytes_per_second: limit for the whole job.
         progress: called with phase, items done, items in all, bytes so far.
@@ -198,25 +198,25 @@ def check_ledgers(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Which shares of which fragments are missing or damaged, as a Spark job.
+    """Report which shares of which fragments are missing or damaged, as a Spark job.
 
     Args:
         ledger_ids: which; ``None`` is all. One that does not exist is a row with the status
             ``gone``.
         percentage: of the entries that are read and verified, besides the first and the last
             of every share; 100 verifies every digest.
-        bytes_per_second: limit on reading, for the whole job; ``None`` is none.
+        bytes_per_second: limit on reading, for the whole job; ``None`` is no limit.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
-        InvalidArgumentError: ``percentage`` is none.
+        InvalidArgumentError: ``percentage`` is not a whole number from 0 to 100.
     """
     from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
 
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "check_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         False,
         progress,
         lambda runner, tell: check_ledgers_job(
@@ -234,15 +234,15 @@ def repair_ledgers(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> RecoveryReport:
-    """Make missing and damaged copies again where they belong, as a Spark job.
+    """Replace missing and damaged copies on the bookies that should hold them, as a Spark job.
 
-    Bookies that are lost are not its business: ``recover_bookie`` replaces those.
+    It does not replace lost bookies; ``recover_bookie`` does.
 
     Args:
         ledger_ids: which; ``None`` is all.
-        percentage: of the entries that are looked at, as in ``check_ledgers``. What is wrong
-            with the others stays as it is, so the default reads every replica of every entry.
-        dry_run: only say what would be copied.
+        percentage: of the entries that are checked, as in ``check_ledgers``. Damage of the other
+            entries remains, so the default reads every replica of every entry.
+        dry_run: only report what would be copied.
         bytes_per_second: limit for the whole job.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
     """
@@ -251,7 +251,7 @@ def repair_ledgers(
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "repair_ledgers",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda runner, tell: repair_ledgers_job(
@@ -270,19 +270,19 @@ def repair_ledgers(
 def audit(
     self: ClusterHandle, *, dry_run: bool = False, progress: Progress | None = None
 ) -> AuditReport:
-    """One round of the auditor: publish every ledger that counts on a bookie that is away.
+    """Run one round of the auditor: publish every ledger that relies on an absent bookie.
 
-    As a Spark job where there are 100,000 ledgers or more.
+    The round is a Spark job if there are 100,000 ledgers or more.
 
     Raises:
-        InvalidArgumentError: autorecovery is disabled, and nothing was published. Disabled later,
-            the report has what was published, and a row that says that the rest is left.
+        InvalidArgumentError: autorecovery is disabled, and nothing was published. If it is disabled
+            later, the report shows what was published, and has a row about the rest.
     """
-    from spark_bookkeeper.autorecovery.publishing import audit_bookies
+    from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 
     runner = self.runner("audit")
     with told(progress, "audit") as tell:
-        report = audit_bookies(self.context, runner=runner, dry_run=dry_run, progress=tell)
+        report = publish_lost_bookies(self.context, runner=runner, dry_run=dry_run, progress=tell)
     return replace(report, frame=self.frames.from_arrow)
 
 
@@ -294,19 +294,19 @@ def rereplicate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RecoveryReport:
-    """One round of replication work, as Spark jobs: whatever was published and can be repaired.
+    """Run one round of replication work, as Spark jobs: repair published ledgers where possible.
 
-    A ledger that is open where a bookie is lost is left until the grace period of its writer
-    is over; a round after that closes it.
+    An open ledger with a lost bookie is left until the grace period of its writer is over; a
+    later round closes it.
 
     Args:
-        bookie_id: copy to this bookie only, as a worker does that runs beside it. What it has a
-            share of already is left to others.
-        config: how patient it is, and without Spark how many ledgers it does at once.
+        bookie_id: copy to this bookie only, as a worker that runs next to it does. Fragments of
+            which it has a share already are left to other workers.
+        config: how long to wait before repetitions, and without Spark how many ledgers at once.
 
     Raises:
-        InvalidArgumentError: the bookie is unknown, or autorecovery is disabled. Where it is
-            disabled meanwhile, the report says what is left.
+        InvalidArgumentError: the bookie is unknown, or autorecovery is disabled. If it is
+            disabled during the round, the report shows what is left.
     """
     from spark_bookkeeper.autorecovery.names import process_name
     from spark_bookkeeper.autorecovery.worker import ReplicationWorker, runner_of_worker
@@ -323,5 +323,5 @@ def rereplicate(
         worker = ReplicationWorker(self.context, own, chosen, process_name(local), local)
         return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
 
-    about = None if local is None else in_words("bookie", [local])
+    about = None if local is None else error_text("bookie", [local])
     return self.reported("rereplicate", about, dry_run, progress, run)

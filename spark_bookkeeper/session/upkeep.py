@@ -1,6 +1,6 @@
-"""Bookies taken away and filled evenly; space that comes back; files and digests.
+"""Upkeep of bookies: remove, empty and rebalance them; free space, compact files, check digests.
 
-Each call imports its job itself: every program and command imports this file, and few call one.
+Each call imports its own job: every program and command imports this module, but few use a job.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.session.arguments import ids_of, in_words, known_bookies, list_of, rate_of
+from spark_bookkeeper.session.arguments import error_text, ids_of, known_bookies, list_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.cluster.collection import GarbageReport
-    from spark_bookkeeper.cluster.compaction import CompactReport
-    from spark_bookkeeper.cluster.decommission import DecommissionReport
-    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
-    from spark_bookkeeper.cluster.scrubbing import ScrubReport
+    from spark_bookkeeper.agent.collection import GarbageReport
+    from spark_bookkeeper.agent.compaction_job import CompactReport
+    from spark_bookkeeper.agent.decommission import DecommissionReport
+    from spark_bookkeeper.agent.orphan_deletion import OrphansReport
+    from spark_bookkeeper.agent.scrubbing import ScrubReport
     from spark_bookkeeper.replication.rebalance import RebalanceReport
     from spark_bookkeeper.replication.runner import Progress
 
@@ -34,25 +34,25 @@ def decommission_bookie(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> DecommissionReport:
-    """Make all that a bookie holds again on others, and then remove its cookie.
+    """Copy all data of a bookie to other bookies, and then remove its cookie.
 
     Args:
         bookie_id: the bookie.
-        drain: also while it is alive; its cookie stays then, until it is stopped and this is
-            called again.
+        drain: copy the data also while it is alive. Its cookie then stays, until the bookie is
+            stopped and this is called again.
         dry_run: show what would be copied; nothing is changed.
         bytes_per_second: limit for the whole job.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
-        InvalidArgumentError: it is alive and not to be drained, or unknown.
+        InvalidArgumentError: it is unknown, or alive and ``drain`` is not set.
     """
-    from spark_bookkeeper.cluster.decommission import decommission_bookie as decommission_job
+    from spark_bookkeeper.agent.decommission import decommission_bookie as decommission_job
 
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "decommission_bookie",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         dry_run,
         progress,
         lambda runner, tell: decommission_job(
@@ -75,9 +75,9 @@ def drain_bookie(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> DecommissionReport:
-    """Make a bookie read-only, and make all that it holds again on others, as a Spark job.
+    """Make a bookie read-only, and copy all its data to other bookies, as a Spark job.
 
-    It stays in the cluster; the report says what remains on it, and what is in the way.
+    It stays in the cluster. The report shows what remains on it, and what prevents the rest.
 
     Args:
         bookie_id: the bookie.
@@ -86,14 +86,14 @@ def drain_bookie(
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
-        InvalidArgumentError: nobody knows such a bookie. Nothing was changed.
+        InvalidArgumentError: the bookie is unknown. Nothing was changed.
     """
-    from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
+    from spark_bookkeeper.agent.decommission import drain_bookie as drain_bookie_job
 
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "drain_bookie",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         dry_run,
         progress,
         lambda runner, tell: drain_bookie_job(
@@ -115,14 +115,14 @@ def rebalance(
 ) -> RebalanceReport:
     """Move shares of closed ledgers to bookies that have room, as a Spark job.
 
-    Each bookie's part of all bytes follows the size of its disk. Copies on the bookies that
-    shares were moved from are garbage, and take space there until it is collected.
+    Each bookie's part of all bytes follows the size of its disk. The copies on the earlier bookies
+    become garbage, and take space there until it is collected.
 
     Args:
         targets: only these bookies get more; ``None`` is every one that has too little.
-        max_bytes: so much is moved at the most.
-        tolerance_percent: a bookie with so much more than its part, and no more, is left alone.
-        spare_bytes: what is left free on a target's disk, at the least.
+        max_bytes: the most bytes to move.
+        tolerance_percent: a bookie that exceeds its part by no more than this loses no share.
+        spare_bytes: the least bytes that must stay free on a target's disk.
         dry_run: show the plan; nothing is changed.
         bytes_per_second: limit for the whole job.
         progress: called with phase, items done, items in all, bytes so far.
@@ -161,18 +161,18 @@ def collect_garbage(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> GarbageReport:
-    """Remove from bookies what nothing needs. In this process; agents do it by themselves.
+    """Remove unneeded files from bookies, in this process. Agents also do this on their own.
 
-    What is not certain stays, and a row says why.
+    A file stays if it is uncertain whether it is needed; a row then shows the reason.
 
     Args:
-        dry_run: only say what would go; the default.
+        dry_run: only report what would be removed; the default.
         bookie_ids: only from these; ``None`` is all that are registered.
-        leftovers_after_s: what is left of unfinished writes goes when it is older.
-        bytes_per_second: limit on reading other replicas of copies that nothing names.
+        leftovers_after_s: remove files of unfinished writes that are older than this.
+        bytes_per_second: limit on reading other replicas of copies that no metadata name.
     """
-    from spark_bookkeeper.cluster.collection import Collection
-    from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
+    from spark_bookkeeper.agent.collection import Collection
+    from spark_bookkeeper.agent.collection import collect_garbage as collect_garbage_job
 
     wish = Collection(
         dry_run,
@@ -182,7 +182,7 @@ def collect_garbage(
     wanted = known_bookies(self.context, bookie_ids)
     return self.reported(
         "collect_garbage",
-        in_words("bookie", wanted),
+        error_text("bookie", wanted),
         dry_run,
         progress,
         lambda _, tell: collect_garbage_job(self.context, wanted, wish, progress=tell),
@@ -199,23 +199,23 @@ def delete_orphans(
 ) -> OrphansReport:
     """Delete the ledgers of ``orphans()`` that were created before a time.
 
-    A closed ledger without a name, an owner or another label is among them, also when somebody
-    knows its id by heart: look at the plan. One whose metadata change before it goes stays. Its
-    bytes come back when garbage is collected.
+    They include every closed ledger without a name, an owner or another label, even if a user
+    still needs it: read the plan first. A ledger whose metadata change before its deletion
+    stays. Garbage collection then frees the bytes.
 
-    One that is not closed stays: its writer may only be cut off from ZooKeeper.
-    Once its process has ended, ``recover_ledgers`` closes it, and keeps what was acknowledged.
+    A ledger that is not closed stays: its writer may only be cut off from ZooKeeper.
+    Once its process has ended, ``recover_ledgers`` closes it, and keeps acknowledged entries.
 
     Args:
-        created_before: a ledger of which it is not known when it was created stays.
-        dry_run: only say what would go; the default.
+        created_before: a ledger whose time of creation is unknown stays.
+        dry_run: only report what would be deleted; the default.
         ledger_ids: only these of them; ``None`` is all.
 
     Raises:
-        InvalidArgumentError: it is no time, or a restore is under way. Nothing was deleted.
+        InvalidArgumentError: not a time, or a restore has not ended. Nothing was deleted.
     """
+    from spark_bookkeeper.agent.orphan_deletion import delete_orphans as delete_orphans_job
     from spark_bookkeeper.client.read.times import to_ms
-    from spark_bookkeeper.cluster.orphan_deletion import delete_orphans as delete_orphans_job
 
     at_ms, wanted = to_ms(created_before), ids_of(ledger_ids)
     only = None if wanted is None else frozenset(wanted)
@@ -240,25 +240,25 @@ def compact(
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> CompactReport:
-    """Make few large files of the many small ones of closed ledgers, on each bookie.
+    """Replace the many small files of closed ledgers by few large ones, on each bookie.
 
-    In this process; agents do it by themselves. Reads go on meanwhile.
+    Runs in this process; agents also compact on their own. Reads continue meanwhile.
 
     Args:
         ledger_ids: only these; ``None`` is all.
         bookie_ids: only on these; ``None`` is all that are registered.
-        files_least: leave ledgers that have fewer files on a bookie.
-        bytes_per_second: limit on what is moved.
+        files_least: skip a ledger on a bookie if it has fewer files there.
+        bytes_per_second: limit on the bytes that are moved.
     """
-    from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
+    from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 
-    wish = CompactionWish(
+    wish = CompactionRequest(
         dry_run, whole_number("files_least", files_least, 2), rate_of(bytes_per_second)
     )
     wanted, bookies = ids_of(ledger_ids), known_bookies(self.context, bookie_ids)
     return self.reported(
         "compact",
-        in_words("ledger", wanted),
+        error_text("ledger", wanted),
         dry_run,
         progress,
         lambda _, tell: compact_ledgers(self.context, wanted, bookies, wish, progress=tell),
@@ -275,21 +275,21 @@ def scrub(
 ) -> ScrubReport:
     """Read everything that a bookie should have, and compare it with its digests.
 
-    What is damaged or missing is published to autorecovery. In this process; agents do it by
-    themselves, and whoever goes on does so where the last one ended.
+    Damaged and missing copies are published to autorecovery. Runs in this process; agents also
+    scrub on their own. A scrub continues where the previous one ended, unless ``from_start``.
 
     Raises:
-        BookieUnavailableError: the bookie gives no answer; nothing was published for that.
+        BookieUnavailableError: the bookie does not answer; nothing was published for this reason.
     """
-    from spark_bookkeeper.cluster.scrubbing import Scrubbing
-    from spark_bookkeeper.cluster.scrubbing import scrub as scrub_job
+    from spark_bookkeeper.agent.scrubbing import Scrubbing
+    from spark_bookkeeper.agent.scrubbing import scrub as scrub_job
 
     wish = Scrubbing(rate_of(bytes_per_second), from_start)
     bookie = parse_bookie_id(bookie_id)
     known_bookies(self.context, [bookie])
     return self.reported(
         "scrub",
-        in_words("bookie", [bookie]),
+        error_text("bookie", [bookie]),
         False,
         progress,
         lambda _, tell: scrub_job(self.context, bookie, wish, progress=tell),

@@ -1,1 +1,1 @@
-"""The data source ``bookkeeper``: ledgers and logs as Spark itself reads and writes them."""
+"""The data source ``bookkeeper``: Spark itself reads and writes ledgers and logs with it."""

@@ -1,4 +1,4 @@
-"""How trouble is told to Spark: the name of its condition in brackets, then what happened."""
+"""The form of errors for Spark: the name of the condition in brackets, then the message."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from spark_bookkeeper.errors import BookKeeperError
 
 
 class told:  # noqa: N801  (used as ``with told():``)
-    """Errors of ours begin with their condition: only the text reaches the driver.
+    """Puts the condition before the message of our errors: only text reaches the driver.
 
-    With all frames that it has, so it has few: none of ``contextlib``, and no cause.
+    The text has all stack frames. To keep them few, this uses no ``contextlib``, and no cause.
     """
 
     def __enter__(self) -> None: ...

@@ -1,8 +1,8 @@
-"""The class that Spark knows the data source by.
+"""The data source class that Spark loads.
 
-It is made and asked in processes beside the driver, and pickled to others, so it holds texts
-only. What it needs is imported when it is asked: Spark imports this module to look for sources,
-also where nobody uses this one.
+Spark creates and calls it in worker processes of the driver, and pickles it to others. So it holds
+only strings. Its imports are inside the methods: Spark imports this module to look for sources,
+even in programs that never use this one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class BookKeeperSource(DataSource):
-    """``format("bookkeeper")``."""
+    """The data source ``format("bookkeeper")``."""
 
     session_options: ClassVar[Mapping[str, str]] = {}
-    """Used where an option is not given; ``register`` makes classes that have some."""
+    """Defaults for options that are not given; ``register_source`` makes subclasses with some."""
 
     @classmethod
     @override
@@ -38,7 +38,7 @@ class BookKeeperSource(DataSource):
         return "bookkeeper"
 
     def source_options(self) -> SourceOptions:
-        """All options, as values. Raises ``InvalidArgumentError``."""
+        """Return all options, as values. Raises ``InvalidArgumentError``."""
         given = {name.lower(): text for name, text in self.options.items()}
         return SourceOptions.parse({**self.session_options, **given})
 
@@ -85,9 +85,9 @@ class BookKeeperSource(DataSource):
 
 
 def with_session_options(options: Mapping[str, str]) -> type[BookKeeperSource]:
-    """The same source with options that a session has once for all.
+    """Return a subclass of the source that has default options for one session.
 
-    Spark sends it about as it is, and not by its name, so each session has its own.
+    Spark pickles the class itself, and not its name, so each session can have its own.
     """
     given = dict(options)
 

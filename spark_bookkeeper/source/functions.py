@@ -1,7 +1,7 @@
-"""Metadata in SQL: ``SELECT * FROM bk_ledgers()``, a table function for each view.
+"""Metadata in SQL: a table function for each view, as in ``SELECT * FROM bk_ledgers()``.
 
-Python data sources have no procedures, and no tables of their own in a catalog: a view with options
-or a table function is how SQL names what is read.
+Python data sources have no procedures, and no tables of their own in a catalog. SQL can name
+metadata only by a temporary view with options, or by a table function.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pyarrow as pa
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
 from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.source.option_texts import nearest
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.registration import defaults_of, register_source
 from spark_bookkeeper.source.selection import named_ledgers
-from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import delivered, delivered_schema, spark_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OF_LOGS: Final = "consumers"
-"""The one function that is about one log: ``bk_consumers('orders')``."""
+"""The only function that reads one log: ``bk_consumers('orders')``."""
 
 
 def register_sql(
     spark: SparkSession, metadata_uri: str, options: Mapping[str, str]
 ) -> Sequence[str]:
-    """Give a session the table functions, and its source the cluster, as far as this Spark can.
+    """Register the table functions in a session, and the data source as far as this Spark can.
 
     Args:
         spark: the session, also one of Spark Connect.
         metadata_uri: the cluster.
-        options: others of the data source.
+        options: other options of the data source.
 
     Returns:
         the names of the functions.
@@ -54,18 +54,18 @@ def register_sql(
 
 
 def register_functions(spark: SparkSession, options: Mapping[str, str]) -> Sequence[str]:
-    """Give a session the table functions; returns their names.
+    """Register the table functions in a session; return their names.
 
-    Each takes ``ledger`` (an id, or several as ``7,9-12``) where its view can be of some ledgers,
-    and ``uri``, another cluster than the session's.
+    A function whose view can show single ledgers takes ``ledger`` (an id, or several as
+    ``7,9-12``). Each function takes ``uri``, to read another cluster than the session's.
 
     Args:
         spark: the session, also one of Spark Connect.
-        options: of the cluster, as of the data source.
+        options: options of the data source that name the cluster.
     """
     from pyspark.sql import functions
 
-    takes_tables = hasattr(functions, "arrow_udtf")  # Spark 4.0 takes rows alone
+    takes_tables = hasattr(functions, "arrow_udtf")  # Spark 4.0 only takes rows
     make: Any = functions.arrow_udtf if takes_tables else functions.udtf
     schemas = {**VIEW_SCHEMAS, OF_LOGS: CONSUMERS}
     names = []
@@ -80,12 +80,12 @@ def register_functions(spark: SparkSession, options: Mapping[str, str]) -> Seque
 def _function_class(
     view: str, options: Mapping[str, str], form: Callable[[Iterator[pa.Table]], Iterable[Any]]
 ) -> type:
-    """Spark makes one of these in a task, and asks it once.
+    """Return the class of a table function. Spark creates and calls one in a task.
 
     Args:
-        view: of which the function tells.
-        options: of the cluster.
-        form: makes of tables what this Spark takes.
+        view: the view that the function returns.
+        options: options of the data source that name the cluster.
+        form: converts tables to what this Spark takes.
     """
 
     class Rows:
@@ -96,14 +96,14 @@ def _function_class(
 
 
 def arguments(view: str, given: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, str]:
-    """What a table function was given, by name.
+    """Return the arguments of a table function, by name.
 
-    Spark would refuse a wrong call by itself, with the signature of our class and not of the
+    Spark's own error for a wrong call would show the signature of our class, and not of the
     function.
 
     Raises:
-        InvalidArgumentError: there are too many, one is not known, or one is null: a query that
-            finds no id is not to read all ledgers.
+        InvalidArgumentError: there are too many, one is not known, or one is null. A null could
+            come from a query that finds no id, and must not select all ledgers.
     """
     names = ("log", "uri") if view == OF_LOGS else ("ledger", "uri")
     with told():
@@ -132,7 +132,7 @@ def arguments(view: str, given: Sequence[Any], named: Mapping[str, Any]) -> Mapp
 def rows_of_function(
     view: str, options: Mapping[str, str], found: Mapping[str, str]
 ) -> Iterator[pa.Table]:
-    """What a table function delivers; ``found`` are its arguments."""
+    """Yield the rows of a table function; ``found`` are its arguments."""
     with told():
         given = dict(options)
         ledger, log = found.get("ledger"), found.get("log")
@@ -170,7 +170,7 @@ def _rows(tables: Iterator[pa.Table]) -> Iterator[tuple[Any, ...]]:
 
 
 def _value(argument: Any) -> Any:
-    """Arguments come as arrays of one value."""
+    """Return the value of an argument, which Spark may pass as an array of one value."""
     if isinstance(argument, pa.Array | pa.ChunkedArray):
         return argument[0].as_py() if len(argument) else None
     return argument

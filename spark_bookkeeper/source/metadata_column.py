@@ -1,4 +1,4 @@
-"""``_metadata``: of each row, where it is in its ledger and where it was read."""
+"""``_metadata``: for each row, its position in its ledger and the bookie it was read from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METADATA_TYPE: Final = pa.struct(
 
 
 def metadata_column(ledger_id: LedgerId, scanned: Rows) -> pa.StructArray:
-    """A value of ``METADATA_TYPE`` for each row."""
+    """Return a value of ``METADATA_TYPE`` for each row."""
     ids = np.array(scanned.entries, dtype=np.int64)
     order = np.argsort(ids)
     owners = pa.array(order[np.searchsorted(ids, scanned.entry_ids, sorter=order)])

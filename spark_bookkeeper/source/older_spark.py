@@ -1,9 +1,9 @@
-"""What older Sparks lack of the interface that this source is written against, that of 4.2.
+"""The parts of Spark 4.2's interface that older versions lack; this source is written for 4.2.
 
-A stream writer gets Arrow batches from Spark 4.1 on. In 4.0 it gets them where it is a batch
-writer of Arrow batches too: Spark looks at that class and not at what is written. Before 4.2 Spark
-asks a stream reader for its last offset without saying where a micro-batch begins, so that no
-limit can be kept. Spark 4.0 replaces no source that it has found.
+A stream writer receives Arrow batches from Spark 4.1 on. In 4.0 it receives them if it is also a
+batch writer of Arrow batches, since Spark only checks for that class. Before 4.2 Spark requests the
+last offset of a stream reader without the beginning of the micro-batch, so limits cannot be kept.
+Spark 4.0 replaces no source that it has found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     HAS_LIMITS: Final[bool] = True
     REPLACES_SOURCES: Final[bool] = True
 else:
-    # Seen in the JVM alone; pushing filters came with the same version.
+    # Only the JVM shows it; filter pushdown came with the same version.
     REPLACES_SOURCES = hasattr(datasource.DataSourceReader, "pushFilters")
 
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -35,7 +35,7 @@ else:
         class DataSourceStreamArrowWriter(
             datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
         ):
-            """As Spark 4.0 understands it."""
+            """A stream writer that Spark 4.0 sends Arrow batches to."""
 
     try:
         from pyspark.sql.streaming.datasource import (
@@ -51,21 +51,21 @@ else:
         HAS_LIMITS = False
 
         class ReadLimit:
-            """How much a micro-batch takes; this Spark knows of no limit."""
+            """How much a micro-batch takes; this Spark has no limits."""
 
             def __init__(self, *limit: Any) -> None: ...
 
         class ReadAllAvailable(ReadLimit):
-            """All there is."""
+            """All available entries."""
 
         class ReadMaxRows(ReadLimit):
-            """Never made."""
+            """Never created."""
 
         class ReadMaxBytes(ReadLimit):
-            """Never made."""
+            """Never created."""
 
         class SupportsTriggerAvailableNow:
-            """This Spark asks for the last offset once, and reads up to it in one micro-batch."""
+            """This Spark requests the last offset once, and reads up to it in one micro-batch."""
 
 
 __all__ = [

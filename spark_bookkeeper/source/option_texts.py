@@ -1,6 +1,6 @@
-"""What the text of an option means: a value, or a ``ValueError`` that says why it is none.
+"""Parsers for the texts of options: each returns a value, or raises ``ValueError`` with a reason.
 
-Places, which have forms of their own, are read in ``places.py``.
+``offset_options.py`` parses places, which have forms of their own.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 
 
 def some_text(text: str) -> str:
-    """Any text but an empty one."""
+    """Return any text that is not empty."""
     if not text:
         raise ValueError("it is empty")
     return text
 
 
 def flag(text: str) -> bool:
-    """``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     if text.strip().lower() not in {"true", "false"}:
         raise ValueError("it is neither true nor false")
     return text.strip().lower() == "true"
 
 
 def number(least: int) -> Callable[[str], int]:
-    """Reads a whole number that is not below ``least``."""
+    """Return a parser for a whole number that is not below ``least``."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text.strip()):
@@ -40,7 +40,7 @@ def number(least: int) -> Callable[[str], int]:
 
 
 def size_bytes(text: str) -> int:
-    """``64m`` as bytes: k, m, g and t are powers of 1024."""
+    """Parse a size like ``64m`` to bytes: k, m, g and t are powers of 1024."""
     matched = re.fullmatch(r"(\d{1,19})\s*([kmgt]?)i?b?", text.strip().lower())
     if matched is None:
         raise ValueError("it is not a size in bytes, like 67108864 or 64m")
@@ -51,7 +51,7 @@ def size_bytes(text: str) -> int:
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """Reads one of these texts, in any case, and gives it as it stands here."""
+    """Return a parser that accepts one of these texts in any case, and returns it as given here."""
 
     def parse(text: str) -> str:
         for each in known:
@@ -63,7 +63,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def distinct_names(text: str) -> tuple[str, ...]:
-    """``a, b`` as names, each once; or a list of JSON, for names with commas or spaces around."""
+    """Parse ``a, b`` as distinct names; or a JSON list, for names with commas or outer spaces."""
     names = _listed(text) or tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise ValueError(
@@ -75,7 +75,7 @@ def distinct_names(text: str) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The texts of a list of JSON; none where it is no such list."""
+    """Return the texts of a JSON list; an empty tuple if it is no such list."""
     if not text.lstrip().startswith("["):
         return ()
     try:
@@ -87,7 +87,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def ledger_runs(text: str) -> tuple[tuple[int, int], ...]:
-    """``7,9-12`` as runs of ids, in the order given."""
+    """Parse ``7,9-12`` to runs of ids, in the order given."""
     runs = []
     for part in text.split(","):
         matched = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", part)
@@ -101,12 +101,12 @@ def ledger_runs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of any text."""
+    """Return the bytes of any text."""
     return text.encode()
 
 
 def nearest(text: str, known: Sequence[str]) -> str:
-    """The end of a sentence that names the known text that was meant, perhaps; or nothing."""
+    """Return the end of a sentence that suggests a similar known text; empty without one."""
     lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.5)
     return f"; did you mean {lower[near[0]]!r}?" if near else ""

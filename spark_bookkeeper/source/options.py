@@ -1,10 +1,10 @@
-"""The options of the data source: every one is a field of ``SourceOptions``, and nothing else is.
+"""The options of the data source: each one is a field of ``SourceOptions``.
 
-A field says what an option is called (``starting_offsets`` is ``startingOffsets``), how its text
-is read (``option_texts.py``), where it can be used, what it is without being given, and what it
-means to a person. The parser, its errors and the table for people come from the fields.
+A field defines an option's name (``starting_offsets`` is ``startingOffsets``), how its text is
+parsed (``option_texts.py``), where it can be used, its default, and its meaning for users. The
+parser, its errors and the table for users are made from the fields.
 
-Spark hands options over as texts, and their names in lower case.
+Spark passes options as strings, with their names in lower case.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.offset_options import (
+    Place,
+    begins_behind_its_end,
+    is_reversed,
+    parse_place,
+)
 from spark_bookkeeper.source.option_texts import (
     distinct_names,
     flag,
@@ -28,7 +34,6 @@ from spark_bookkeeper.source.option_texts import (
     some_text,
     utf8,
 )
-from spark_bookkeeper.source.places import Place, begins_behind_its_end, is_reversed, parse_place
 
 if TYPE_CHECKING:
     from spark_bookkeeper.connection import Connection
@@ -42,10 +47,10 @@ VIEWS: Final = (
     "slots",
     "logs",
 )
-"""What ``view`` can be: metadata as rows."""
+"""The values of ``view``: each shows metadata as rows."""
 
 OF_LEDGERS: Final = frozenset({"fragments", "entries", "slots"})
-"""Views of which ``ledger``, ``ledgers`` or ``log`` can choose a part."""
+"""Views that ``ledger``, ``ledgers`` or ``log`` can limit to some ledgers."""
 
 OpenMode = Literal["recover", "noRecovery"]
 
@@ -83,10 +88,10 @@ _AS_CREATED: Final = "As of `create_ledger`"
 _SHOWN_MOST: Final = 200
 
 _OF_SINKS: Final = frozenset({"checkpointlocation", "queryname", "provider"})
-"""What Spark itself puts among the options of a sink, and of a table."""
+"""Options that Spark itself adds for a sink and for a table."""
 
 _OF_TABLES: Final = re.compile(r"path|owner|location|external|is_managed_location|option\..*")
-"""And of a table only, beside its ``provider``."""
+"""Options that Spark adds only for a table, next to its ``provider``."""
 
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "subscribe": "log",
@@ -103,23 +108,23 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "maxoffsetspertrigger": "maxEntriesPerTrigger",
     "maxfilespertrigger": "maxEntriesPerTrigger",
 }
-"""What Kafka's source and Delta's call what is here called otherwise."""
+"""Option names of Kafka's and Delta's sources, and the option that replaces each here."""
 
 
 def option(
     parse: Callable[[str], Any], use: Use, meaning: str, default: Any = None, shown: str = ""
 ) -> Any:
-    """One option: how its text is read, where it is used, what it means, and its default.
+    """Define one option: how its text is parsed, where it is used, its meaning and its default.
 
     Args:
-        shown: the default, as people are told; empty shows ``default`` itself.
+        shown: the default as the table for users shows it; empty shows ``default`` itself.
     """
     told = {"parse": parse, "use": use, "meaning": meaning, "shown": shown}
     return field(default=default, metadata=told)
 
 
 def _cut(text: str) -> str:
-    """As much of a value as a person wants to see in an error."""
+    """Return a value, shortened for an error message."""
     return text if len(text) <= _SHOWN_MOST else f"{text[:_SHOWN_MOST]}..."
 
 
@@ -127,7 +132,7 @@ def _cut(text: str) -> str:
 class SourceOptions:
     """The options of one read or write, as values. Frozen and picklable; made by ``parse``.
 
-    Its ``repr`` shows no value, as some may be secrets.
+    Its ``repr`` shows no values, as some may be secrets.
     """
 
     metadata_uri: str | None = option(
@@ -268,7 +273,7 @@ class SourceOptions:
         return f"SourceOptions({', '.join(sorted(self.given()))})"
 
     def given(self) -> set[str]:
-        """The names of options that do not have their default."""
+        """Return the names of options that do not have their default."""
         return {
             option_name(f.name)
             for f in fields(self)
@@ -277,11 +282,11 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """The values that these texts mean.
+        """Parse the texts of options.
 
         Raises:
-            InvalidArgumentError: an option is not known (the nearest known one is named), or its
-                value cannot be meant. Values that may be secrets are not shown.
+            InvalidArgumentError: an option is not known (the message names the nearest known one),
+                or its value is not valid. The message shows no value that may be a secret.
         """
         known = {option_name(f.name).lower(): f for f in fields(cls) if "parse" in f.metadata}
         values: dict[str, Any] = {}
@@ -309,7 +314,7 @@ class SourceOptions:
         return cls(**values)
 
     def check_use(self, use: Use) -> None:
-        """Raises ``InvalidArgumentError`` for an option that means nothing there."""
+        """Raise ``InvalidArgumentError`` for an option that has no effect in this use."""
         for f in fields(self):
             name = option_name(f.name)
             if name in self.given() and not f.metadata["use"] & use:
@@ -322,7 +327,7 @@ class SourceOptions:
                 )
 
     def check_reading(self, use: Use) -> None:
-        """Raises ``InvalidArgumentError`` unless one thing is to be read, with what it knows."""
+        """Raise ``InvalidArgumentError`` unless the options select one thing and fit it."""
         self.check_use(use)
         self.check_one_thing()
         if self.consumer is not None and self.log is None:
@@ -332,7 +337,7 @@ class SourceOptions:
             )
 
     def check_one_thing(self) -> None:
-        """Raises ``InvalidArgumentError`` unless exactly one thing is to be read."""
+        """Raise ``InvalidArgumentError`` unless the options select exactly one thing to read."""
         what = {"ledger": self.ledger, "ledgers": self.ledgers, "log": self.log}
         chosen = [name for name, value in what.items() if value is not None]
         if self.view is not None:
@@ -353,10 +358,10 @@ class SourceOptions:
             raise begins_behind_its_end()
 
     def connection(self) -> Connection:
-        """How to reach the cluster.
+        """Return how to reach the cluster.
 
         Raises:
-            InvalidArgumentError: it was not said which, or an option of ``zk.*`` is not known.
+            InvalidArgumentError: no cluster was given, or an option of ``zk.*`` is not known.
         """
         import os
 
@@ -379,14 +384,14 @@ class SourceOptions:
 
 
 def option_name(field_name: str) -> str:
-    """What users call an option: ``min_partitions`` is ``minPartitions``."""
+    """Return the users' name of an option: ``min_partitions`` is ``minPartitions``."""
     first, *others = field_name.split("_")
     name = first + "".join(part.capitalize() for part in others)
     return f"{name}.*" if field_name in {"zk", "storage"} else name
 
 
 def options_table() -> str:
-    """All options as a table in Markdown."""
+    """Return all options as a table in Markdown."""
     lines = ["| option | used in | default | meaning |", "|---|---|---|---|"]
     for f in fields(SourceOptions):
         told = f.metadata

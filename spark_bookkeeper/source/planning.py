@@ -1,4 +1,4 @@
-"""Sharing a read out among tasks: each takes runs of entries, about as many bytes as the others."""
+"""Sharing a read among tasks: each takes runs of entries, about as many bytes as the others."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, cut
 from spark_bookkeeper.protocol.ids import EntryId
 
 PIECES: Final = 4
-"""A large range is cut into so many pieces at least; how many tasks Spark runs at once is not told
-to those who plan. A task costs some 0.1 s of CPU besides its rows, as much as 64 MiB of them do,
-so more of them pay only where many cores wait: ``minPartitions`` says so.
+"""The least number of pieces of a large range. The planner does not know how many tasks Spark runs
+at once. A task costs some 0.1 s of CPU besides its rows, as much as 64 MiB of rows do. So more
+tasks only pay where many cores wait, which ``minPartitions`` expresses.
 """
 
 BATCH_PIECE_BYTES: Final = 32 << 20
-"""A task of a micro-batch takes about so much."""
+"""Approximate size of a task's share of a micro-batch."""
 
 
 class SizedRange(NamedTuple):
-    """Entries of one ledger, and about how large they are."""
+    """Entries of one ledger, and their approximate size."""
 
     range: EntryRange
     size_bytes: float
@@ -39,11 +39,11 @@ def plan(
     min_partitions: int | None = None,
     max_entries: int | None = None,
 ) -> list[list[EntryRange]]:
-    """The runs of each task, in order; small ledgers share one.
+    """Return the runs of each task, in order; small ledgers share a task.
 
     Args:
-        min_partitions: at least so many tasks, where there are as many entries.
-        max_entries: no task has more.
+        min_partitions: the least number of tasks, where there are as many entries.
+        max_entries: the largest number of entries of one task.
     """
     pieces = max(PIECES, min_partitions or 0)
     runs = []
@@ -58,7 +58,7 @@ def plan(
 def plan_batch(
     context: ClientContext, ranges: Iterable[EntryRange], max_entries: int | None = None
 ) -> list[list[EntryRange]]:
-    """The same for a micro-batch: quickly, by the sizes of entries and not by files."""
+    """Plan as ``plan`` does, for a micro-batch: quickly, by entry sizes and not by files."""
     runs: list[SizedRange] = []
     for each in ranges:
         average = average_bytes(context, each.ledger, each.first, each.last)
@@ -70,7 +70,7 @@ def plan_batch(
 def shared_out(
     runs: Sequence[SizedRange], min_partitions: int | None = None, max_entries: int | None = None
 ) -> Iterator[list[EntryRange]]:
-    """Runs, in order, as the tasks' own lists of them; large ones are split, small ones joined."""
+    """Yield the list of runs of each task, in order; split large runs, and join small ones."""
     entries = sum(run.entries for run in runs)
     most = max_entries or entries
     if min_partitions is not None:
@@ -90,7 +90,7 @@ def shared_out(
 
 
 def _split(run: SizedRange, most: int) -> Iterator[SizedRange]:
-    """Evenly, so that no piece has more entries than ``most``."""
+    """Split a run evenly, so that no piece has more entries than ``most``."""
     count = -(-run.entries // max(1, most))
     first = run.range.first
     for index in range(count):

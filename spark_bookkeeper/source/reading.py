@@ -1,7 +1,7 @@
-"""Batch reads: planned beside the driver, carried out by tasks that need no ZooKeeper.
+"""Batch reads: the driver plans them, and tasks read without ZooKeeper.
 
-A task is given the ledgers' metadata and where their bookies are. It looks into the metadata store
-only when something it was given turns out to be out of date.
+A task receives the ledgers' metadata and the roots of their bookies. It reads the metadata store
+only when one of these turns out to be out of date.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
+from spark_bookkeeper.client.read.unreadable import warn_of_lost
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
@@ -38,35 +38,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 VIEW_TASK_LEDGERS = 200
-"""Ledgers of which one task of a view asks the bookies."""
+"""Number of ledgers for which one task of a view queries the bookies."""
 
 
 @dataclass
 class TaskShare(InputPartition):
-    """What one task reads. Picklable."""
+    """The entries that one task reads. Picklable."""
 
     connection: Connection
     schema: pa.Schema
-    """Of the rows, as ledgers have it."""
+    """The columns of the rows, with the types that ledgers use."""
     ranges: Sequence[EntryRange]
     roots: Mapping[BookieId, str]
-    """Where the bookies are."""
+    """The storage root of each bookie."""
     number: int
-    """Tasks begin with different replicas."""
+    """Number of the task; tasks begin with different replicas."""
 
 
 @dataclass
 class ViewShare(InputPartition):
-    """Of which ledgers one task of a view tells; ``None`` is of all, or of none in particular."""
+    """The ledgers that one task of a view shows; ``None``: all, or the view has no ledgers."""
 
     connection: Connection
     ledgers: Sequence[LedgerId] | None
     log: str | None = None
-    """Of which log alone the view of logs tells."""
+    """The only log that the view ``logs`` shows."""
 
 
 class RowsReader(DataSourceReader):
-    """Rows of ledgers. Pickled to every task, so it holds nothing that is open."""
+    """Reads rows of ledgers. It is pickled to every task, so it holds no open connection."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -74,7 +74,7 @@ class RowsReader(DataSourceReader):
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        # Imported here, as tasks do without; they import this module too, each in its process.
+        # Imported here, since tasks do not need them, and each task's process imports this module.
         from spark_bookkeeper.source.planning import plan
         from spark_bookkeeper.source.schema import wanted_columns
         from spark_bookkeeper.source.selection import open_selection
@@ -94,7 +94,7 @@ class RowsReader(DataSourceReader):
 
 
 class ViewReader(DataSourceReader):
-    """Rows of a view."""
+    """Reads rows of a view."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         assert options.view is not None
@@ -126,7 +126,7 @@ class ViewReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from spark_bookkeeper.source.views import view_table
+        from spark_bookkeeper.source.metadata_tables import view_table
 
         assert isinstance(partition, ViewShare)
         with told():
@@ -137,14 +137,14 @@ class ViewReader(DataSourceReader):
 
 
 def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
-    """The reader of a batch read; ``schema`` is what was said that it delivers.
+    """Return the reader of a batch read; ``schema`` is what Spark expects from it.
 
     Raises:
-        InvalidArgumentError: that was said by somebody, and the view has other columns.
+        InvalidArgumentError: the caller gave a schema that the view's columns do not match.
     """
     if options.view is not None:
+        from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS
         from spark_bookkeeper.source.schema import wanted_columns
-        from spark_bookkeeper.source.views import VIEW_SCHEMAS
 
         told_of = arrow_schema(schema)
         wanted_columns(VIEW_SCHEMAS[options.view], told_of, options)
@@ -158,7 +158,7 @@ def shares(
     schema: pa.Schema,
     planned: Iterable[Sequence[EntryRange]],
 ) -> list[InputPartition]:
-    """What each task is given: its ranges, and where their bookies are."""
+    """Return the shares of the tasks: the ranges of each, and the roots of its bookies."""
     made: list[InputPartition] = []
     for number, runs in enumerate(planned):
         named = {bookie for run in runs for bookie in run.ledger.metadata.bookies()}
@@ -170,8 +170,8 @@ def shares(
 def read_share(
     options: SourceOptions, schema: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, under the schema that Spark was told."""
-    if not isinstance(partition, TaskShare):  # Spark's own, where there is nothing to read
+    """Yield the rows of a task, under the schema that Spark expects."""
+    if not isinstance(partition, TaskShare):  # Spark's own partition, when there are no rows
         return
     with told():
         context = task_context(partition.connection, partition.roots)
@@ -189,19 +189,19 @@ def _delivered_rows(
     ranges: Iterable[EntryRange],
     spread: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ranges in their order, each batch under the schema that Spark was told.
+    """Yield the rows of ranges in order; each batch has the schema that Spark expects.
 
     Args:
         context: the cluster.
-        options: of the read.
-        wanted: the columns of the rows, as ledgers have them.
-        schema: the same as Spark has them, with ``_metadata`` where that was asked for.
-        ranges: what to read.
-        spread: lets tasks begin with different replicas.
+        options: options of the read.
+        wanted: the columns of the rows, with the types that ledgers use.
+        schema: the same columns with Spark's types, and ``_metadata`` if it was requested.
+        ranges: the entries to read.
+        spread: a number that lets tasks begin with different replicas.
 
     Raises:
-        EntryUnreadableError: an entry can be read from no bookie; with ``failOnDataLoss=false``
-            it is passed over, and the log of the task says which.
+        EntryUnreadableError: no bookie can deliver an entry. With ``failOnDataLoss=false`` the
+            entry is skipped, and the task's log names it.
         InvalidArgumentError: a value that Spark has no type for.
     """
     only = None if options.bookie is None else parse_bookie_id(options.bookie)

@@ -1,4 +1,4 @@
-"""What is set up for one session: its cluster, once for all reads and writes."""
+"""Options that a session sets once for all its reads and writes, such as the cluster."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SESSION_URI: Final = "spark.bookkeeper.metadataUri"
 def register_source(
     spark: SparkSession, metadata_uri: str | None = None, **options: str
 ) -> Mapping[str, str]:
-    """Set up ``format("bookkeeper")`` in a session, with the cluster that is meant by default.
+    """Set up ``format("bookkeeper")`` in a session, with a default cluster.
 
-    Needed only for that, and where the package is no installed one: ``spark-submit --py-files``.
-    Spark finds the source of an installed package by itself.
+    Needed only for that default, and where the package is not installed (``spark-submit
+    --py-files``). Spark finds the source of an installed package by itself.
 
     Args:
         spark: the session, also one of Spark Connect.
-        metadata_uri: the cluster; ``None`` is the session's ``spark.bookkeeper.metadataUri``.
-        options: others to have once for all, by their names.
+        metadata_uri: the cluster; ``None`` takes the session's ``spark.bookkeeper.metadataUri``.
+        options: defaults for other options, by their names.
 
     Returns:
         the options that reads and writes of this session have by default.
 
     Raises:
-        InvalidArgumentError: an option is not known, or its value cannot be meant.
+        InvalidArgumentError: an option is not known, or its value is not valid.
         MissingRequirementError: Spark 4.0 has found the source of the installed package, and
-            replaces none that it found.
+            replaces no source that it has found.
     """
     from pyspark.errors import AnalysisException
 
@@ -59,7 +59,7 @@ def register_source(
 def defaults_of(
     spark: SparkSession, metadata_uri: str | None, options: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """What reads and writes of a session have by default. Raises ``InvalidArgumentError``."""
+    """Return the default options of a session. Raises ``InvalidArgumentError``."""
     uri = spark.conf.get(SESSION_URI, None) if metadata_uri is None else metadata_uri
     defaults = {name.lower(): text for name, text in options.items()}
     if uri is not None:

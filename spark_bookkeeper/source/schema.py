@@ -1,4 +1,4 @@
-"""The columns of a read: those of its ledgers as one schema, fewer or more as was asked for."""
+"""The columns of a read: those of its ledgers as one schema, as far as they were requested."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.client.write.columns import is_wider
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
+from spark_bookkeeper.source.metadata_tables import VIEW_SCHEMAS
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.selection import open_selection
-from spark_bookkeeper.source.views import VIEW_SCHEMAS
 from spark_bookkeeper.spark.schemas import delivered_schema, spark_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def schema_of_read(options: SourceOptions) -> StructType:
-    """What a read or a stream with these options delivers.
+    """Return the columns of a read or a stream with these options.
 
     Raises:
-        InvalidArgumentError: it was not said what to read, or there is no such column.
+        InvalidArgumentError: the options do not say what to read, or name a missing column.
         NoSuchLedgerError, NoSuchLogError, UnauthorizedError, MetadataUnavailableError.
     """
     if options.view is not None:
@@ -35,7 +35,7 @@ def schema_of_read(options: SourceOptions) -> StructType:
 
 
 def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
-    """The Arrow schema under which Spark takes the rows: projected, and with ``_metadata``."""
+    """Return the Arrow schema of the rows for Spark: projected, and with ``_metadata``."""
     wanted = projected(schema, options.columns)
     made = delivered_schema(wanted)
     if options.include_metadata:
@@ -49,11 +49,11 @@ def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
 
 
 def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -> pa.Schema:
-    """The columns of ledgers from which what Spark was told is made; a log may have more by now.
+    """Return the ledgers' columns for the schema that Spark expects; a log may have more by now.
 
     Raises:
-        InvalidArgumentError: Spark was told of a column that there is not, or has another type,
-            or may be null where it was told that none is; somebody gave it a schema.
+        InvalidArgumentError: the user gave Spark a schema. It has a column that does not exist or
+            has another type, or it excludes nulls where the rows may have some.
     """
     names = told.names
     if options.include_metadata:
@@ -80,13 +80,13 @@ def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -
 
 
 def _check_types(wanted: pa.Schema, told: pa.Schema) -> None:
-    """Whether Spark was told the columns' types, or those before or after a log was evolved.
+    """Check that Spark expects the columns' types, or narrower or wider ones of an evolved log.
 
-    Arrow's cast would make texts of numbers, and of numbers whether they are 0.
+    Arrow's cast would turn numbers into texts, or into booleans.
     """
     try:
         known = delivered_schema(wanted)
-    except InvalidArgumentError:  # Spark has no such type: who gives a schema chooses one for it
+    except InvalidArgumentError:  # Spark has no such type: a user's schema chooses one for it
         return
     for field, given in zip(known, told, strict=False):
         if not (is_wider(field.type, given.type) or is_wider(given.type, field.type)):

@@ -1,4 +1,4 @@
-"""What is to be read: ledgers in their order, and which entries of each there are now."""
+"""Which ledgers a read reads, in their order, and which of their entries exist now."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
-from spark_bookkeeper.client.read.lost import tell_of_accepted_loss
 from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.read.unreadable import warn_of_accepted_loss
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import (
     DataLossError,
@@ -29,9 +29,8 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
-from spark_bookkeeper.source.named_places import check_in_ledger, check_in_log, readable_end
-from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import (
+from spark_bookkeeper.source.offset_checks import check_in_ledger, check_in_log, readable_end
+from spark_bookkeeper.source.offset_options import (
     EARLIEST,
     LATEST,
     Moment,
@@ -39,33 +38,34 @@ from spark_bookkeeper.source.places import (
     begins_behind_its_end,
     is_reversed,
 )
+from spark_bookkeeper.source.options import SourceOptions
 
 NAMED_ONE_BY_ONE: Final = 10_000
-"""More ledgers than so many are looked for in the list of all there are."""
+"""For a larger number of ledger ids, the ids are looked up in the list of all ledgers."""
 
 _OPTIONS: Final = {"starting_offsets": "startingOffsets", "ending_offsets": "endingOffsets"}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a read was told to read, and its columns."""
+    """The ledgers or the log that a read reads, with the read's options and columns."""
 
     context: ClientContext
     options: SourceOptions
     schema: pa.Schema
-    """Of all rows: one that holds those of every ledger."""
+    """The schema of all rows; it can hold those of every ledger."""
     ledgers: Sequence[LedgerId] = ()
-    """To be read one after the other; of a log what it has is looked up when it is read."""
+    """In reading order. Empty for a log, whose ledgers are listed when it is read."""
 
     def ranges(self) -> list[EntryRange]:
-        """The entries that are to be read, as far as there are some now; a ledger each, in order.
+        """Return the ranges of entries to read now, in order: at most one for each ledger.
 
-        Ledgers that are not closed are recovered, where that was not ruled out.
+        Ledgers that are not closed are recovered, unless ``openMode`` is ``noRecovery``.
 
         Raises:
-            NoSuchLedgerError, NoSuchEntryError, DataLossError: some of it is not there; with
-                ``failOnDataLoss=false`` it is passed over.
-            InvalidArgumentError: the bookie that was named holds nothing of it.
+            NoSuchLedgerError, NoSuchEntryError, DataLossError: a part does not exist; with
+                ``failOnDataLoss=false`` it is skipped.
+            InvalidArgumentError: the given bookie holds none of the entries.
             UnauthorizedError, RecoveryUndecidedError, EntryUnreadableError.
         """
         log = self.options.log
@@ -118,7 +118,7 @@ class Selection:
         start: Place | None,
         end: Place | None,
     ) -> list[EntryRange]:
-        """What these ledgers of a log have from one place to another."""
+        """Return the ranges of these ledgers of a log from one position to another."""
         if isinstance(start, Position):
             listed = [ledger for ledger in listed if ledger >= start.ledger_id]
         if isinstance(end, Position):
@@ -128,11 +128,11 @@ class Selection:
         for ledger in open_ledgers(self.context, self.options, listed, password):
             ranges.append(self._range(ledger, start, end))
             if not ledger.metadata.is_closed:
-                break  # what follows it may not be acknowledged before it
+                break  # later ledgers may hold entries that are not acknowledged before it
         return [each for each in ranges if each.first <= each.last]
 
     def _in_log(self, name: str, option: str) -> Place | None:
-        """A place of the log, as a position where it was told as a time."""
+        """Return a place in the log, with a time replaced by its position."""
         place: Place | None = getattr(self.options, option)
         if isinstance(place, Moment):
             is_end = option == "ending_offsets"
@@ -140,14 +140,14 @@ class Selection:
         return place
 
     def _in(self, ledger: Ledger, place: Place | None) -> Place | None:
-        """The same of one ledger."""
+        """Return a place in one ledger, with a time replaced by its position."""
         if not isinstance(place, Moment):
             return place
         reader = LedgerReader(self.context, ledger)
         return Position(ledger.ledger_id, reader.entry_at(place.time))
 
     def _range(self, ledger: Ledger, start: Place | None, end: Place | None) -> EntryRange:
-        tell_of_accepted_loss(ledger)
+        warn_of_accepted_loss(ledger)
         readable = readable_end(self.context, ledger)
         first, last = EntryId(0), readable
         if start == LATEST or end == EARLIEST:
@@ -159,7 +159,7 @@ class Selection:
         return EntryRange(ledger, first, last)
 
     def _check_bookie(self, ranges: Sequence[EntryRange]) -> None:
-        """Reading the copies of a bookie that has none would be an empty read without a word."""
+        """Check that the given bookie has copies: otherwise the read would silently be empty."""
         holders = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         if self.options.bookie is not None and holders and self.options.bookie not in holders:
             raise InvalidArgumentError(
@@ -182,11 +182,11 @@ class Selection:
 
 
 def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
-    """What these options say is to be read.
+    """Return what the options select.
 
     Raises:
         NoSuchLedgerError, NoSuchLogError, UnauthorizedError, MetadataUnavailableError.
-        InvalidArgumentError: the schemas of the ledgers do not go together.
+        InvalidArgumentError: the schemas of the ledgers cannot be united.
     """
     if options.log is not None:
         return Selection(context, options, open_log(context, options.log).schema)
@@ -203,10 +203,10 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
 
 
 def named_ledgers(context: ClientContext, options: SourceOptions) -> list[LedgerId] | None:
-    """The ledgers that were named, each once, in their order; ``None`` when none was.
+    """Return the ledgers that the options name, each once, in order; ``None`` if they name none.
 
-    Where very many were named, those of them that there are; and, for who may miss none, the
-    first that is not there.
+    Of very many named ids, return those that exist. For a read that may not miss any, also return
+    the first missing one.
     """
     if options.ledger is not None:
         return [parse_ledger_id(options.ledger)]
@@ -223,19 +223,19 @@ def named_ledgers(context: ClientContext, options: SourceOptions) -> list[Ledger
 
 
 def viewed_ledgers(context: ClientContext, options: SourceOptions) -> list[LedgerId] | None:
-    """The ledgers of which a view tells; ``None``: all of them. Of several, those that there are.
+    """Return the ledgers that a view shows, without missing ones; ``None`` means all ledgers.
 
     Raises:
-        NoSuchLedgerError: the one that was named is not there.
+        NoSuchLedgerError: ``ledger`` names one that does not exist.
     """
     if options.ledger is not None:
-        with suppress(MetadataFormatError):  # it is there; a view has of it what can be told
+        with suppress(MetadataFormatError):  # it exists; the view shows what can be read of it
             context.store.read_ledger(parse_ledger_id(options.ledger))
     return named_ledgers(context, options)
 
 
 def _there(there: Sequence[int], first: int, last: int, may_miss: bool) -> Iterator[int]:
-    """Those of a run that there are, or the first of it that is not there."""
+    """Yield the ids of a run that exist, or only the first one that does not exist."""
     found = there[bisect_left(there, first) : bisect_right(there, last)]
     if may_miss or len(found) == last - first + 1:
         yield from found
@@ -249,15 +249,14 @@ def open_ledgers(
     ids: Iterable[LedgerId],
     password: bytes | None = None,
 ) -> list[Ledger]:
-    """Ledgers as their metadata tells them now; those that are gone are left out where that is
-    allowed.
+    """Return ledgers with their current metadata; deleted ones are left out where that is allowed.
 
     Args:
-        password: of all of them; ``None`` is the one of the options.
+        password: the password of all ledgers; ``None`` takes that of the options.
 
     Raises:
         NoSuchLedgerError, UnauthorizedError.
-        MetadataFormatError: one is of another client, or its metadata is damaged.
+        MetadataFormatError: a ledger of another client, or one with damaged metadata.
     """
     found = []
     for ledger_id, metadata in context.store.read_ledgers(list(ids)):
@@ -280,11 +279,11 @@ def open_ledgers(
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for the rows of all: columns that some do not have are null there, and numbers
-    are as wide as the widest.
+    """Return one schema for the rows of all ledgers: missing columns are null, and numbers have the
+    widest type.
 
     Raises:
-        InvalidArgumentError: a column has types that do not go together; both schemas are shown.
+        InvalidArgumentError: a column has incompatible types; the message shows both schemas.
     """
     made = schemas[0]
     for schema in schemas[1:]:
@@ -308,7 +307,7 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def truncated(log: str, start: Position, begins_at: LedgerId) -> DataLossError:
-    """What was to be read of a log is no longer in it."""
+    """Return the error for a read whose first entries were truncated."""
     return DataLossError(
         f"log {log!r} was truncated: what it had from {start.ledger_id}:{start.entry_id} on, where "
         f"the read was to begin, up to ledger {begins_at}, where it begins now, is deleted. With "
@@ -319,7 +318,7 @@ def truncated(log: str, start: Position, begins_at: LedgerId) -> DataLossError:
 
 
 def _place_in(ledger: Ledger, position: Position, readable: EntryId) -> EntryId:
-    """Where a position is among the entries of a ledger: before, in or behind them."""
+    """Return a position as an entry of a ledger: its first, one of it, or the one after its end."""
     if position.ledger_id < ledger.ledger_id:
         return EntryId(0)
     if position.ledger_id > ledger.ledger_id:

@@ -1,8 +1,8 @@
 """Streams: ``spark.readStream.format("bookkeeper")``.
 
-One process beside the driver asks how far there is something to read and plans each micro-batch,
-whose tasks are those of a batch read. What is wrong with the options is told when the first offset
-is asked for: an error while this reader is made reaches nobody in one piece.
+One process next to the driver finds the end of the readable entries and plans each micro-batch. Its
+tasks are those of a batch read. Errors in the options are raised when Spark requests the first
+offset: an error from this reader's constructor does not reach the user intact.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.conditions import told
-from spark_bookkeeper.source.followed import Limits
-from spark_bookkeeper.source.followed_ledger import FollowedLedger
-from spark_bookkeeper.source.following import FollowedLog, followed
+from spark_bookkeeper.source.micro_batch import Limits
+from spark_bookkeeper.source.offset_options import LATEST, Offset
 from spark_bookkeeper.source.older_spark import (
     HAS_LIMITS,
     ReadAllAvailable,
@@ -32,11 +31,12 @@ from spark_bookkeeper.source.older_spark import (
     SupportsTriggerAvailableNow,
 )
 from spark_bookkeeper.source.options import SourceOptions, Use
-from spark_bookkeeper.source.places import LATEST, Offset
 from spark_bookkeeper.source.planning import plan_batch
 from spark_bookkeeper.source.reading import read_share, shares
 from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import open_selection
+from spark_bookkeeper.source.stream_ledger import FollowedLedger
+from spark_bookkeeper.source.stream_log import FollowedLog, followed
 from spark_bookkeeper.spark.schemas import arrow_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Rows of a log, or of one ledger, as they come."""
+    """Reads rows of a log, or of one ledger, as they are acknowledged."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
         self._target: Offset | None = None
-        """Where a query that reads what is there now ends."""
+        """The end of a query that reads only what exists when it starts."""
 
     @override
     def initialOffset(self) -> dict[str, Any]:
@@ -61,8 +61,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark hands it back where the limits hold, and another one where they do not. Both of ours
-        # are looked up in the options then.
+        # Spark passes it back where the limits hold, and another one where they do not. Then both
+        # of our limits are read from the options.
         if self._options.max_entries_per_trigger is not None:
             return ReadMaxRows(self._options.max_entries_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         with told():
-            if start is None:  # a Spark that tells neither
+            if start is None:  # an older Spark, which passes neither argument
                 self._check_options()
                 return self._followed.front().to_json()
             begin = self._followed.resumed(Offset.from_json(start))
@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(limit, ReadAllAvailable):
                 options = self._options
                 limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
-            # All before it is done. A query that ends there is not asked again.
+            # All before ``begin`` is committed. A query that ends there makes no further call.
             self._publish(
                 begin, self._target is not None and begin.position >= self._target.position
             )
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with told():
             begin, stop = Offset.from_json(start), Offset.from_json(end)
-            if not HAS_LIMITS:  # it is told only now where the stream stands
+            if not HAS_LIMITS:  # only this call shows where the stream stands
                 self._followed.ahead(begin, Limits())
                 self._publish(begin, is_last=True)
             ranges = self._followed.ranges(begin, stop)
@@ -119,15 +119,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
-        """How far a stream has come is told by where its next micro-batch begins. A Spark that
-        tells that late tells this too, unless it runs a single micro-batch.
+        """Publish the position, in an older Spark. It makes no such call for a query of a single
+        micro-batch. A newer Spark shows the position when it begins the next micro-batch.
         """
         if not HAS_LIMITS:
             with told():
                 self._publish(Offset.from_json(end), is_last=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is open: this is sent to tasks."""
+        """Return the state without open connections, since the reader is sent to tasks."""
         return {"_options": self._options, "_schema": self._schema, "_target": None}
 
     def _check_options(self) -> None:
@@ -163,8 +163,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """In place of a reader that cannot be made, where somebody gave Spark a schema and so nothing
-    was looked at before: it tells why at the first question.
+    """Replaces a reader that cannot be made. When the user gave Spark a schema, the options were
+    not checked before; this reader raises the error at the first call.
     """
 
     def __init__(self, error: InvalidArgumentError) -> None:
@@ -187,7 +187,7 @@ class RefusingReader(DataSourceStreamReader):
 
 
 def stream_reader(parse: Callable[[], SourceOptions], schema: StructType) -> DataSourceStreamReader:
-    """The reader of a stream; ``schema`` is what was said that it delivers."""
+    """Return the reader of a stream; ``schema`` is what Spark expects from it."""
     try:
         return StreamReader(parse(), arrow_schema(schema))
     except InvalidArgumentError as error:

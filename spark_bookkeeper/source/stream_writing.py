@@ -1,13 +1,13 @@
 """Streams into a log: every micro-batch is one atomic write, in the log exactly once.
 
-Its transaction is the query's id, which stays over restarts, and the number of the batch. When
-Spark repeats a batch, because the driver ended between our commit and its own, the log has its
-number already, and the second write is dropped. That is only ever the last batch: another one ends
-the query.
+Its transaction consists of the query's id, which restarts keep, and the number of the batch. When
+Spark repeats a batch, because the driver ended between our commit and its own, the log has the
+number already, and the second write is dropped. Only the last batch may be repeated: for any other
+one the query fails.
 
-Spark makes a writer of its own for the tasks of a batch and another one for its commit, and tells
-neither of them for which query it is. So the ledger of a batch is made when the first of them is
-sent to the tasks, and its commit is told of it, and of the query, by their messages.
+Spark creates one writer for the tasks of a batch and another one for its commit, and passes the
+query to neither. So the ledger of a batch is created when the first writer is pickled for the
+tasks. The tasks' messages carry the ledger and the query to the commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing_extensions import override
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, remove_leftovers
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort, remove_leftovers
 from spark_bookkeeper.protocol.transactions import MicroBatch
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Property of a task: the id of its query, the same over restarts from one checkpoint."""
+"""A task's property with the id of its query, which restarts from a checkpoint keep."""
 
 
 @dataclass
 class WrittenInBatch(Written):
-    """What the attempt of a task wrote that counts, where, and for which query."""
+    """The result of a task's successful attempt, with its staged write and its query."""
 
     staged: StagedWrite
     query_id: str | None
@@ -74,15 +74,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._log = log
         self._schema = schema
         self._app_id = app_id
-        """Of the transactions, in place of the query's id."""
+        """The application of the transactions, instead of the query's id."""
         self._owner = app_id or checkpoint
-        """Whose leftovers are looked for; without a checkpoint that is known here, nobody's."""
+        """The owner whose leftovers are removed; ``None`` if no checkpoint is known here."""
         self._makes_log = makes_log
-        """Before tasks are sent, and never at a commit: a log that was deleted stays so then."""
+        """Whether a missing log is created before tasks start, and never later, at a commit."""
         self._staged: StagedWrite | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Whoever is pickled is sent to tasks, and these need a ledger to write to."""
+        """Stage a ledger: a writer is pickled only for tasks, which need a ledger to write to."""
         if self._staged is None:
             with told():
                 context = task_context(self._connection)
@@ -109,7 +109,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         first = next((m for m in messages if isinstance(m, WrittenInBatch)), None)
         with told():
             context = task_context(self._connection)
-            if first is None:  # a batch without a single partition
+            if first is None:  # a batch without partitions
                 self._remove_leftovers()
                 return
             app_id = self._app_id or first.query_id
@@ -126,7 +126,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     @override
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Also called when ``commit`` raised: what is in the log stays there."""
+        """Discard the batch. Spark also calls it when ``commit`` raised: added rows stay added."""
         with told():
             told_of = (m.staged for m in messages if isinstance(m, WrittenInBatch))
             staged = next(told_of, None)
@@ -135,7 +135,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """What no message tells of: every task of the batch failed, or there was none."""
+        """Remove ledgers that no message names: every task failed, or the batch had none."""
         if self._owner is not None:
             remove_leftovers(task_context(self._connection), self._log, self._owner)
 
@@ -143,10 +143,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 def stream_writer(
     options: SourceOptions, schema: StructType, overwrite: bool, checkpoint: str | None
 ) -> DataSourceStreamArrowWriter:
-    """The writer of a micro-batch, or of its commit.
+    """Return the writer of a micro-batch, or of its commit.
 
     Raises:
-        InvalidArgumentError: options that do not go together.
+        InvalidArgumentError: options that exclude each other.
     """
     check_appending(overwrite)
     if options.log is None:

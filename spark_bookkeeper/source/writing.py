@@ -1,9 +1,9 @@
 """Batch writes: ``df.write.format("bookkeeper")``, to a log or to a new ledger.
 
-The ledger is made beside the driver, and the plan of it sent to every task. Each tells what it
-wrote in its commit message; what became of the write is decided beside the driver again, in
-another process perhaps. Tasks, speculative ones and repeated ones too, share nothing but the
-directory of the ledger on each bookie, where names are never used twice (SLOT-LOG rule R15).
+The driver side creates the ledger, and sends its plan to every task. Each task returns its result
+in its commit message. The driver side, perhaps in another process, then commits or aborts the
+write. Tasks, including speculative and repeated ones, share only the ledger's directory on each
+bookie, where names are never used twice (SLOT-LOG rule R15).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError, LogExistsError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort
 from spark_bookkeeper.metadata.logs import find_log
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -58,18 +58,18 @@ _OF_LEDGERS = (
     "compression",
     "entryTargetBytes",
 )
-"""Options that mean nothing to a log, whose ledgers are all made as the log says."""
+"""Options that have no effect on a log, whose options define how its ledgers are made."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What the attempt of a task wrote that counts."""
+    """The result of a task's successful attempt."""
 
     result: TaskResult
 
 
 class LogSink(DataSourceArrowWriter):
-    """Adds the rows to a log as one ledger, or none of them. Pickled to tasks and back."""
+    """Adds the rows to a log as one ledger, or adds none. Pickled to tasks and back."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogSink(DataSourceArrowWriter):
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._staged is None:
-            for _ in iterator:  # it is Spark that has to come to the end
+            for _ in iterator:  # Spark requires that the iterator is read to its end
                 pass
             return Written(TaskResult(0, 0, ()))
         with told():
@@ -105,7 +105,7 @@ class LogSink(DataSourceArrowWriter):
 
     @override
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Also called when ``commit`` raised: what is in the log stays there."""
+        """Discard the write. Spark also calls it when ``commit`` raised: added rows stay added."""
         if self._staged is not None:
             with told():
                 if abort(task_context(self._connection), self._staged):
@@ -113,7 +113,7 @@ class LogSink(DataSourceArrowWriter):
 
 
 class LedgerSink(DataSourceArrowWriter):
-    """Writes the rows to a new ledger, which is closed with all of them. Pickled as the other."""
+    """Writes the rows to a new ledger, and closes it. Pickled as ``LogSink`` is."""
 
     def __init__(self, connection: Connection, plan: BulkPlan) -> None:
         self._connection = connection
@@ -131,7 +131,7 @@ class LedgerSink(DataSourceArrowWriter):
 
     @override
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Also called when ``commit`` raised: a ledger that is closed has its rows, and stays."""
+        """Discard the ledger. Spark also calls it when ``commit`` raised: a closed ledger stays."""
         ledger_id = LedgerId(self._plan.key.ledger_id)
         with told():
             if staging.discard(task_context(self._connection), ledger_id):
@@ -141,10 +141,10 @@ class LedgerSink(DataSourceArrowWriter):
 def batch_writer(
     options: SourceOptions, schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of a batch write; its ledger is made now, and everything is checked before.
+    """Return the writer of a batch write. Checks everything, and then creates the ledger.
 
     Raises:
-        InvalidArgumentError: options that do not go together, or columns that do not fit.
+        InvalidArgumentError: options that exclude each other, or columns that do not fit.
         NoSuchLogError, LedgerExistsError, NotEnoughBookiesError, MetadataUnavailableError.
     """
     check_appending(overwrite)
@@ -181,29 +181,29 @@ def batch_writer(
 
 
 def make_log(context: ClientContext, log: str, columns: pa.Schema) -> None:
-    """Make a log of these columns unless there is one; whether they fit it is asked later.
+    """Create a log with these columns unless it exists; an existing log is checked later.
 
     Raises:
-        NotEnoughBookiesError: there are too few for a ledger of it. No log was made.
+        NotEnoughBookiesError: too few bookies for a ledger of the log. No log was created.
     """
     if find_log(context.store.registers, log) is not None:
         return
     quorum, alive = Quorum(3, 3, 2), context.bookies.registrations()
     reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
     choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
-    with suppress(LogExistsError):  # somebody else was faster
+    with suppress(LogExistsError):  # another client was faster
         create_log(context, log, LogOptions(quorum, columns))
 
 
 def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    """What the tasks of a write told, one for each."""
+    """Return the result of each task, in order of tasks."""
     found = [message.result for message in messages if isinstance(message, Written)]
     assert len(found) == len(messages), "Spark commits when every task has succeeded"
     return found
 
 
 def check_appending(overwrite: bool) -> None:
-    """Raises ``InvalidArgumentError`` for a write that is to replace what is there."""
+    """Raise ``InvalidArgumentError`` for a write that is to overwrite existing rows."""
     if overwrite:
         raise InvalidArgumentError(
             "ledgers and logs are appended to and never overwritten; nothing was written. Use "
@@ -213,7 +213,7 @@ def check_appending(overwrite: bool) -> None:
 
 
 def check_log_options(options: SourceOptions) -> None:
-    """Raises ``InvalidArgumentError`` for an option that is about new ledgers."""
+    """Raise ``InvalidArgumentError`` for an option that only new ledgers use."""
     given = options.given()
     for name in _OF_LEDGERS:
         if name in given:

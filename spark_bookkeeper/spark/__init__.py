@@ -1,4 +1,4 @@
-"""Spark: sessions, DataFrame appends and scans, and the distributed form of long work.
+"""Spark: sessions, appends and scans of DataFrames, and long work distributed over a cluster.
 
-Uses the DataFrame and Data Source interfaces only, so that Spark Connect works too.
+Uses only the DataFrame and Data Source interfaces, so that Spark Connect works too.
 """

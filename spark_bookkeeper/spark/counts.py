@@ -1,8 +1,8 @@
-"""What tasks count, on its way to the client whose work they do.
+"""How metrics that tasks count reach the client whose work they do.
 
-A task that returns results sends what it counted with them. One that returns rows to Spark has an
-accumulator for it, which Spark brings to the driver when the task has succeeded; Spark Connect has
-none, so there it is lost.
+A task that returns results returns its counts with them. A task that returns rows to Spark adds its
+counts to an accumulator, which Spark sends to the driver when the task has succeeded. Spark Connect
+has no accumulators: there these counts are lost.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Tell = Callable[[Counts], None]
-"""Called in a task with what it counted."""
+"""Called in a task with its counts."""
 
 
 class TaskCounts:
-    """All that tasks have counted so far, in the process of the driver."""
+    """The sum of all counts of tasks so far, in the driver's process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._returned = Counter[str]()
         self._accumulators: dict[Any, Any] = {}
-        """Of each Spark context."""
+        """The accumulator of each Spark context."""
         metrics.include(self._all)
 
     def add(self, counts: Counts) -> None:
-        """What came back with a task's results."""
+        """Add counts that came back with a task's results."""
         self._returned.update(counts)
 
     def accumulator(self, spark: SparkSession) -> Tell | None:
-        """For tasks that return rows; ``None`` where Spark has none. Picklable to tasks."""
+        """Return a picklable accumulator for tasks with rows; ``None`` on Spark Connect."""
         if is_connect(spark):
             return None
         context = spark.sparkContext
@@ -61,7 +61,7 @@ class _Adding:
 
 
 class _Sums:
-    """How Spark adds up what tasks counted."""
+    """Defines for Spark how to add up counts."""
 
     def zero(self, value: dict[str, float]) -> dict[str, float]:
         return {}
@@ -74,7 +74,7 @@ class _Sums:
 
 @contextmanager
 def counted(metrics: Metrics, tell: Tell | None) -> Iterator[None]:
-    """Tell what is counted meanwhile, also when it fails in the middle."""
+    """Pass the counts of the block to ``tell``, also when the block raises."""
     if tell is None:
         yield
         return

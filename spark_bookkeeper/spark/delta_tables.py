@@ -1,4 +1,4 @@
-"""Delta tables: whether this Spark can have them, and a session that can."""
+"""Delta tables: a session that supports them, and a check whether a session does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NO_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme|Class \S+FileSyst
 
 
 def session_with_delta(**conf: str) -> SparkSession:
-    """The active session, that of ``spark-submit``, or one of our own with Delta.
+    """Return the active session, that of ``spark-submit``, or a new one with Delta.
 
-    Only to one of our own Delta can be added; ``conf`` are settings of it.
+    Delta can be added only to a new session; ``conf`` are settings of it.
 
     Raises:
-        MissingRequirementError: the jars of Delta cannot be had. No session was made.
+        MissingRequirementError: the jars of Delta are not available. No session was made.
     """
     from pyspark.sql import SparkSession
 
@@ -32,15 +32,15 @@ def session_with_delta(**conf: str) -> SparkSession:
 
 
 def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
-    """Whether a session has Delta Lake, before anything is done.
+    """Check that a session has Delta Lake, before any work begins.
 
     Args:
         spark: the session.
-        path: of a table; there need not be one.
-        consequence: what cannot be done without, for the message.
+        path: path of a table, which need not exist.
+        consequence: what cannot be done without Delta, for the message.
 
     Raises:
-        MissingRequirementError: it has none, or no file system for such a path.
+        MissingRequirementError: it has no Delta, or no file system for such a path.
     """
     try:
         spark.read.format("delta").load(path)
@@ -61,4 +61,4 @@ def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
                 "Start it with the jars of one (of S3 spark.jars.packages with hadoop-aws, and a "
                 "URI that begins with s3a://). Nothing was done"
             ) from error
-        # There is no table yet; appending makes it.
+        # The table does not exist yet; appending creates it.

@@ -1,4 +1,4 @@
-"""DataFrames in and out of ledgers, and jobs: all that a session wants of Spark.
+"""DataFrames in and out of ledgers, and jobs: all that a session needs of Spark.
 
 Only DataFrames are used, no RDDs and nothing of the JVM, so that Spark Connect works too.
 """
@@ -17,9 +17,9 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.read.splits import cut, tasks_for
+from spark_bookkeeper.client.read.unreadable import warn_of_lost
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
@@ -48,11 +48,11 @@ class SparkFrames(Frames):
     """Appends and reads DataFrames, and runs work as Spark jobs.
 
     Args:
-        spark: the session to use; ``None`` takes the active one, or starts one, when a DataFrame
-            or a job is asked for and not before.
+        spark: the session to use. ``None`` takes the active one, or starts one, when the first
+            DataFrame or job needs it.
         connection: how tasks reach the cluster.
         conf: settings of a session that has to be started.
-        metrics: where what tasks count is shown.
+        metrics: the metrics that show what tasks count.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class SparkFrames(Frames):
         return spark_session(**self._conf) if self._spark is None else self._spark
 
     def runner(self, job: str, hosts: Callable[[], Mapping[BookieId, str]] = dict) -> Runner:
-        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
+        """Return a runner of Spark jobs; ``job`` names them in Spark's own pages."""
         return SparkRunner(lambda: self.session, self._connection, job, self._counts.add, hosts)
 
     @override
     def is_frame(self, data: Any) -> bool:
-        # By name: neither pyspark nor its Connect client is imported to ask.
+        # By name, so that neither pyspark nor its Connect client is imported.
         return any(
             cls.__name__ == "DataFrame" and cls.__module__.startswith("pyspark.sql.")
             for cls in type(data).__mro__
@@ -108,18 +108,18 @@ class SparkFrames(Frames):
 
     @override
     def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
-        """Write the rows of every partition to part files; one pass, one result for each.
+        """Write the rows of every partition to part files, in one pass; return the tasks' results.
 
-        Only what is collected counts: an attempt that failed, or lost a race against a
-        speculative copy of itself, has written files under names that nobody lists (R15).
+        Only collected results count: an attempt that failed, or lost a race against a speculative
+        copy of itself, has written files under names that nothing lists (R15).
 
         Raises:
-            BookKeeperError: a task could not store its rows anywhere, or they do not fit.
-                Whatever Spark raises for the frame itself goes through as it is.
+            BookKeeperError: a task could not store its rows anywhere, or they do not fit. Errors
+                that Spark raises for the frame itself pass unchanged.
         """
         described = f"append to ledger {plan.key.ledger_id}"
-        # mapInArrow asks for its columns by name, and finds none that has a dot in it or differs
-        # from another only in case. Tasks go by position.
+        # mapInArrow finds columns by name, and fails for a name with a dot or one that differs from
+        # another only in case. Tasks use positions.
         numbered = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
         job = numbered.mapInArrow(_write_task(self._connection, plan), RESULT_SCHEMA)
         with task_bar(described) as on_tasks:
@@ -143,12 +143,12 @@ class SparkFrames(Frames):
         skip_lost: bool = False,
         places: tuple[str, ...] = (),
     ) -> DataFrame:
-        """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
-        Spark runs the DataFrame.
+        """Return the rows of ranges as a DataFrame, in order. The ranges are fixed now; Spark reads
+        the rows each time it runs the DataFrame.
 
         Args:
-            places: names of columns before the others, which say where each row was: ledger id,
-                entry id (both long), number within the entry (int).
+            places: names of leading columns with the position of each row: ledger id, entry id
+                (both long), number within the entry (int).
         """
         spark = self.session
         pieces = 2 * parallelism(spark)
@@ -169,7 +169,7 @@ class SparkFrames(Frames):
 
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:
-    """What a task of an append does with the rows of its partition."""
+    """Return the function with which a task of an append writes the rows of its partition."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         result: TaskResult | BookKeeperError
@@ -198,7 +198,7 @@ def _read_task(
     places: tuple[str, ...] = (),
     tell: Tell | None = None,
 ) -> Task:
-    """What a task of a read does: its rows are the numbers of the pieces to read."""
+    """Return the function of a read's tasks; its input rows are the numbers of ``cuts``."""
     schema = delivered_schema(wanted)
     sent = pa.schema([*_place_fields(places), *schema])
 
@@ -228,7 +228,7 @@ def _read_task(
         )
         try:
             yield from joined(found, sent)
-        except BookKeeperError as error:  # of a task, only the text reaches the driver
+        except BookKeeperError as error:  # only the text of a task's error reaches the driver
             raise type(error)(error.for_worker(), **error.facts) from error
         warn_of_lost(piece.ledger.ledger_id, fetcher.lost)
 
@@ -243,20 +243,20 @@ def _place_fields(names: tuple[str, ...]) -> list[pa.Field]:
 def _placed(
     rows_of: Rows, piece: EntryRange, batch: pa.RecordBatch, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Rows behind the columns that say where each was."""
+    """Return rows with leading columns that say where each row was."""
     ledgers = np.full(batch.num_rows, piece.ledger.ledger_id, dtype=np.int64)
     places = [ledgers, rows_of.entry_ids, rows_of.positions.astype(np.int32)]
     return pa.RecordBatch.from_arrays([*map(pa.array, places), *batch.columns], schema=schema)
 
 
 _SENT_BYTES: Final = 4 << 20
-"""Small batches are joined until they have this size, or this many rows."""
+"""Small batches are joined until they have this size, or ``_SENT_ROWS`` rows."""
 
 _SENT_ROWS: Final = 65_536
 
 
 def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending; large ones pass as they are."""
+    """Yield the same rows in batches that are worth sending; large batches pass unchanged."""
     gathered: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""One Spark job while it runs: its name on Spark's pages, and how far it has come.
+"""One Spark job while it runs: its name on Spark's pages, and its progress.
 
-Spark Connect has no job groups and no status tracker; there the name is a tag, and its server
-sends how far an operation has come.
+Spark Connect has no job groups and no status tracker. There the name is a tag, and the server sends
+the progress of an operation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks at how far a job is."""
+"""Wait between two queries of a job's progress."""
 
 Tasks = Callable[[int, int], None]
-"""Called with tasks done and tasks in all; both are 0 where Spark does not tell."""
+"""Called with tasks done and tasks in all; both are 0 where Spark does not report them."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def is_stopped(spark: Any) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once, as far as Spark says."""
+    """Return how many tasks run at once, as far as Spark reports it."""
     if not is_connect(spark):
         return max(1, spark.sparkContext.defaultParallelism)
     said = spark.conf.get("spark.default.parallelism", None)
@@ -53,7 +53,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises: its own errors, and those of the JVM that it does not translate.
+    """Return the error classes of Spark: its own, and those for JVM errors not translated.
 
     A function, so that pyspark is not imported where no job runs.
     """
@@ -64,7 +64,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Spark says, without the stacks of two languages that follow it."""
+    """Return the message of a Spark error, without the stack traces that follow it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if not line.startswith("An error occurred while")), None)
     return (told or type(error).__name__).removeprefix(": ")
@@ -74,8 +74,8 @@ _CANCELLED: Final = re.compile(r"\bSPARK_JOB_CANCELLED\b|\bOPERATION_CANCELED\b"
 
 
 def is_cancelled(error: Exception) -> bool:
-    """Whether somebody cancelled the job that ended with this error: by its group, by its tag, or
-    on Spark's pages.
+    """Whether a user cancelled the job that ended with this error: by its group, by its tag, or on
+    Spark's pages.
     """
     return _CANCELLED.search(str(error)) is not None
 
@@ -85,17 +85,17 @@ _STOPPED: Final = re.compile(
     r"|java\.nio\.channels\.ClosedByInterruptException)\b"
     r"|[^\n]*part of cancelled job group[^\n]*"
 )
-"""What Spark itself looks for in an error of a stream that was stopped."""
+"""The texts by which Spark itself recognises the error of a stopped stream."""
 
 
 def shortened(error: Exception) -> Exception | None:
-    """The error of a job that was interrupted, without its stack; ``None`` for any other.
+    """Return the error of an interrupted job without its stack; ``None`` for any other error.
 
     Stopping a query of ``foreachBatch`` interrupts the thread in which its job runs. Spark then
-    looks for that in the text of what the function raised, with an expression
-    (``StreamExecution.PROXY_ERROR``) that takes some stack for every character behind the words
-    ``Py4JJavaError: An error occurred while calling``. The stack in py4j's own text is too long
-    for it: the stream ends with a ``StackOverflowError`` instead of being stopped.
+    searches the text of the function's error with a regular expression
+    (``StreamExecution.PROXY_ERROR``), which needs some stack for every character after the words
+    ``Py4JJavaError: An error occurred while calling``. The stack trace in py4j's own text is too
+    long for it: the stream ends with a ``StackOverflowError`` instead of being stopped.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -110,7 +110,7 @@ def shortened(error: Exception) -> Exception | None:
         def __str__(self) -> str:
             return f"{self.errmsg}{said}" if said.startswith(":") else f"{self.errmsg}: {said}"
 
-    # The name that Spark looks for, and that of an error which programs know.
+    # Spark searches for this name, and programs know the error by it.
     Interrupted.__module__, Interrupted.__qualname__ = "py4j.protocol", "Py4JJavaError"
     return Interrupted(error.errmsg, error.java_exception)
 
@@ -123,12 +123,12 @@ def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -
 def run_jobs(
     spark: SparkSession, work: Callable[[], T], description: str, on_tasks: Tasks | None = None
 ) -> T:
-    """Do work whose Spark jobs have that description; return or raise what it does.
+    """Run a function whose Spark jobs get that description; return its result, or raise its error.
 
     Ctrl-C cancels these jobs, and no others, before it becomes a ``KeyboardInterrupt``.
 
     Args:
-        on_tasks: called every few seconds, perhaps from another thread, until the work ends.
+        on_tasks: called every few seconds, perhaps from another thread, until the function ends.
     """
     tag = f"spark-bookkeeper-{uuid.uuid4().hex}"
 
@@ -155,7 +155,7 @@ def run_jobs(
 
 
 def _job_thread(spark: SparkSession, run: Callable[[], None]) -> threading.Thread:
-    """A thread whose jobs have what was set for those of this one: a pool, a group, tags."""
+    """Return a thread whose jobs inherit this thread's settings: a pool, a group, tags."""
     from pyspark import InheritableThread
 
     session = spark if is_connect(spark) else None
@@ -164,9 +164,9 @@ def _job_thread(spark: SparkSession, run: Callable[[], None]) -> threading.Threa
 
 @contextmanager
 def _described(spark: SparkSession, description: str, tag: str) -> Iterator[str]:
-    """Name and tag the jobs of this thread; what was set before stands again afterwards.
+    """Name and tag the jobs of this thread; restore its earlier settings at the end.
 
-    Gives the group of its jobs, where there are groups.
+    Yields the group of the jobs; on Spark Connect, which has no groups, the tag.
     """
     if is_connect(spark):
         spark.addTag(tag)
@@ -177,7 +177,7 @@ def _described(spark: SparkSession, description: str, tag: str) -> Iterator[str]
         return
     context = spark.sparkContext
     before = {key: context.getLocalProperty(key) for key in (_GROUP, _DESCRIPTION)}
-    # A group that was set belongs to whoever may want to cancel it, a notebook for example.
+    # An existing group belongs to a program that may want to cancel it, for example a notebook.
     group = before[_GROUP] or tag
     context.setLocalProperty(_GROUP, group)
     context.setLocalProperty(_DESCRIPTION, description)
@@ -192,7 +192,7 @@ def _described(spark: SparkSession, description: str, tag: str) -> Iterator[str]
 
 @contextmanager
 def _told(spark: Any, on_tasks: Tasks) -> Iterator[None]:
-    """Spark Connect tells every handler of the session, in the thread that waits for the job."""
+    """Handle the progress events that Spark Connect sends in the thread that waits for the job."""
     waiting = threading.get_ident()
 
     def handle(stages: Iterable[Any] | None, **_: Any) -> None:
@@ -231,7 +231,7 @@ def _jobs(spark: SparkSession, group: str) -> list[int]:
 
 
 def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int]:
-    """Tasks done and in all of the last stage: the one that does our work."""
+    """Return the tasks done and all tasks of the last stage, which does our work."""
     new = [job for job in _jobs(spark, group) if job not in earlier]
     if not new:
         return 0, 0
@@ -247,7 +247,7 @@ def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int
 
 @contextmanager
 def task_bar(what: str) -> Iterator[Tasks | None]:
-    """How far a job is, shown while it runs: a bar, or lines where nobody could see one."""
+    """Show the progress of a job while it runs: as a bar, or as lines where no bar can be seen."""
     if is_switched_off():
         yield None
         return

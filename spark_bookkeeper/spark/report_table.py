@@ -1,4 +1,4 @@
-"""Reports of jobs, kept in a Delta table: the health of a cluster over time, to be queried."""
+"""A Delta table of job reports, to query the health of a cluster over time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 BATCHES_AT_ONCE: Final = 16
-"""So many batches of a report's rows are one commit of the table."""
+"""Number of batches of a report's rows that one commit of the table appends."""
 
 RUN: Final = "run"
-"""The ``action`` of the row that stands for a whole report."""
+"""The ``action`` of the row that summarises a whole report."""
 
 
 def open_report_table(path: str, cluster: str | None = None, **conf: str) -> ReportTable:
-    """The table at ``path``, in the session of ``session_with_delta``.
+    """Return the table at ``path``, in the session of ``session_with_delta``.
 
     Args:
-        path: where it is, or is to be made.
-        cluster: whose reports are appended, as their rows will say.
-        conf: settings of a session that has to be made.
+        path: location of the table, which may not exist yet.
+        cluster: name of the cluster that the rows of appended reports show.
+        conf: settings of a session that has to be started.
 
     Raises:
-        MissingRequirementError: the session has no Delta, or it cannot be had. Nothing was done.
+        MissingRequirementError: the session has no Delta, or cannot get it. Nothing was done.
     """
     return ReportTable(session_with_delta(**conf), path, cluster)
 
@@ -43,17 +43,17 @@ def open_report_table(path: str, cluster: str | None = None, **conf: str) -> Rep
 class ReportTable:
     """A Delta table of reports: one row for each report, and one for each of its rows.
 
-    Columns: ``job string, reported_at timestamp, dry_run boolean, duration_ms long``, then those
-    of a report, and behind them ``run string`` (the same in all rows of a report), ``cluster
-    string`` and ``complete boolean`` (whether the report left nothing undone). The row of the
-    report itself has the action ``run``, no ledger, the sums of entries and bytes, and its rows by
-    status as reason; it is there also when nothing was found. A plan has more columns than a run:
-    they are added to the table when the first such row is, and the rows of others have none of
-    them. ``docs/delta.md`` has the query for how the health of a cluster has developed.
+    Columns: ``job string, reported_at timestamp, dry_run boolean, duration_ms long``, then those of
+    a report, and after them ``run string`` (the same in all rows of a report), ``cluster string``
+    and ``complete boolean`` (whether the report left nothing undone). The row of the report itself
+    has the action ``run``, no ledger, the sums of entries and bytes, and as reason its counts of
+    rows by status. It exists also when nothing was found. A plan has more columns than a run. The
+    first plan adds them to the table; in other rows they are null. ``docs/delta.md`` has the query
+    for the history of a cluster's health.
 
     Args:
-        path: where the table is, or is to be made.
-        cluster: whose reports are appended.
+        path: location of the table, which may not exist yet.
+        cluster: name of the cluster whose reports are appended.
 
     Raises:
         MissingRequirementError: this Spark has no Delta. Nothing was done.
@@ -66,10 +66,10 @@ class ReportTable:
         check_has_delta(spark, path, f"the report cannot be appended to {path}")
 
     def append(self, report: Report) -> None:
-        """Append a report, in one commit; a very long one in several, of one ``run``.
+        """Append a report, in one commit; a very long one in several commits with the same ``run``.
 
         Raises:
-            BookKeeperError: the table did not take them. What the job did stays done.
+            BookKeeperError: the table could not be written. The job's work stays done.
         """
         from pyspark.sql import functions
 
@@ -95,7 +95,7 @@ class ReportTable:
 
 
 def _tables(report: Report) -> Iterator[pa.Table]:
-    """The row that stands for a report, and its rows behind it, in tables that fit in memory."""
+    """Yield the summary row of a report, and then its rows, in tables that fit in memory."""
     columns = report.columns.SCHEMA
     schema = pa.schema([field.with_nullable(True) for field in columns])
     sums = report.to_dict()

@@ -1,13 +1,13 @@
 """Replication work as Spark jobs: items go out, results come back.
 
-Items are pickled values, and what to do with them is a function of this package. Work waits for
-syncs and for ZooKeeper far more than it computes, so every task does several items side by side.
+Items are pickled values, and the work on them is a function of this package. Work waits for syncs
+and for ZooKeeper far more than it computes, so every task works on several items at once.
 
-A task costs Spark some 50 ms, whatever it does: as much as a dozen small ledgers. So there are
-few, unless there is much to do.
+A task costs Spark some 50 ms, whatever it does: as much as a dozen small ledgers. So a job has few
+tasks, unless there is much to do.
 
-A DataFrame is planned before it runs, and a Python worker prepares for rows. Together that costs
-about twice the processor time of an RDD, before the tasks begin. Spark Connect has no RDDs.
+A DataFrame is planned before it runs, and a Python worker prepares for rows. Both cost about twice
+the processor time of an RDD. So jobs are RDDs, except on Spark Connect, which has none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spark_bookkeeper.replication.runner import (
     Step,
     carry_out_many,
 )
-from spark_bookkeeper.replication.under_way import Slow, UnderWay
+from spark_bookkeeper.replication.stragglers import RunningItems, Straggler
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
 from spark_bookkeeper.spark.job import (
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ITEMS_AT_ONCE: Final = 16
-"""With so many in one task, what an item could do side by side it does in turn: more threads
-would only wait for each other. How many are under way at once, the configuration says."""
+"""From this many items in one task on, each item does its steps one after the other: more threads
+would only wait for each other. The configuration limits how many items run at once."""
 
 ITEMS_PER_TASK: Final = 256
-"""With more items there are more tasks than cores, so that progress can be seen."""
+"""With more items there are more tasks than cores, so that progress is visible."""
 
 BYTES_PER_TASK: Final = 1 << 30
-"""The same for items that say how large they are (``size_bytes``)."""
+"""With more bytes likewise, for items that know their size (``size_bytes``)."""
 
 LARGE_BYTES: Final = 16 << 20
-"""Of an item: it is best done where its bytes are."""
+"""From this size on, an item is best done on a host that has its bytes."""
 
 _OF_STOPPED: Final = "the Spark session was stopped, and its jobs with it"
 
@@ -77,7 +77,7 @@ _STOPPED: Final = Failure(
 )
 
 _COUNTS: Final = -1
-"""In place of a pack: what the task counted."""
+"""Takes the place of a pack's number for the counts of a task."""
 
 _ANSWER_SCHEMA: Final = "number int, value binary"
 
@@ -85,26 +85,26 @@ _Answer = tuple[int, bytes]
 """The number of a pack, or ``_COUNTS``, and a pickled value."""
 
 Wish = Counter[str]
-"""Bytes that a task reads, by the host that has them."""
+"""The bytes that a task reads, by the host that has them."""
 
 _Work = Callable[[int], Iterable[_Answer]]
-"""What the task of that number does. Picklable to tasks."""
+"""The function of a job's tasks; it takes the task's number. Picklable to tasks."""
 
 
 class SparkRunner(Runner):
     """Carries out items in the tasks of Spark jobs.
 
-    An item whose task died is run again by Spark, as every piece of work allows. When a job
-    fails in the end, or the session was stopped, its items are ``left`` with the reason: what they
-    did is done, and running the same again does the rest.
+    Spark repeats an item whose task died; every step allows that. When a job fails for good, or the
+    session was stopped, its items are ``left`` with the reason. Their finished work stays done, and
+    running the same job again does the rest.
 
     Args:
-        session: gives the Spark session, when there is something to run and not before; a wrong
-            call is refused in less time than Spark needs to start.
+        session: returns the Spark session. It is called when items are to be run: a wrong call then
+            fails before Spark starts.
         connection: how tasks reach the cluster.
-        job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
-        on_counts: is given what each task counted.
-        hosts: gives the hosts of bookies; tasks on them read their files without a network.
+        job: its name; Spark's pages show it with the phase, ``recover_bookie: copying fragments``.
+        on_counts: called with the counts of each task.
+        hosts: returns the hosts of bookies; tasks on them read their files without a network.
     """
 
     is_elsewhere: Final = True
@@ -130,20 +130,20 @@ class SparkRunner(Runner):
     @property
     @override
     def width(self) -> int:
-        """As many as there are when no more tasks run at once than Spark's default parallelism."""
+        """How many items run at once, if Spark runs as many tasks as its default parallelism."""
         if is_stopped(self._spark):
             return 1
         return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
-    def slowest(self) -> Sequence[Slow]:
-        return ()  # tasks tell nothing before they end
+    def slowest(self) -> Sequence[Straggler]:
+        return ()  # tasks report nothing before they end
 
     @override
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
-        """The results of all items.
+        """Yield the results of all items.
 
         ``progress`` is called while the job runs, every few seconds, perhaps from another thread.
 
@@ -157,7 +157,7 @@ class SparkRunner(Runner):
 
         def on_tasks(tasks: int, of: int) -> None:
             share = tasks / of if of else 0
-            # About, until the results are there.
+            # An estimate, until the results arrive.
             progress(step.phase, int(len(items) * share), len(items), int(of_items * share))
 
         found = self._run_job(step, items, on_tasks)
@@ -175,7 +175,7 @@ class SparkRunner(Runner):
         cores = parallelism(self._spark)
         tasks = len(items) if step.is_computing else task_count(items, cores)
         hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
-        # Together: what items have in common, their classes to begin with, travels once.
+        # One pickle for each pack: values that its items share, such as classes, travel once.
         packs = [[items[i] for i in numbers] for numbers in hands]
         work = _task(self._connection, [pickle.dumps(pack) for pack in packs], step)
         hosts = self._hosts()
@@ -199,7 +199,7 @@ class SparkRunner(Runner):
 
 
 def wish_of(items: Sequence[Item], hosts: Mapping[BookieId, str]) -> Wish:
-    """Where the bytes of a task are. What is small is read from anywhere in no more time."""
+    """Return the hosts that have a task's bytes. Small items are left out: any host is as fast."""
     wish: Wish = Counter()
     for item in (each for each in items if each.size_bytes >= LARGE_BYTES):
         found = [hosts[b] for b in getattr(item, "sources", ()) if b in hosts]
@@ -208,10 +208,10 @@ def wish_of(items: Sequence[Item], hosts: Mapping[BookieId, str]) -> Wish:
 
 
 def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[str]:
-    """A host for each task, or ``""``.
+    """Return a host for each task, or ``""``.
 
-    Spark has a task wait for a host some seconds (``spark.locality.wait``), and in local mode for
-    ever. So only hosts of executors are named, and none for more than its part of the tasks.
+    Spark lets a task wait some seconds for its host (``spark.locality.wait``), and in local mode
+    for ever. So only hosts of executors are returned, and none for more than its part of the tasks.
     """
     room = Counter({h: -(-len(wishes) * n // executors.total()) for h, n in executors.items()})
     chosen: list[str] = []
@@ -222,9 +222,9 @@ def preferred(wishes: Sequence[Wish], executors: Counter[str]) -> list[str]:
 
 
 def task_count(items: Sequence[Item], cores: int) -> int:
-    """How many tasks share these items: one for each core, and more only where it pays.
+    """Return the number of tasks for these items: one for each core; more only where it pays.
 
-    Many small items are shared by as many tasks for each core, or some cores would wait at the end.
+    Many small items get the same number of tasks for each core, or some would idle at the end.
     """
     by_count = len(items) // (ITEMS_PER_TASK * cores) * cores
     by_size = _size_bytes(items) // BYTES_PER_TASK
@@ -232,17 +232,17 @@ def task_count(items: Sequence[Item], cores: int) -> int:
 
 
 def dealt(items: int, tasks: int) -> list[range]:
-    """The numbers of the items of each task, dealt out in turn: the first items are the urgent
-    ones, and every task begins with some of them.
+    """Return the numbers of the items of each task, assigned in turn: the first items are the
+    urgent ones, and every task begins with some of them.
     """
     return [range(first, items, tasks) for first in range(tasks)]
 
 
 def cut(items: Sequence[Item], tasks: int) -> list[range]:
-    """The numbers of the items of each task, neighbours together, about as much work for each.
+    """Return the numbers of each task's items: neighbours in one task, about as much work for each.
 
-    An item counts as its bytes and a fixed part besides, as in ``task_count``. There are fewer
-    tasks where one large item is the share of several.
+    An item counts as its bytes and a fixed part, as in ``task_count``. Where one large item is as
+    much as the share of several tasks, there are fewer tasks.
     """
     each = BYTES_PER_TASK // ITEMS_PER_TASK
     total = sum(item.size_bytes + each for item in items)
@@ -250,7 +250,7 @@ def cut(items: Sequence[Item], tasks: int) -> list[range]:
     before = 0
     for number, item in enumerate(items):
         size = item.size_bytes + each
-        task = (2 * before + size) * tasks // (2 * total)  # where the middle of the item lies
+        task = (2 * before + size) * tasks // (2 * total)  # that of the item's middle
         ends[task] = number + 1
         before += size
     cuts = pairwise([0, *accumulate(ends, max)])
@@ -258,12 +258,12 @@ def cut(items: Sequence[Item], tasks: int) -> list[range]:
 
 
 def _size_bytes(items: Sequence[Item]) -> int:
-    """About, of those that say it."""
+    """Return the approximate size of all items; unknown sizes count as 0."""
     return sum(item.size_bytes for item in items)
 
 
 def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) -> _Work:
-    """What a task does: the items of the pack of its number."""
+    """Return the function of a job's tasks: it carries out the items of the pack of its number."""
 
     def work(pack: int) -> Iterator[_Answer]:
         context = task_context(connection)
@@ -274,7 +274,7 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) 
         if len(items) >= ITEMS_AT_ONCE:
             inside = replace(context, runtime=ThreadRuntime(map_width=1))
         with seldom_collected(), counted(context.metrics, told.append):
-            under_way = UnderWay(context.runtime)  # nobody asks for it here
+            under_way = RunningItems(context.runtime)  # not read in a task
             results = carry_out_many(
                 step, inside, items, at_once, under_way, runtime=context.runtime
             )
@@ -287,23 +287,23 @@ def _task(connection: Connection, packs: Sequence[bytes], step: Step[Any, Any]) 
 def run_tasks(
     spark: SparkSession, wishes: Sequence[Wish], work: _Work, description: str, on_tasks: Tasks
 ) -> list[_Answer]:
-    """Run a task for each wish as a job of that description; all that they answer, in their order.
+    """Run a task for each wish, as a job of that description; return all answers, in task order.
 
     Args:
-        wishes: where each is best started. Spark Connect has no means for it.
+        wishes: the preferred hosts of each task. Spark Connect ignores them.
         on_tasks: as by ``run_jobs``.
 
-    Raises what ``spark_errors`` names.
+    Raises the errors that ``spark_errors`` returns.
     """
     count = len(wishes)
     if is_connect(spark):
         frame = spark.range(0, count, 1, count).mapInArrow(_of_rows(work), _ANSWER_SCHEMA)
         return [(row.number, bytes(row.value)) for row in collect(frame, description, on_tasks)]
 
-    def collected() -> list[_Answer]:  # where Ctrl-C meets nobody who talks with the JVM
+    def collected() -> list[_Answer]:  # in a thread where Ctrl-C interrupts no call of the JVM
         tasks: RDD[Any] = spark.sparkContext.parallelize([], count)
         if any(wishes):
-            with suppress(*spark_errors()):  # who forbids such calls has no preferences
+            with suppress(*spark_errors()):  # such calls may be forbidden: prefer no host then
                 if any(hosts := preferred(wishes, executor_hosts(tasks.context))):
                     tasks = located(tasks, hosts)
         return tasks.mapPartitionsWithIndex(_of_partition(work)).collect()
@@ -312,20 +312,20 @@ def run_tasks(
 
 
 def executor_hosts(context: Any) -> Counter[str]:
-    """How many executors are on each host, under the names that Spark has for them."""
+    """Return the number of executors on each host, under Spark's own names of hosts."""
     listed = context._jsc.sc().getExecutorMemoryStatus().keys().mkString(",")  # noqa: SLF001
-    driver = Counter([context.getConf().get("spark.driver.host")])  # which is listed, too
+    driver = Counter([context.getConf().get("spark.driver.host")])  # the driver is listed, too
     return Counter(each.rpartition(":")[0] for each in listed.split(",")) - driver
 
 
 def located(tasks: RDD[Any], hosts: Sequence[str]) -> RDD[Any]:
-    """The same tasks, each preferred to run on its host; pyspark has no word for it."""
+    """Return the same tasks with preferred hosts, which pyspark has no method for."""
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer
 
     context: Any = tasks.context
     seq, row = context._jvm.PythonUtils.toSeq, context._jvm.scala.Tuple2  # noqa: SLF001
-    rows = {host: row(b"", seq([host] if host else [])) for host in {*hosts}}  # each asks the JVM
+    rows = {host: row(b"", seq([host] if host else [])) for host in {*hosts}}  # a JVM call each
     made = context._jsc.sc().makeRDD(seq([rows[h] for h in hosts]), tasks._jrdd.classTag())  # noqa: SLF001
     return RDD(made.toJavaRDD(), context, NoOpSerializer())
 

@@ -1,11 +1,11 @@
-"""Spark schemas as Arrow schemas and back: what a ledger of a DataFrame's rows looks like.
+"""Conversion of Spark schemas to Arrow schemas and back, for ledgers with a DataFrame's rows.
 
-A ledger's schema is what ``mapInArrow`` delivers, with one difference: Spark labels its instants
-(``TimestampType``) with the session's time zone, and a ledger always with ``UTC``. The instant
-is the same number of microseconds either way, so nothing is converted and nothing moves when
-sessions have different time zones. ``TimestampNTZType`` has no zone, here as there.
+A ledger's schema is the one that ``mapInArrow`` delivers, with one difference: Spark labels its
+instants (``TimestampType``) with the session's time zone, and a ledger always with ``UTC``. The
+instant is the same number of microseconds either way, so nothing is converted, and nothing moves
+when sessions have different time zones. ``TimestampNTZType`` has no zone in both.
 
-The other way round not every Arrow type has one of Spark's, nor every value of those that have.
+In the other direction, Spark lacks some Arrow types, and some values of types that it has.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 SPARK_SCHEMA_KEY: Final = b"spark-bookkeeper.spark-schema"
-"""In an Arrow schema: the Spark schema as JSON, where the Arrow types alone do not say it all
-(the fields of an interval, for example)."""
+"""Key in an Arrow schema's metadata: the Spark schema as JSON, where the Arrow types alone do not
+determine it (the fields of an interval, for example)."""
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """A Spark or Arrow schema as an Arrow schema.
+    """Convert a Spark or Arrow schema to an Arrow schema.
 
-    What ``array()`` and ``map()`` make has elements, keys and values of type void that are not
-    null, of which there can be none. Arrow, and so a ledger, has nullable ones instead, and
-    string keys.
+    ``array()`` and ``map()`` without arguments have elements, keys and values of type void that are
+    not nullable, so no such value can exist. In Arrow, and so in a ledger, they are nullable
+    instead, and keys are strings.
 
     Raises:
         InvalidArgumentError: it is neither, or Spark has no Arrow form for a type in it.
@@ -64,7 +64,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
-    """As Spark writes it, timestamps in UTC, which Spark 4.2 must be told and older ones assume."""
+    """Convert as Spark does, with timestamps in UTC, which only Spark 4.2 needs as an argument."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
@@ -73,19 +73,19 @@ def _in_arrow(schema: StructType) -> pa.Schema:
 
 
 def _from_arrow(schema: pa.Schema) -> StructType:
-    """As Spark reads it. Timestamps without a zone have none there either, as Spark 4.2 has it."""
+    """Convert as Spark does. Timestamps without a zone stay without one, as in Spark 4.2."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def _cause(error: Exception) -> str:
-    """What went wrong, as a part of our sentence: Spark ends its own with a period."""
+    """Return an error's text as a part of our sentence, without the period at its end."""
     return str(error).rstrip(".")
 
 
 def _with_nullable_voids(kind: Any) -> Any:
-    """A Spark type in which whatever is void may be null, and no key is void."""
+    """Return a Spark type in which all void parts are nullable, and no key is void."""
     from pyspark.sql import types
 
     def inner(part: DataType, may_be_null: bool) -> tuple[Any, bool]:
@@ -104,7 +104,7 @@ def _with_nullable_voids(kind: Any) -> Any:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark schema of the rows of a ledger.
+    """Return the Spark schema of the rows of a ledger.
 
     Raises:
         InvalidArgumentError: an Arrow type that Spark does not know; ``read_arrow`` reads it.
@@ -129,9 +129,9 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def _kept_fields(schema: pa.Schema) -> Mapping[str, StructField]:
-    """What the columns were in Spark, by name, as far as that was kept.
+    """Return the original Spark fields of columns, by name, as far as the metadata have them.
 
-    These columns may be some of those of which it was kept, or more: what was added to a log.
+    The schema may have only some of the original columns, or more, which were added to a log.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -139,7 +139,7 @@ def _kept_fields(schema: pa.Schema) -> Mapping[str, StructField]:
     found: dict[str, StructField] = {}
     if text is None:
         return found
-    # What stands in a ledger's metadata may be damaged. It is only a hint, so it may not fail.
+    # The metadata of a ledger may be damaged. This is only a hint, so an error must not escape.
     with suppress(Exception):
         told = StructType.fromJson(json.loads(text))
         if _in_arrow(told).equals(schema):
@@ -155,7 +155,7 @@ def _kept_fields(schema: pa.Schema) -> Mapping[str, StructField]:
 
 
 def _check_decimals(kind: pa.DataType) -> None:
-    """Raises ``ValueError`` for a decimal, at any depth, that is none of Spark's."""
+    """Raise ``ValueError`` for a decimal, at any depth, that Spark does not have."""
     if pa.types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision <= 38:
         raise ValueError("its decimals have 1 to 38 digits, and a scale of 0 to as many")
     if pa.types.is_dictionary(kind):
@@ -166,16 +166,16 @@ def _check_decimals(kind: pa.DataType) -> None:
 
 
 def delivered_schema(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema under which Spark takes rows of a ledger of this schema.
+    """Return the Arrow schema under which Spark takes the rows of a ledger.
 
-    Large, fixed-size and dictionary layouts, and timestamps of other units than microseconds,
-    have one plain form there.
+    Large, fixed-size and dictionary layouts, and timestamps with units other than microseconds,
+    become one plain form.
     """
     return arrow_schema(spark_schema(schema))
 
 
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of Spark under a ledger's schema: other layout, time zone label or nullability.
+    """Convert Spark's rows to a ledger's schema: other layout, time zone label or nullability.
 
     Raises:
         InvalidArgumentError: a value does not fit, for example a null in a column without nulls.
@@ -193,7 +193,7 @@ def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a ledger under the schema of ``delivered_schema``, as Spark takes them.
+    """Convert a ledger's rows to the schema of ``delivered_schema``, for Spark.
 
     Raises:
         InvalidArgumentError: Spark's type has no such value; ``read_arrow`` reads it.
@@ -214,7 +214,7 @@ def _converted(
     schema: pa.Schema,
     refusal: Callable[[pa.Field, pa.DataType, Exception], str],
 ) -> pa.RecordBatch:
-    """The same rows with the types of a schema; ``refusal`` says what is wrong with a column."""
+    """Convert rows to the types of a schema; ``refusal`` makes the error text for a column."""
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = []

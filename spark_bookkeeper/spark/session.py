@@ -1,6 +1,6 @@
 """A Spark session set up for this library, or the active one.
 
-Nothing of Spark is imported before a session is asked for: bytes are written and read without it.
+Nothing of Spark is imported before a session is needed: bytes are written and read without it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_bookkeeper.cluster.java import use_java
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
+from spark_bookkeeper.local_cluster.java import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,9 +35,9 @@ _LOOPBACK: Final = {
 }
 
 _FEW_CORES: Final = {
-    # Delta makes 50 tasks of every look at a table's log.
+    # Delta starts 50 tasks for every read of a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Delta's VACUUM makes 10,000 tasks of the directories of a table: a minute on two cores.
+    # Delta's VACUUM starts 10,000 tasks for a table's directories: a minute on two cores.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
 
@@ -50,14 +50,14 @@ _DELTA: Final = {
 def spark_session(
     master: str | None = None, delta: bool = False, **conf: str | int | float | bool
 ) -> SparkSession:
-    """The active Spark session, or a new one that suits this library.
+    """Return the active Spark session, or a new one that suits this library.
 
-    A new session runs this environment's Python in its tasks, says only warnings and errors,
-    has no web page unless asked for, and in local mode listens on the loopback address only. On
-    a machine without Java the extra ``local`` provides one.
+    A new session runs this environment's Python in its tasks, logs only warnings and errors, has a
+    web page only if the settings enable it, and in local mode listens on the loopback address only.
+    On a machine without Java the extra ``local`` provides one.
 
     Args:
-        master: as Spark's own; ``None`` is ``spark.master`` of the environment (``spark-submit``
+        master: Spark's master; ``None`` takes ``spark.master`` of the environment (``spark-submit``
             sets it), else ``local[*]``. Ignored when a session is active.
         delta: also set up Delta Lake, by fetching its jars as ``delta-spark`` does.
         conf: Spark settings, which override ours. Write ``**{"spark.executor.memory": "1g"}``;
@@ -66,7 +66,7 @@ def spark_session(
     Raises:
         InvalidArgumentError: a setting is not one of Spark's, or ``delta=True`` and the active
             session was made without Delta (it cannot be added to a running one).
-        MissingRequirementError: no Java, or the jars of Delta cannot be had. No session was made.
+        MissingRequirementError: no Java, or no jars of Delta. No session was made.
     """
     from pyspark.sql import SparkSession
 
@@ -85,7 +85,7 @@ def spark_session(
         builder = builder.remote(master)
     elif not _is_placed(os.environ):
         use_java()
-        # The Python of this environment, which has this library; Spark takes the first on PATH.
+        # This environment's Python has this library; by default Spark takes the first one on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         settings = session_settings(master, settings, _has_defaults_file(os.environ))
@@ -104,7 +104,7 @@ def spark_session(
     except Exception as error:
         if _was_interrupted(error):
             raise KeyboardInterrupt from error
-        # pyspark says only that its JVM ended; why is on stderr, where Ivy wrote it.
+        # pyspark reports only that its JVM ended; Ivy wrote the reason to stderr.
         if delta and type(error).__name__ == "PySparkRuntimeError":
             raise MissingRequirementError(_DELTA_HELP) from error
         raise
@@ -114,8 +114,8 @@ def spark_session(
 
 
 def check_session(spark: object) -> None:
-    """Raises ``InvalidArgumentError`` unless it is a Spark session (classic or Connect) or None."""
-    # By name: neither pyspark nor its Connect client is imported to ask.
+    """Raise ``InvalidArgumentError`` unless it is a Spark session (classic or Connect) or None."""
+    # By name, so that neither pyspark nor its Connect client is imported.
     names = [(cls.__name__, cls.__module__) for cls in type(spark).__mro__]
     if spark is not None and not any(
         name == "SparkSession" and module.startswith("pyspark.sql.") for name, module in names
@@ -130,7 +130,7 @@ def check_session(spark: object) -> None:
 def _with_an_address(master: str) -> Iterator[None]:
     """Let a local Spark start where the machine's own name has no address.
 
-    Spark asks for it first of all, even when it is told where to listen.
+    Spark looks the name up first, even if its settings name an address to listen on.
     """
     named = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"} & os.environ.keys()
     if named or not master.startswith("local"):
@@ -145,12 +145,12 @@ def _with_an_address(master: str) -> Iterator[None]:
 
 @contextmanager
 def _no_stacks_of_interrupts() -> Iterator[None]:
-    """py4j logs where an interrupt met it, for nobody: the interrupt itself goes on."""
+    """Drop py4j's log records of an interrupt's stack; the interrupt itself still propagates."""
 
     def is_told(record: logging.LogRecord) -> bool:
         return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
-    root = logging.getLogger()  # py4j uses no other for this
+    root = logging.getLogger()  # the logger that py4j uses for this
     root.addFilter(is_told)
     try:
         yield
@@ -159,7 +159,7 @@ def _no_stacks_of_interrupts() -> Iterator[None]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether it came up in py4j while that cleaned up after an interrupt."""
+    """Whether the error arose in py4j while it cleaned up after an interrupt."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -168,8 +168,8 @@ def _was_interrupted(error: BaseException | None) -> bool:
 def _end_starting_jvm(interrupt: KeyboardInterrupt) -> None:
     """End the JVM that pyspark was waiting for, which ignores Ctrl-C.
 
-    Left alone it would go on starting, find that nobody waits any more, and print a stack trace
-    long after our own process has ended. Only pyspark's waiting function knows it.
+    Otherwise it would go on starting, find that its parent has gone, and print a stack trace long
+    after our own process has ended. Only pyspark's waiting function has a reference to it.
     """
     for frame, _ in traceback.walk_tb(interrupt.__traceback__):
         process = frame.f_locals.get("proc")
@@ -181,9 +181,9 @@ def _end_starting_jvm(interrupt: KeyboardInterrupt) -> None:
 def session_settings(
     master: str | None, asked: Mapping[str, str], has_defaults_file: bool = False
 ) -> dict[str, str]:
-    """The settings of a new session that this process places: ``asked``, and ours beneath them.
+    """Return the settings of a new session that this process places: ours, overridden by ``asked``.
 
-    With a ``spark-defaults.conf`` the master is that file's business, unless one was asked for.
+    A ``spark-defaults.conf`` decides the master, unless ``asked`` or ``master`` does.
     """
     where = asked.get("spark.master", master)
     if where is None and not has_defaults_file:
@@ -213,7 +213,7 @@ def _has_defaults_file(environment: Mapping[str, str]) -> bool:
 
 
 def conf_directory() -> Path | None:
-    """The folder ``conf`` that came with this library; ``None`` where an installer left it out."""
+    """Return this library's folder ``conf``; ``None`` where an installer left it out."""
     beside = Path(__file__).resolve().parents[2] / "conf"
     if (beside / "log4j2.properties").is_file():  # a source tree or an editable install
         return beside
@@ -240,7 +240,7 @@ _DELTA_HELP: Final = (
 def _with_delta_jars(
     builder: SparkSession.Builder, settings: Mapping[str, str]
 ) -> SparkSession.Builder:
-    """Whole ones that Ivy fetched before are named: it asks the network, and says 70 lines."""
+    """Add Delta's jars. Takes complete files of an earlier fetch: Ivy is slow and logs 70 lines."""
     import pyspark
 
     try:
@@ -256,7 +256,7 @@ def _with_delta_jars(
     kernel = [f"kernel-{part}" for part in ("api", "defaults", "unitycatalog")]
     names = (f"spark_{spark[0]}.{spark[1]}_2.13", "storage", *kernel)
     jars = [f"{home}/jars/io.delta_delta-{name}-{delta}.jar" for name in names]
-    # What is named here takes the place of jars that spark-submit or a file of defaults names.
+    # This setting would replace jars that spark-submit or a file of defaults names.
     others = "PYSPARK_SUBMIT_ARGS" in os.environ or _has_defaults_file(os.environ)
     if not (extra or others or _is_placed(os.environ)) and all(map(zipfile.is_zipfile, jars)):
         return builder.config("spark.jars", ",".join(filter(None, [*mine, *jars])))

@@ -1,8 +1,8 @@
-"""Life under ``spark-submit``, which starts Python with stderr joined to stdout.
+"""Standard error under ``spark-submit``, which starts Python with stderr joined to stdout.
 
 A job that promises "the result on stdout and nothing else" cannot keep that with its own two
-descriptors: both are one pipe, which the JVM copies to its stdout. The JVM's stderr is the real
-one, so what is said there goes by way of the JVM.
+descriptors: both are one pipe, which the JVM copies to its stdout. Only the JVM has the real
+stderr, so error output is written through the JVM.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def separate_stderr() -> Iterator[None]:
 def _jvm_stderr() -> Any:
     from pyspark import SparkContext
 
-    # Connects to the JVM that started us, as the session will in a moment; it makes no context.
+    # Connects to the JVM that started this process, as the session will; makes no SparkContext.
     SparkContext._ensure_initialized()  # noqa: SLF001  (no public way)
     jvm: Any = SparkContext._jvm  # noqa: SLF001  (no public way)
     return jvm.java.lang.System.err
 
 
 class _JvmStderr(io.TextIOBase):
-    """Text on its way to the JVM's stderr; once the JVM is gone, to the stream from before."""
+    """Writes text to the JVM's stderr; once the JVM is gone, to the earlier stream."""
 
     def __init__(self, stream: Any, fallback: Any) -> None:
         self._stream = stream
@@ -64,7 +64,7 @@ class _JvmStderr(io.TextIOBase):
 
     @override
     def write(self, text: str, /) -> int:
-        if not isinstance(text, str):  # click finds out by trying whether a stream takes bytes
+        if not isinstance(text, str):  # click tries out whether a stream takes bytes
             raise TypeError("this stream takes text")
         with self._lock:
             try:

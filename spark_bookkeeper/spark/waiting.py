@@ -1,8 +1,8 @@
-"""Waiting for work so that Ctrl-C meets a thread that only waits, and never one in the middle.
+"""Waiting for work in a thread that only waits, so that Ctrl-C never interrupts the work itself.
 
-PySpark's own handler asks the JVM to cancel everything, from whatever place the interrupt met:
-in the middle of reading the JVM's last answer that fails, with stack traces, and the job runs on.
-Other libraries turn an interrupt that meets them into an error of their own.
+PySpark's own handler makes the JVM cancel everything, at whatever point the interrupt comes. While
+the JVM's last answer is being read that fails, with stack traces, and the job runs on. Other
+libraries turn an interrupt into an error of their own.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 CANCEL_SECONDS: Final = 10.0
-"""How long an interrupted caller waits for its work to end, unless there is a second Ctrl-C."""
+"""How long an interrupted caller waits for its work to end; a second Ctrl-C ends the wait."""
 
 AGAIN_SECONDS: Final = 0.2
-"""Between two orders to cancel: the first may come before there is anything to cancel."""
+"""Wait before ``cancel`` is called again: the first call may come before the job exists."""
 
 LOOK_SECONDS: Final = 0.5
-"""How long a signal can pass unnoticed that the system gave to another thread than the main one, or
-just before that one began to wait: neither ends its wait."""
+"""Longest time for which a signal can stay unnoticed. A signal does not end a wait if the system
+delivers it to another thread than the main one, or just before the wait begins."""
 
 T = TypeVar("T")
 
 Start = Callable[[Callable[[], None]], threading.Thread]
-"""Makes the thread that runs a function; it is started later."""
+"""Returns a thread, not yet started, that runs a function."""
 
 
 def daemon_thread(run: Callable[[], None]) -> threading.Thread:
-    """A thread that does not keep the process alive."""
+    """Return a thread that does not keep the process alive."""
     return threading.Thread(target=run, name="spark-bookkeeper-work", daemon=True)
 
 
 def wait_apart(
     work: Callable[[], T], cancel: Callable[[], None] = lambda: None, thread: Start = daemon_thread
 ) -> T:
-    """Do the work in another thread while the main thread waits; return or raise what it does.
+    """Do the work in another thread while the main thread waits; return or raise its outcome.
 
-    Ctrl-C cancels the work, waits for its end (a second one does not), and becomes a
-    ``KeyboardInterrupt`` here. A program's own handler of Ctrl-C stays in place: what it raises
-    cancels the work too. Threads other than the main one, which no signal interrupts, do the
-    work themselves.
+    Ctrl-C cancels the work, waits for its end (a second one does not), and then raises
+    ``KeyboardInterrupt`` here. A program's own handler of Ctrl-C stays in place; an error that it
+    raises cancels the work too. In other threads than the main one, which signals do not interrupt,
+    the work runs in the calling thread.
 
     Args:
-        cancel: makes the work end soon; called until it has, and its errors mean nothing.
+        cancel: makes the work end soon; called until it has ended. Its errors are ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     outcome: Future[T] = Future()
-    # Its put() may interrupt its get(), which no lock or event allows a signal handler.
+    # Its put() may interrupt its get(); no lock or event allows that to a signal handler.
     told: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
@@ -73,7 +73,7 @@ def wait_apart(
         except BaseException:
             _end(worker, outcome, cancel, told)
             raise
-    if interrupts:  # it ended, and somebody wanted to stop all the same
+    if interrupts:  # it ended, but a Ctrl-C came meanwhile
         raise KeyboardInterrupt
     return outcome.result()
 
@@ -91,7 +91,7 @@ def _end(
     cancel: Callable[[], None],
     told: SimpleQueue[None],
 ) -> None:
-    """Cancel from a thread that nothing interrupts, and wait a while."""
+    """Cancel the work from a thread that no signal interrupts, and wait a while for its end."""
 
     def cancel_until_it_ended() -> None:
         while worker.is_alive() and not outcome.done():
@@ -109,9 +109,9 @@ def _end(
 
 @contextmanager
 def _interrupts(told: SimpleQueue[None]) -> Iterator[list[int]]:
-    """Meanwhile an interrupt raises nothing: it is noted, and ``told``.
+    """Note interrupts during the block, and put them into ``told``, instead of raising.
 
-    Only where it would have become a ``KeyboardInterrupt``, by Python's handler or by PySpark's.
+    Only where ``KeyboardInterrupt`` would be raised, by Python's handler or by PySpark's.
     """
     noted: list[int] = []
 

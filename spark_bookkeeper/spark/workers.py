@@ -1,8 +1,8 @@
-"""What a Spark task needs of a cluster, made once in each Python worker process.
+"""The client context of a Spark task, created once in each Python worker process.
 
-Spark keeps its worker processes and gives them one task after the other; a session with
-ZooKeeper and opened storages are worth keeping just as long. Workers are forked, and neither
-threads nor sockets survive that, so everything is bound to the process that made it.
+Spark keeps its worker processes, and runs one task after the other in them. A ZooKeeper session and
+opened storages are worth keeping just as long. Workers are forked, and neither threads nor sockets
+survive that, so every context belongs to the process that created it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId
 
 CLUSTERS_KEPT: Final = 4
-"""A worker that served more clusters than this forgets the oldest."""
+"""Number of clusters; a worker that uses more closes the context of the oldest."""
 
 OBJECTS_COLLECTED: Final = 20_000
-"""New objects after which a task looks for garbage in cycles; Python does after 700."""
+"""New objects before a task's garbage collection of cycles; Python's default is 700."""
 
 _contexts: dict[tuple[int, bytes], ClientContext] = {}
 
 _put_aside_by: int | None = None
-"""The process that has: this one, or one that it was forked from."""
+"""The process that has frozen its objects: this one, or one that it was forked from."""
 
 
 def task_context(
     connection: Connection, roots: Mapping[BookieId, str] | None = None
 ) -> ClientContext:
-    """The context of this process for a cluster.
+    """Return this process's context for a cluster.
 
-    Its session with ZooKeeper begins when metadata is asked for first, holds nothing ephemeral,
-    and ends with the process, or when several other clusters were used since.
+    Its ZooKeeper session begins when metadata is first read, and has no ephemeral nodes. It ends
+    with the process, or when several other clusters were used since.
 
     Args:
-        roots: where bookies are, as the driver knew when it planned.
+        roots: the storage roots of bookies, as the driver knew them when it planned.
     """
     key = (os.getpid(), pickle.dumps(connection))
     context = _contexts.get(key)
@@ -54,11 +54,11 @@ def task_context(
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Within it, this process looks for garbage in cycles less often, and from the first time on
-    never again through what it had made until then.
+    """During the block, collect garbage cycles less often. From the first call on, objects that
+    existed before it are never searched again.
 
     Work on small ledgers keeps some hundred objects of each until the whole batch is done, and
-    makes hardly any cycles. Looking through them again and again took up to a third of its time.
+    makes hardly any cycles. Repeated searches through them took up to a third of its time.
     """
     _put_aside()
     before = gc.get_threshold()
@@ -70,15 +70,15 @@ def seldom_collected() -> Iterator[None]:
 
 
 def _put_aside() -> None:
-    """Once in a process: what it has imported and made so far is not looked through any more.
+    """Once in a process, exclude all existing objects from garbage collection.
 
-    Spark has a worker look for garbage after every task, through all that it has, while other tasks
-    are still at work.
+    After every task Spark makes a worker collect garbage among all its objects, while other tasks
+    still run.
     """
     global _put_aside_by
     if os.getpid() != _put_aside_by:
         _put_aside_by = os.getpid()
-        gc.collect()  # or what is garbage by now would stay
+        gc.collect()  # or existing garbage would stay for ever
         gc.freeze()
 
 

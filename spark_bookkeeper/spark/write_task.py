@@ -1,4 +1,4 @@
-"""What one Spark task does to write its rows, through whichever door they came."""
+"""How one Spark task writes its rows, for ``append`` and for the data source alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_partition(
     """Write the rows of this task's partition to part files on the bookies of a plan.
 
     Only results that reach the driver count: an attempt that failed, or lost a race against a
-    speculative copy of itself, has written files under names that nobody lists (R15).
+    speculative copy of itself, has written files under names that nothing lists (R15).
 
     Raises:
         BookieUnavailableError: some part is stored nowhere.

@@ -1,1 +1,1 @@
-"""The rows of a Delta table as entries again: the bookie that a released ledger is read from."""
+"""Rows of a Delta table as entries again: the bookie from which released ledgers are read."""

@@ -1,4 +1,4 @@
-"""What a table asks of the storage that it lies in; every storage of bookies offers it."""
+"""The storage that a table needs; every storage of bookies offers it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Folder(Protocol):
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """The URI of the folder."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file, durably, unless the name is taken; whether this call did."""
+        """Create a file, durably, unless the name is taken; return whether this call did."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole content; ``None``: it is not there."""
+        """Return the whole content; ``None``: the file does not exist."""
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
-        """Some bytes, fewer at the end."""
+        """Return some bytes, fewer at the end of the file."""
 
     def size(self, path: str) -> int | None:
-        """In bytes; ``None``: it is not there."""
+        """Return the size in bytes; ``None``: the file does not exist."""
 
     def list(self, directory: str) -> Sequence[str]:
-        """Names directly in a directory, sorted; empty if it is not there."""
+        """Return the names directly in a directory, sorted; empty if it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """With its parents, but for the first."""
+        """Create a directory with its parents, except for the folder itself."""
 
     def close(self) -> None:
         """Release handles."""
 
 
 class MissingFileError(BookieUnavailableError):
-    """A file of a table is not there: the table was rewritten and vacuumed, or lost it."""
+    """A file of a table does not exist: the table was rewritten and vacuumed, or lost it."""
 
 
 class OpenFile(io.RawIOBase):
-    """A file of a folder, as Arrow reads files."""
+    """A file of a folder, in the form in which Arrow reads files."""
 
     def __init__(self, folder: Folder, path: str, bookie_id: str) -> None:
         size = folder.size(path)

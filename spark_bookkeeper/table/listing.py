@@ -1,8 +1,8 @@
-"""The list of a released ledger's entries: everything about each that its rows do not tell.
+"""The list of a released ledger's entries: all facts about each that its rows do not have.
 
-An Arrow file beside the table's own (``_spark_bookkeeper/<ledger>/<sha256>.arrow``; Delta passes
-over names with an underscore, also when it vacuums). The ledger's metadata holds its SHA-256, so
-that what the table has is bound to the ledger. ``TABLE.md`` is the page about its format.
+An Arrow file below the table (``_spark_bookkeeper/<ledger>/<sha256>.arrow``; Delta ignores names
+with an underscore, also when it vacuums). The ledger's metadata holds the list's SHA-256, which
+binds the contents of the table to the ledger. ``TABLE.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIRECTORY: Final = "_spark_bookkeeper"
 HEADER_KEY: Final = b"spark-bookkeeper.listing"
 
 ENTRIES: Final = 65_536
-"""Entries in one batch of the file; all batches but the last have as many."""
+"""Number of entries in one batch of the file; only the last batch may have fewer."""
 
 LISTING: Final = pa.schema(
     [
@@ -46,13 +46,13 @@ LISTING: Final = pa.schema(
 
 
 def listing_path(key: LedgerKey, digest: str) -> str:
-    """Where the list of a ledger is, below its table."""
+    """Return the path of a ledger's list, below its table."""
     return f"{DIRECTORY}/{key}/{digest}.arrow"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One entry as the list tells it."""
+    """One entry as the list describes it."""
 
     entry_id: int
     length_after: int
@@ -63,17 +63,17 @@ class Listed:
     is_payload: bool
     digest: bytes
     values: bytes
-    """Of its rows (``values.py``)."""
+    """The digest of the values of its rows (``values.py``)."""
     patch: bytes | None
-    """What makes the entry's own bytes out of those that Arrow makes of its rows; ``None``: they
-    are the same."""
+    """Turns the bytes that Arrow makes of the entry's rows into the entry's own bytes; ``None``:
+    they are the same."""
 
 
 class Listing:
-    """A list, decoded batch by batch as entries are asked for."""
+    """A list, decoded batch by batch when entries are needed."""
 
     def __init__(self, data: bytes, key: LedgerKey) -> None:
-        """Raises ``ValueError`` (Arrow's errors are such): it is no list, or another ledger's."""
+        """Raise ``ValueError`` (also Arrow's) if it is no list, or that of another ledger."""
         self._reader = pa.ipc.open_file(pa.BufferReader(data))
         header = json.loads((self._reader.schema.metadata or {})[HEADER_KEY])
         if header["format"] != 1 or header["ledger"] != str(key):
@@ -83,7 +83,7 @@ class Listing:
         self._batches: dict[int, pa.RecordBatch] = {}
 
     def entry(self, entry_id: int) -> Listed | None:
-        """One entry; ``None``: the ledger has none with this id."""
+        """Return one entry; ``None``: the ledger has no entry with this id."""
         if not 0 <= entry_id < self.count:
             return None
         batch = self._batch(entry_id // ENTRIES)
@@ -91,7 +91,7 @@ class Listing:
         return Listed(*(column[row].as_py() for column in batch.columns))
 
     def table(self, first: int, last: int) -> pa.Table:
-        """The entries ``first .. last`` as they are in the file (``LISTING``)."""
+        """Return the entries ``first .. last`` as they are in the file (``LISTING``)."""
         last = min(last, self.count - 1)
         if first > last:
             return LISTING.empty_table()
@@ -104,7 +104,7 @@ class Listing:
         if found is None:
             try:
                 found = self._reader.get_batch(number)
-                found.validate(full=True)  # Arrow takes offsets as they stand
+                found.validate(full=True)  # without it Arrow trusts the offsets
             except (pa.ArrowException, OSError) as error:
                 raise CorruptEntryError(
                     f"the list of a released ledger's entries cannot be decoded ({error}), though "
@@ -120,10 +120,10 @@ class Listing:
 
 
 def encode_listing(key: LedgerKey, files: TableFiles, pieces: Iterable[pa.Table]) -> bytes:
-    """The file. ``pieces`` are of ``LISTING`` and follow each other without gaps from entry 0 on.
+    """Return the bytes of a list. ``pieces`` have the schema ``LISTING``, and have no gaps.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the entries are not those from 0 on without gaps.
     """
     entries = pa.concat_tables(pieces)
     ids = entries["entry_id"].to_numpy()
@@ -149,19 +149,19 @@ def encode_listing(key: LedgerKey, files: TableFiles, pieces: Iterable[pa.Table]
 
 
 def digest_of(listing: bytes) -> str:
-    """What names a list, and stands in the ledger's metadata."""
+    """Return the name of a list, which the ledger's metadata holds, too."""
     return sha256(listing).hexdigest()
 
 
 def to_table(entries: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Entries as the file has them."""
+    """Return entries as a table of the file's schema."""
     return pa.Table.from_pylist(list(entries), schema=LISTING)
 
 
 def patch_of(made: bytes, original: bytes) -> bytes | None:
-    """What makes ``original`` of ``made``; ``None`` when they are the same.
+    """Return what turns ``made`` into ``original``; ``None`` when they are the same.
 
-    Where only what stands under nulls or between values differs, next to nothing.
+    It is tiny where only bytes under nulls or between values differ.
     """
     if made == original:
         return None
@@ -171,7 +171,7 @@ def patch_of(made: bytes, original: bytes) -> bytes | None:
 
 
 def patched(made: bytes, patch: bytes | None) -> bytes | None:
-    """The original; ``None`` when ``made`` is not what the patch was made for."""
+    """Return the original; ``None`` when ``made`` is not what the patch was made for."""
     if patch is None:
         return made
     data = zlib.decompress(patch[1:])

@@ -1,4 +1,4 @@
-"""Small ledgers whose rows are read from a table together: they lie in the same files."""
+"""Batches of small ledgers whose rows are in the same files of a table."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 WINDOW_BYTES: Final = 32 << 20
-"""About how much of ledgers is in memory at once."""
+"""Approximate size of the ledgers that are in memory at once."""
 
 TOGETHER_ENTRIES: Final = 4096
-"""A ledger with more entries is read by itself, however small they are."""
+"""From this number of entries on, a ledger is read by itself, even if it has few bytes."""
 
 
 class Neighbour(Protocol):
@@ -17,19 +17,19 @@ class Neighbour(Protocol):
 
     @property
     def may_go_with_others(self) -> bool:
-        """Whether it is all of a small ledger."""
+        """Whether it is the whole of a small ledger."""
 
     @property
     def size_bytes(self) -> int:
-        """About how much it is."""
+        """Its approximate size."""
 
 
 NeighbourT = TypeVar("NeighbourT", bound=Neighbour)
 
 
 def together(pieces: Sequence[NeighbourT]) -> Iterator[list[tuple[int, NeighbourT]]]:
-    """Small ledgers with their numbers, as many at a time as fit in memory. The others are left
-    out.
+    """Yield batches of small ledgers, each with its number, as many as fit in memory. Other pieces
+    are left out.
     """
     some: list[tuple[int, NeighbourT]] = []
     size = 0

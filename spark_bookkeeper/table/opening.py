@@ -1,4 +1,4 @@
-"""The table at a URI, as readers meet it: through the bookies that a client knows."""
+"""Opens the table at a URI through a client's bookies, as readers do."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_bookkeeper.table.table_bookie import TableBookie
 
 
 def table_of(context: ClientContext, table: str) -> TableBookie:
-    """The table at a URI; whether there is one is not looked at.
+    """Return the table at a URI, without checking that it exists.
 
     Raises:
-        InvalidArgumentError: no storage is there.
+        InvalidArgumentError: no storage can be opened at the URI.
     """
     member = table_member(table, 0)
     context.bookies.learn({member: TABLE_ROOT + table})

@@ -1,5 +1,5 @@
-"""The rows of one ledger out of a Delta table's files, as batches under the ledger's schema, and
-whether the files are still there.
+"""Reads the rows of one ledger from a Delta table's files, as batches under the ledger's schema,
+and checks whether the files still exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CannotRebuildError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRows:
-    """All rows of a ledger, to be read with those of others."""
+    """Selects all rows of a ledger, to be read in a batch with other ledgers."""
 
     ledger_id: int
     schema: pa.Schema
@@ -43,15 +43,15 @@ class LedgerRows:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """Which rows of a file are meant."""
+    """Selects rows of a file."""
 
     ledger_ids: Sequence[int]
-    """Ascending."""
+    """The ids of the selected ledgers, ascending."""
     entries: tuple[int, int] | None = None
-    """The first and the last entry; ``None``: all."""
+    """The first and the last selected entry; ``None``: all entries."""
 
     def may_be_in(self, ledgers: tuple[int, int] | None, entries: tuple[int, int] | None) -> bool:
-        """Whether rows within some bounds, both ends included, may be meant; ``None``: unknown."""
+        """Whether rows within inclusive bounds may be selected; ``None``: unknown bounds."""
         if ledgers is not None:
             next_one = bisect_left(self.ledger_ids, ledgers[0])
             if next_one == len(self.ledger_ids) or self.ledger_ids[next_one] > ledgers[1]:
@@ -61,7 +61,7 @@ class _Meant:
         return entries[0] <= self.entries[1] and entries[1] >= self.entries[0]
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Those of some rows that are meant. A copy: it does not keep the others in memory."""
+        """Return the selected rows as a copy, which does not keep the others in memory."""
         found = pc.is_in(rows[LEDGER_COLUMN], pa.array(self.ledger_ids, pa.int64()))
         if self.entries is not None:
             first, last = self.entries
@@ -72,26 +72,26 @@ class _Meant:
 
 
 class TableRows:
-    """Reads rows of ledgers; keeps what it learnt of the files. Any thread may call.
+    """Reads rows of ledgers; remembers replaced files. Any thread may call.
 
     Args:
         folder: the table.
-        bookie_id: under which name it stands in a ledger, for errors.
+        bookie_id: its name in ledgers' metadata, for errors.
     """
 
     def __init__(self, folder: Folder, bookie_id: str) -> None:
         self.folder = folder
         self.bookie_id = bookie_id
         self._newest: dict[tuple[int, tuple[str, ...]], TableFiles] = {}
-        """What is read instead of pinned files of a ledger of which one is gone. Not of all that
-        the ledger has: files that are pinned later may lack rows that these have."""
+        """Files that are read instead of a ledger's pinned files, one of which is missing. The key
+        has the pinned paths: files that are pinned later may lack rows that these have."""
 
     def files_of(self, ledger_id: int) -> TableFiles:
-        """The files with rows of a ledger, in the table's newest version."""
+        """Return the files with rows of a ledger, in the table's newest version."""
         return self.files_of_each([ledger_id])[ledger_id]
 
     def files_of_each(self, ledger_ids: Sequence[int]) -> Mapping[int, TableFiles]:
-        """The same for many, of one version: the table's log is read once."""
+        """Return the files of many ledgers in one version; the table's log is read once."""
         return files_of(self.folder, ledger_ids, self.bookie_id)
 
     def read(
@@ -104,16 +104,16 @@ class TableRows:
         *,
         is_exact: bool = False,
     ) -> pa.Table:
-        """The rows of the entries ``first .. last``, with their places, by entry and row.
+        """Return the rows of the entries ``first .. last``, with their places, by entry and row.
 
-        From the files that are pinned. Where one is gone, as after OPTIMIZE and VACUUM, from those
-        of the newest version: places tell which rows are meant wherever they lie.
+        They come from the pinned files. If one of these is missing, as after OPTIMIZE and VACUUM,
+        they come from the files of the newest version: places identify the rows in any file.
 
         Args:
-            is_exact: from the pinned files only, as a proof of just these asks.
+            is_exact: read the pinned files only, as a proof of these files requires.
 
         Raises:
-            MissingFileError: ``is_exact``, and one of them is gone.
+            MissingFileError: ``is_exact``, and a pinned file is missing.
             BookieUnavailableError: the table cannot be read.
         """
         if is_exact:
@@ -130,7 +130,7 @@ class TableRows:
         raise AssertionError("the last turn returns or raises")
 
     def read_many(self, wanted: Sequence[LedgerRows], *, is_exact: bool = False) -> list[pa.Table]:
-        """The rows of small ledgers, of each as ``read`` gives them; no file is read twice.
+        """Return the rows of each small ledger, as ``read`` does; no file is read twice.
 
         Raises:
             BookieUnavailableError: the table cannot be read.
@@ -146,7 +146,7 @@ class TableRows:
     def _read_many(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:
         alike: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(wanted):
-            # Only what has the same columns under the same names is read by them together.
+            # Ledgers are read in one batch only if they have the same columns under the same names.
             columns = tuple(sorted(each.pinned.columns.items()))
             alike.setdefault((columns, *each.schema.names), []).append(number)
         found: dict[int, pa.Table] = {}
@@ -162,7 +162,7 @@ class TableRows:
                 by_path.setdefault(path, []).append(each.ledger_id)
         pieces: list[pa.Table] = []
         for path, ledger_ids in by_path.items():
-            # A file that another one pins may have rows that this one has elsewhere.
+            # A file that one ledger pins may have rows that another ledger has in another file.
             pieces += self._pieces(path, held, _Meant(sorted(ledger_ids)))
         rows = _in_order(pieces, PLACE)
         ids = rows[LEDGER_COLUMN].to_numpy()
@@ -181,7 +181,7 @@ class TableRows:
         return _in_order(pieces, (ENTRY_COLUMN, ROW_COLUMN))
 
     def _held(self, schema: pa.Schema, files: TableFiles) -> dict[str, str]:
-        """What files call the columns that the table has of a ledger's, by the ledger's names."""
+        """Return the table's columns of a ledger: the names in files by the ledger's names."""
         names = {name: files.columns.get(name.lower()) for name in (*PLACE, *schema.names)}
         if not all(names[name] for name in PLACE):
             raise BookieUnavailableError(
@@ -192,7 +192,7 @@ class TableRows:
         return {name: stored for name, stored in names.items() if stored is not None}
 
     def _pieces(self, path: str, names: Mapping[str, str], meant: _Meant) -> list[pa.Table]:
-        """What is meant of a file, by row groups: no more than one of them is in memory at once."""
+        """Return the selected rows of a file; reads one row group at a time to save memory."""
         try:
             return list(self._rows_of(path, names, meant))
         except pa.ArrowInvalid as error:
@@ -216,7 +216,7 @@ class TableRows:
 
 
 def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
-    """The rows of all pieces, sorted by some columns of their place."""
+    """Return the rows of all pieces, sorted by some columns of their place."""
     if not pieces:
         return pa.table({name: pa.array([], pa.int64()) for name in PLACE})
     rows = pa.concat_tables(pieces, promote_options="permissive")
@@ -224,7 +224,7 @@ def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
 
 
 def _may_have(group: pq.RowGroupMetaData, names: Mapping[str, str], meant: _Meant) -> bool:
-    """Whether a row group may have rows that are meant, as its bounds tell."""
+    """Whether a row group may have selected rows, by its bounds."""
     bounds: dict[str, tuple[int, int]] = {}
     for index in range(group.num_columns):
         column = group.column(index)
@@ -238,12 +238,12 @@ def _may_have(group: pq.RowGroupMetaData, names: Mapping[str, str], meant: _Mean
 def batches_of(
     rows: pa.Table, schema: pa.Schema, entry_ids: Sequence[int]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each entry under the ledger's schema, in the order asked.
+    """Yield the rows of each entry under the ledger's schema, in the order of ``entry_ids``.
 
-    An entry of which the table has no row is a batch of none.
+    An entry without rows in the table is a batch without rows.
 
     Args:
-        rows: sorted by place, as ``TableRows.read`` gives them.
+        rows: sorted by place, as ``TableRows.read`` returns them.
 
     Raises:
         CannotRebuildError: a column does not fit.
@@ -254,14 +254,14 @@ def batches_of(
     starts: Int64Array = np.searchsorted(ids, wanted, side="left")
     ends: Int64Array = np.searchsorted(ids, wanted, side="right")
     for entry_id, start, end in zip(entry_ids, starts.tolist(), ends.tolist(), strict=True):
-        # Taken and not sliced: what lies beside a slice would be part of its bytes.
+        # A slice would keep the bytes next to it, so the rows are taken instead.
         yield entry_id, whole.take(pa.array(np.arange(start, end)))
 
 
 def _under(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
-        if field.name not in rows.column_names:  # never written, as every value of it is null
+        if field.name not in rows.column_names:  # never written, since all its values are null
             columns.append(pa.nulls(len(rows), field.type))
             continue
         column = rows[field.name].combine_chunks()
@@ -280,7 +280,7 @@ def _under(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _without_views(rows: pa.Table) -> pa.Table:
-    """Other engines note Arrow types in their files that few functions of Arrow take."""
+    """Convert types that other engines note in files, and that few functions of Arrow accept."""
     fields = [field.with_type(_plain(field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
@@ -302,10 +302,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 class Presence:
-    """The files of a table; each is looked for once, whatever the number of ledgers.
+    """The files of a table; the existence of each is checked once, for any number of ledgers.
 
     Args:
-        ledger_ids: all that it will be asked for.
+        ledger_ids: all ledgers that will be checked.
     """
 
     def __init__(self, rows: TableRows, ledger_ids: Sequence[int]) -> None:
@@ -315,13 +315,13 @@ class Presence:
         self._newest: Mapping[int, TableFiles] | None = None
 
     def what_is_gone(self, ledger_id: int, pinned: TableFiles) -> str | None:
-        """What a reader of a ledger would miss, in words; ``None``: nothing, by the names of files.
+        """Return what a reader of a ledger would miss, by file names; ``None``: nothing.
 
         Args:
-            pinned: those that its list names. Where one is gone, the newest version counts.
+            pinned: the files in the ledger's list. If one is missing, the newest version counts.
 
         Raises:
-            BookieUnavailableError: one is gone, and the table's log cannot be read.
+            BookieUnavailableError: a file is missing, and the table's log cannot be read.
         """
         if all(map(self._is_there, pinned.paths)):
             return None

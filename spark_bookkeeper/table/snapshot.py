@@ -1,7 +1,7 @@
-"""Which files a Delta table has now, and which columns: read from its log, without an engine.
+"""The current files and columns of a Delta table, read from its log without an engine.
 
-The log is JSON commits on top of a checkpoint in Parquet. Only what is needed to find the rows of
-one ledger is taken from it. delta-rs is the judge of this in the tests.
+The log consists of JSON commits on top of a checkpoint in Parquet. Only the parts that locate the
+rows of a ledger are read. The tests compare the result with delta-rs.
 
 Source: Delta transaction log protocol, "Delta Log Entries", "Checkpoints", "Column Mapping".
 """
@@ -36,7 +36,7 @@ _CHECKPOINT = re.compile(
 
 
 class NoTableError(BookieUnavailableError):
-    """No Delta table is at a place that can be read."""
+    """No Delta table exists at a location that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class TableFiles:
 
     version: int
     paths: tuple[str, ...]
-    """Below the table, in Parquet."""
+    """Paths of Parquet files, below the table."""
     columns: Mapping[str, str]
-    """What files call a column, by its name in lower case: Delta tells names apart by no more."""
+    """The names of columns in files, by lower-case name: Delta ignores the case of names."""
     partly_deleted: tuple[str, ...] = ()
-    """Those of the paths of which the table has not all rows any more, as a vector of deletions
-    says. Which they are is not read here: nobody may count on such a file."""
+    """Those of the paths from which a deletion vector removes rows. The vector is not read here, so
+    these files must not be relied on."""
 
     @property
     def untouched(self) -> tuple[str, ...]:
-        """Those of which the table has every row."""
+        """Those of the paths of which the table has every row."""
         return tuple(path for path in self.paths if path not in self.partly_deleted)
 
 
 def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mapping[int, TableFiles]:
-    """The files that have, or may have, rows of each ledger, in the newest version of a table.
+    """Return the files that may have rows of each ledger, in the newest version of a table.
 
     Raises:
         BookieUnavailableError: there is no table, or its log cannot be read.
@@ -69,7 +69,7 @@ def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mappi
 
 
 def schema_of(folder: Folder, bookie_id: str) -> Sequence[Mapping[str, Any]] | None:
-    """The columns of a table in its newest version, as its log has them; ``None``: there is none.
+    """Return the columns in a table's newest version, as in its log; ``None``: no table exists.
 
     Raises:
         BookieUnavailableError: its log cannot be read.
@@ -87,7 +87,7 @@ def schema_of(folder: Folder, bookie_id: str) -> Sequence[Mapping[str, Any]] | N
 
 @contextmanager
 def _as_unavailable(folder: Folder, bookie_id: str) -> Iterator[None]:
-    """What makes no sense in a log is said of the table."""
+    """Turn errors from a damaged log into ``BookieUnavailableError`` about the table."""
     try:
         yield
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -140,8 +140,8 @@ def _columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _may_be_in(add: Mapping[str, Any], column: str, ledger_ids: Sequence[int]) -> Sequence[int]:
-    """Those of some ledgers, in order, that a file may have rows of, as its bounds tell; without
-    them it may have anything.
+    """Return the ledgers, in order, of which a file may have rows, by its bounds; without bounds it
+    may have rows of all.
     """
     stats = json.loads(add.get("stats") or "{}")
     low, high = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
@@ -151,7 +151,7 @@ def _may_be_in(add: Mapping[str, Any], column: str, ledger_ids: Sequence[int]) -
 
 
 def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str, Any]]]:
-    """The newest version, and everything that makes it up, in order."""
+    """Return the newest version, and all actions that make it up, in order."""
     names = folder.list(LOG)
     commits = {int(m[1]): name for name in names if (m := _COMMIT.fullmatch(name))}
     checkpoints = _checkpoints(names)
@@ -171,15 +171,15 @@ def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str,
             yield from _of_checkpoint(folder, f"{LOG}/{name}")
         for version in range(base + 1, newest + 1):
             lines = _lines(_content(folder, f"{LOG}/{commits[version]}"))
-            # The lines of a commit have no order. One that removes a path and adds it again, as
-            # with a vector of deletions, adds it.
+            # The lines of a commit have no order. A path that is removed and added again, as with a
+            # deletion vector, is added.
             yield from sorted(lines, key=lambda action: "remove" not in action)
 
     return newest, actions()
 
 
 def _checkpoints(names: Sequence[str]) -> dict[int, list[str]]:
-    """The files of each whole checkpoint, by version."""
+    """Return the files of each complete checkpoint, by version."""
     found: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
     for name in names:

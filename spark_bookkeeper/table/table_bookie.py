@@ -1,8 +1,8 @@
-"""A Delta table as a bookie that can only be read: what a released ledger's copies became.
+"""A Delta table as a read-only bookie, which replaces copies of a released ledger.
 
-Its answers are those of a bookie that holds every entry. Rows come from the table's files; what
-rows do not tell of an entry (its length in the ledger, its digest, when it was appended) comes
-from the list beside them, and so does what the rows are verified by.
+It answers as a bookie that holds every entry. Rows come from the table's files. The other facts
+about an entry (its length in the ledger, its digest, the time it was appended), and the digest that
+verifies its rows, come from the list below the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -36,7 +35,7 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    is_by_itself,
+    too_large_for_batch,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
@@ -51,13 +50,14 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
 )
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
 from spark_bookkeeper.table.folder import Folder
 from spark_bookkeeper.table.listing import Listed, Listing, digest_of, listing_path, patched
 from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, TableRows, batches_of
 from spark_bookkeeper.table.values import values_digest
 
 _LISTS_KEPT: Final = 16
-"""Ledgers whose lists are kept in memory."""
+"""Number of ledgers whose lists are kept in memory."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -68,14 +68,14 @@ class TableBookie(Bookie):
 
     Args:
         folder: the table.
-        bookie_id: under which name it stands in ledgers.
+        bookie_id: its name in ledgers' metadata.
     """
 
     def __init__(self, folder: Folder, bookie_id: str) -> None:
         self._folder = folder
         self._bookie_id = bookie_id
         self.rows = TableRows(folder, bookie_id)
-        """For whoever makes the list of a ledger."""
+        """Reads the table's rows, also for code that makes the list of a ledger."""
         self._lists: OrderedDict[str, Listing] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class TableBookie(Bookie):
 
     @override
     def session(self) -> TableBookie:
-        return self  # nothing that it remembers can change
+        return self  # nothing that it caches can change
 
     @override
     def answer(self) -> None:
@@ -97,13 +97,13 @@ class TableBookie(Bookie):
     # The list
 
     def put_listing(self, key: LedgerKey, data: bytes) -> str:
-        """Put the list of a ledger beside the table, durably; returns its digest."""
+        """Store the list of a ledger below the table, durably; return its digest."""
         digest = digest_of(data)
         path = listing_path(key, digest)
         top, directory = path.split("/")[0], path.rpartition("/")[0]
         self._folder.make_directory(top)
         self._folder.make_directory(directory)
-        # Its name says what is in it, so one that is there is the same, or was damaged.
+        # The name is the content's digest: an existing file is the same, or was damaged.
         if not self._folder.put_if_absent(path, data) and self._folder.read(path) != data:
             raise BookieUnavailableError(
                 f"{self._folder.uri}/{path} is there and is not as its name says; move it away, "
@@ -113,13 +113,13 @@ class TableBookie(Bookie):
         return digest
 
     def listing(self, ledger: LedgerRef, *, is_fresh: bool = False) -> Listing:
-        """The list that the ledger's metadata means.
+        """Return the list whose digest is in the ledger's metadata.
 
         Args:
-            is_fresh: read it, also where it was read before.
+            is_fresh: read it again even if it is cached.
 
         Raises:
-            BookieUnavailableError: it is not there, or is damaged.
+            BookieUnavailableError: it does not exist, or is damaged.
         """
         digest = ledger.incarnation
         found = self._lists.get(digest)
@@ -128,7 +128,7 @@ class TableBookie(Bookie):
         path = listing_path(ledger.key, digest)
         data = self._folder.read(path)
         if data is None:
-            self.answer()  # which says so, if there is no table at all
+            self.answer()  # raises that error if the table itself does not exist
             raise BookieUnavailableError(
                 f"the table at {self._folder.uri} has no {path} any more: without it nothing "
                 f"proves which of its rows are ledger {ledger.key.ledger_id}'s. Put the file back, "
@@ -158,10 +158,10 @@ class TableBookie(Bookie):
         return self._delivered(ledger, *self._rebuilt(ledger, entry_ids))
 
     def read_exactly(self, ledger: LedgerRef, entry_ids: Sequence[int]) -> Delivered[StoredEntry]:
-        """The same from just the files that the list names, for a proof of it.
+        """Read entries as ``read`` does, but only from the files in the list, for a proof of it.
 
         Raises:
-            MissingFileError: one of them is gone.
+            MissingFileError: one of the files is missing.
             BookieUnavailableError: the table or the list cannot be read.
         """
         return self._delivered(ledger, *self._rebuilt(ledger, entry_ids, is_exact=True))
@@ -169,14 +169,14 @@ class TableBookie(Bookie):
     def read_many(
         self, ledgers: Sequence[LedgerRef], *, is_exact: bool = False
     ) -> Sequence[tuple[Listing, Delivered[StoredEntry]]]:
-        """All entries of small ledgers, each with the list by which it was read: what ``read``
-        gives, and no file of the table is read twice.
+        """Return all entries of small ledgers as ``read`` does, each with the list that was used.
+        No file of the table is read twice.
 
         Args:
-            is_exact: what ``read_exactly`` gives.
+            is_exact: read as ``read_exactly`` does.
 
         Raises:
-            BookieUnavailableError: it cannot be done for all of them.
+            BookieUnavailableError: it fails for one of them.
         """
         lists = [self.listing(ledger, is_fresh=True) for ledger in ledgers]
         wanted = [
@@ -238,7 +238,7 @@ class TableBookie(Bookie):
         is_fresh: bool = False,
         is_exact: bool = False,
     ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
-        """The rows of each entry, verified; and why the others cannot be used."""
+        """Return the verified rows of entries, and why other entries cannot be used."""
         listing = self.listing(ledger, is_fresh=is_fresh)
         schema = ledger.encoding.schema
         first, last = entry_ids[0], entry_ids[-1]
@@ -250,7 +250,7 @@ class TableBookie(Bookie):
     def _matched(
         self, ledger: LedgerRef, listing: Listing, entry_ids: Sequence[int], rows: pa.Table
     ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
-        """Rows of entries against the list."""
+        """Verify rows of entries with the list; return them, and why others cannot be used."""
         schema = ledger.encoding.schema
         found: list[tuple[Listed, pa.RecordBatch]] = []
         refused: dict[int, Refusal] = {}
@@ -282,7 +282,7 @@ class TableBookie(Bookie):
 
     @override
     def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
-        return self.tail(ledgers)  # a released ledger is closed, and a table takes nothing
+        return self.tail(ledgers)  # a released ledger is closed, and a table accepts no writes
 
     @override
     def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
@@ -376,7 +376,7 @@ class TableBookie(Bookie):
         def read(each: EntriesRef) -> Sequence[StoredEntry]:
             held = self._holdings(RangeRef(each.ledger, each.entry_ids[0], each.entry_ids[-1]))
             if held.pieces(each.entry_ids)[1].sum() > most_bytes:
-                raise is_by_itself(self._bookie_id)
+                raise too_large_for_batch(self._bookie_id)
             return self.read(each.ledger, each.entry_ids).found
 
         return _each(wanted, read)
@@ -405,7 +405,7 @@ class TableBookie(Bookie):
 
     @override
     def ledgers(self) -> Sequence[LedgerKey]:
-        return []  # who owns them is the table's affair
+        return []  # a table does not know which ledgers use it
 
     @override
     def sizes_of(self, key: LedgerKey) -> Sequence[int]:
@@ -417,26 +417,26 @@ class TableBookie(Bookie):
 
     @override
     def retire(self, key: LedgerKey) -> None:
-        """Nothing: rows of a ledger that was deleted stay in the table."""
+        """Do nothing: rows of a deleted ledger stay in the table."""
 
     @override
     def delete(self, key: LedgerKey) -> None:
-        """Nothing, see ``retire``."""
+        """Do nothing, see ``retire``."""
 
     @override
     def clear(self, ledger: LedgerRef) -> None:
-        """Nothing, see ``retire``."""
+        """Do nothing, see ``retire``."""
 
     @override
     def compact(self, wanted: Compaction) -> Compacted:
-        """Nothing: its files are the table's."""
+        """Do nothing: its files belong to the table."""
         return Compacted()
 
     @override
     def sweep(
         self, ledger: LedgerRef, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
     ) -> Swept:
-        """Nothing: its files are the table's."""
+        """Do nothing: its files belong to the table."""
         return Swept()
 
     @override
@@ -453,7 +453,7 @@ class TableBookie(Bookie):
 
 
 def rebuilt_bytes(batch: pa.RecordBatch, encoding: LedgerEncoding, *, is_payload: bool) -> bytes:
-    """An entry's own bytes as they are made of its rows here."""
+    """Return the bytes that this version of Arrow makes of an entry's rows."""
     if is_payload:
         return bytes(batch.column(0)[0].as_py())
     return bytes(memoryview(encode_batches(encoding, [batch])[0]))
@@ -464,7 +464,7 @@ def _stored(listed: Listed, batch: pa.RecordBatch, encoding: LedgerEncoding) -> 
     data = patched(made, listed.patch)
     digester = encoding.digester()
     if data is None or len(data) != listed.size or digester.digest(data) != listed.digest:
-        # Another version of Arrow writes the same rows in other bytes. The rows were verified.
+        # Another version of Arrow encodes the same rows differently. The rows were verified.
         data = made
     return StoredEntry(
         listed.entry_id,

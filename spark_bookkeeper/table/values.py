@@ -1,8 +1,8 @@
-"""A digest over the values of rows, which no version of Arrow can change.
+"""A digest of the values of rows, which no version of Arrow can change.
 
-The bytes of a record batch message are Arrow's affair: padding, what stands under a null, the
-layout of its header. Which rows an entry has is not, so it is this that the rows of a table are
-compared by.
+Versions of Arrow may encode the same rows differently: padding, bytes under a null, the layout of
+the header. The values of the rows stay the same, so the rows of a table are verified by their
+digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH: Final = 16
 
 
 def values_digest(batch: pa.RecordBatch) -> bytes:
-    """BLAKE2b over how many rows there are, and each column's name, type and values."""
+    """Return BLAKE2b over the number of rows, and each column's name, type and values."""
     into = hashlib.blake2b(digest_size=WIDTH)
     into.update(f"{batch.num_rows}\n".encode())
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -29,7 +29,7 @@ def values_digest(batch: pa.RecordBatch) -> bytes:
 
 
 def _add(into: Any, array: pa.Array) -> None:
-    """Which values are null; and then the others, one after the other."""
+    """Add which values are null; and then the other values, one after the other."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type
@@ -76,7 +76,7 @@ def _add_bytes(into: Any, there: pa.Array) -> None:
 
 
 def _add_fixed(into: Any, there: pa.Array, width: int) -> None:
-    """Values of a fixed width: their bytes, as Arrow's format lays them out."""
+    """Add values of a fixed width: their bytes, as Arrow's format lays them out."""
     data = there.buffers()[1]
     if data is not None and len(there):
         into.update(data.slice(there.offset * width, len(there) * width))

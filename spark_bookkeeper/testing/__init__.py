@@ -1,5 +1,4 @@
-"""What tests of this library, and of storage or metadata back ends written elsewhere, stand on.
+"""Tools to test a storage or metadata back end, or another implementation of a bookie.
 
-Memory twins, a seeded simulation, checkers of the named invariants, and conformance suites to
-inherit.
+They are conformance suites to inherit, back ends in memory, and a cluster of local bookies.
 """

@@ -1,4 +1,4 @@
-"""Counting what a bookie's storage is asked, so that tests can assert exact costs."""
+"""A storage that counts the operations on it, so that tests can assert exact costs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage, nothing
+from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage, nothing
 
 _NOTED_AS: Final = {"exists": "size"}
-"""Both ask the same of a disk."""
+"""Operations that are counted as another, because a disk does the same for both."""
 
 
 class Call(NamedTuple):
-    """One operation that was asked for."""
+    """One requested operation."""
 
     operation: str
     path: str
 
 
 class CountingStorage(Storage):
-    """Passes everything on and notes it. ``calls`` may be shared by several storages."""
+    """Records and passes on every operation. Several storages may share ``calls``."""
 
     def __init__(self, storage: Storage, calls: list[Call] | None = None) -> None:
         self.inner = storage
         self.calls: list[Call] = [] if calls is None else calls
 
     def count(self) -> Counter[str]:
-        """How often each operation was asked for."""
+        """Return how often each operation was requested."""
         return Counter(call.operation for call in self.calls)
 
     @property

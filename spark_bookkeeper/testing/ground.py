@@ -1,8 +1,8 @@
-"""A cluster in one process: bookies in directories, metadata in memory, and hooks at every door.
+"""A cluster in one process: bookies in directories, metadata in memory, hooks at every operation.
 
 A hook is called before every operation on a bookie's storage or on the metadata, with the place
-(a bookie id, or ``METADATA``), the operation and its path. It may return, wait, or raise: what a
-storage or the metadata may raise, or ``Killed``, which ends the process that it is called in.
+(a bookie id, or ``METADATA``), the operation and its path. It may return, wait, or raise. It may
+raise any error of a storage or of the metadata, or ``Killed``, which ends the calling process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -32,6 +28,10 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.storage import Content, FileSink, Storage, nothing
 from spark_bookkeeper.table.table_bookie import TableBookie
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster, MemoryStore
@@ -50,11 +50,11 @@ Hook = Callable[[str, str, str], None]
 
 
 class Killed(BaseException):
-    """The process that meets it has ended: nobody handles it, and it does nothing more."""
+    """Ends the process in which it is raised: no code handles it, and nothing more is done."""
 
 
 class Step(NamedTuple):
-    """One operation that was asked for."""
+    """One requested operation."""
 
     place: str
     operation: str
@@ -62,9 +62,9 @@ class Step(NamedTuple):
 
 
 class InlineRuntime(ThreadRuntime):
-    """One item after the other, so that the n-th operation is the same in every run.
+    """Runs one item after the other, so that the n-th operation is the same in every run.
 
-    It does not sleep either: what would be waited for is added to ``slept``.
+    It does not sleep either: the time of each sleep is added to ``slept``.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class InlineRuntime(ThreadRuntime):
 
 
 class StandingStill(InlineRuntime):
-    """No time passes but what is slept, however slow the machine is."""
+    """A runtime whose clock advances only by sleeps, however slow the machine is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,9 +113,9 @@ class StandingStill(InlineRuntime):
         return self._began_ms + round(self.slept * 1000)
 
 
-def bounded_files(storage: Storage, door: Door) -> FileBookie:
-    """A bookie as clients open it."""
-    return FileBookie(BoundedStorage(storage, door))
+def bounded_files(storage: Storage, bookie_client: BookieClient) -> FileBookie:
+    """Return a bookie as clients open it."""
+    return FileBookie(BoundedStorage(storage, bookie_client))
 
 
 class Ground:
@@ -127,16 +127,16 @@ class Ground:
         bookies: int = 4,
         config: ClientConfig | None = None,
         runtime: Runtime | None = None,
-        open_bookie: Callable[[Storage, Door], Bookie] = bounded_files,
+        open_bookie: Callable[[Storage, BookieClient], Bookie] = bounded_files,
     ) -> None:
         self.directory = directory
         self._open_bookie = open_bookie
-        # What bookies hold does not depend on how long a test takes between two appends.
+        # Otherwise the slots of bookies would depend on a test's pauses between two appends.
         self.config = config or ClientConfig(explicit_lac_ms=0)
         self.runtime = runtime or ThreadRuntime()
         self.cluster = MemoryCluster()
         self.steps: list[Step] = []
-        """Everything that clients asked for, in the order of the asking."""
+        """All operations of clients, in the order of the requests."""
         self.before: list[Hook] = []
         """Called before every operation of every client."""
         self.after: list[Hook] = []
@@ -150,7 +150,7 @@ class Ground:
         self.context = self.client()
 
     def client(self, runtime: Runtime | None = None, *hooks: Hook) -> ClientContext:
-        """Another client: a session and storage handles of its own; ``hooks`` are its own too."""
+        """Return another client, with a session, storage handles and ``hooks`` of its own."""
         runtime = runtime or self.runtime
 
         def faults(moment: Literal["before", "after"], operation: str, subject: str) -> None:
@@ -161,28 +161,28 @@ class Ground:
 
         store: MemoryStore = self.cluster.session(faults, lambda: runtime.wall_ms())
 
-        def opened(uri: str, door: Door) -> Bookie:
-            bookie = door.bookie_id
+        def opened(uri: str, bookie_client: BookieClient) -> Bookie:
+            bookie = bookie_client.bookie_id
             if uri.startswith(TABLE_ROOT):
                 lake = GroundStorage(
                     LocalStorage(uri.removeprefix(TABLE_ROOT), bookie),
                     lambda operation, path: self._before(TABLE, operation, path, hooks),
                     lambda operation, path: self._after(TABLE, operation, path),
                 )
-                return TableBookie(BoundedStorage(lake, door), bookie)
-            if bookie not in self.bookie_ids:  # a backup's directory, say
+                return TableBookie(BoundedStorage(lake, bookie_client), bookie)
+            if bookie not in self.bookie_ids:  # for example a backup's directory
                 other = GroundStorage(
                     LocalStorage(uri, bookie),
                     lambda operation, path: self._before(uri, operation, path, hooks),
                     lambda operation, path: self._after(uri, operation, path),
                 )
-                return self._open_bookie(other, door)
+                return self._open_bookie(other, bookie_client)
             storage = GroundStorage(
                 LocalStorage(self.root(bookie), bookie),
                 lambda operation, path: self._before(bookie, operation, path, hooks),
                 lambda operation, path: self._after(bookie, operation, path),
             )
-            return self._open_bookie(storage, door)
+            return self._open_bookie(storage, bookie_client)
 
         bookies = Bookies(store, opened, runtime, self.config)
         return ClientContext(store, bookies, runtime, self.config, writer=WRITER)
@@ -190,7 +190,7 @@ class Ground:
     # Bookies
 
     def add_bookie(self) -> BookieId:
-        """A new bookie, formatted and registered."""
+        """Add a new bookie, formatted and registered; return its id."""
         bookie = BookieId(f"127.0.0.1:{3181 + len(self.bookie_ids)}")
         self.bookie_ids.append(bookie)
         self.format(bookie)
@@ -202,7 +202,7 @@ class Ground:
         self.root(bookie).mkdir(parents=True)
         incarnation = self.runtime.token()
         marker = Marker(bookie, incarnation, self._agent.instance_id())
-        furnish(LocalStorage(str(self.root(bookie))), marker)
+        Partition(LocalStorage(str(self.root(bookie)))).furnish(marker)
         known = self._agent.read_cookie(bookie)
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._agent.instance_id())
         self._agent.write_cookie(cookie, known.version if known else None)
@@ -210,14 +210,14 @@ class Ground:
         self._down.discard(bookie)
 
     def stop(self, bookie: str, *, destroy: bool = False) -> None:
-        """A bookie goes: no registration, no answers; its partition stays or is destroyed."""
+        """End a bookie: no registration, no answers; its partition stays or is destroyed."""
         self._down.add(bookie)
         self._agent.unregister(BookieId(bookie))
         if destroy:
             self._destroy(bookie)
 
     def end_agent(self, bookie: str) -> None:
-        """The registration of a bookie goes; its partition stays and answers."""
+        """Remove the registration of a bookie; its partition stays and answers."""
         self._agent.unregister(BookieId(bookie))
 
     def start(
@@ -228,7 +228,7 @@ class Ground:
         rack: str = "/default-rack",
         free_bytes: int | None = None,
     ) -> None:
-        """A bookie comes back with the partition that it had, or says something new of itself."""
+        """Start a stopped bookie with its old partition, or change a running one's registration."""
         self._down.discard(bookie)
         cookie = self._agent.read_cookie(BookieId(bookie))
         assert cookie is not None
@@ -244,16 +244,16 @@ class Ground:
         self._agent.register(registration)
 
     def root(self, bookie: str) -> Path:
-        """The folder of a bookie."""
+        """Return the folder of a bookie."""
         return self.directory / bookie.replace(":", "-")
 
     def files(self, bookie: str, kind: str = "*") -> list[Path]:
-        """Files of ledgers on a bookie: ``slots``, ``parts``, ``copies`` or all of them."""
+        """Return files of ledgers on a bookie: ``slots``, ``parts``, ``copies`` or all of them."""
         return sorted(p for p in self.root(bookie).glob(f"ledgers/*/{kind}/*") if p.is_file())
 
     def until(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Wait for something that other threads are about to do."""
-        deadline = time.monotonic() + seconds  # the threads' own, whatever the runtime's clock says
+        """Wait until other threads have made a condition true."""
+        deadline = time.monotonic() + seconds  # real time, because other threads run in it
         while not holds():
             assert time.monotonic() < deadline, "it did not happen"
             time.sleep(0.005)
@@ -261,15 +261,15 @@ class Ground:
     # Counting
 
     def count(self) -> Counter[str]:
-        """How often each operation was asked for since ``forget``."""
+        """Return how often each operation was requested since ``forget``."""
         return Counter(step.operation for step in self.steps)
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.steps.clear()
 
     def _destroy(self, bookie: str) -> None:
-        """In one step, also while others write there."""
+        """Remove a partition in one step, even while another thread writes there."""
         if self.root(bookie).exists():
             gone = self.directory / f"destroyed-{self.runtime.token()}"
             self.root(bookie).rename(gone)
@@ -291,7 +291,7 @@ class Ground:
 
 
 class GroundStorage(CountingStorage):
-    """Passes everything on, with a hook before each operation and one after each put."""
+    """Passes every operation on, with a hook before it and one after each put."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ class _GroundSink(FileSink):
 
 
 class KillAt:
-    """A hook that ends the process at its n-th operation, counted from 0, and ever after."""
+    """A hook that ends the process at its n-th operation, counted from 0, and at later ones."""
 
     def __init__(self, number: int) -> None:
         self._number = number

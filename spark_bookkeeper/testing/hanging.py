@@ -1,4 +1,4 @@
-"""Storage that hangs: chosen operations give no answer and no error, until they are let go."""
+"""A storage that hangs: chosen operations give no answer and no error until they are released."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.storage import FileSink, Storage
 from spark_bookkeeper.testing.counting import CountingStorage
 
 OPERATIONS: Final = (
@@ -32,12 +32,12 @@ OPERATIONS: Final = (
 
 
 class Hang:
-    """Which operations hang now. May be shared by many storages.
+    """Decides which operations hang. Several storages may share it.
 
     Args:
-        runtime: whose tasks wait; of a simulation or a real one.
+        runtime: the runtime of the waiting tasks, simulated or real.
         hangs: whether an operation on a path hangs.
-        is_late: whether the operation takes its effect when it is let go; else it never does.
+        is_late: whether an operation takes effect after its release; otherwise it fails.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Hang:
     ) -> None:
         self.hangs = hangs
         self.count = 0
-        """Calls that hung so far."""
+        """The number of calls that have hung."""
         self.stuck = 0
-        """Calls that hang now."""
+        """The number of calls that hang now."""
         self._is_late = is_late
         self._is_over = False
         self._changed = runtime.condition()
 
     def meet(self, operation: str, path: str) -> None:
-        """Called before an operation; returns when it is let go."""
+        """Wait before an operation, if it hangs, until its release."""
         if not self._holds() or not self.hangs(operation, path):
             return
         with self._changed:
@@ -75,19 +75,19 @@ class Hang:
         return not self._is_over
 
     def release(self) -> None:
-        """Nothing hangs any more."""
+        """Release all operations; no later one hangs."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     @classmethod
     def of(cls, runtime: Runtime, *operations: str) -> Hang:
-        """Operations of these names."""
+        """Return a ``Hang`` for operations of these names."""
         return cls(runtime, lambda operation, path: operation in operations)
 
 
 class HangingStorage(CountingStorage):
-    """Passes everything on, unless it hangs."""
+    """Passes every operation on, after it has hung."""
 
     def __init__(self, storage: Storage, hang: Hang) -> None:
         super().__init__(storage)

@@ -1,4 +1,6 @@
-"""Elections in memory: the twin of ``metadata/zookeeper/votes.py``, beside ``memory_store.py``."""
+"""Elections in memory: the counterpart of ``metadata/zookeeper/leader_election.py``, for
+``memory_store.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,25 @@ from spark_bookkeeper.testing.memory_registers import OperationRunner
 
 
 class MemoryVotes:
-    """What the servers hold of all elections.
+    """The votes of all elections, as the servers store them.
 
     Args:
-        lock: of the cluster; held while votes change, and never while somebody is told.
+        lock: the cluster's lock; held while votes change, and never during a callback.
     """
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
         self.held: dict[tuple[str, str], tuple[bytes, int]] = {}
-        """By election and name, with the number of the session that holds each."""
+        """The identity and the session's number of each vote, by election and name."""
         self.watchers: dict[int, tuple[str, str, Callable[[], None]]] = {}
 
     def end_session(self, session: int) -> None:
-        """Remove the votes of a session; ``tell`` afterwards."""
+        """Remove the votes of a session; call ``tell`` afterwards."""
         for vote in [vote for vote, (_, holder) in self.held.items() if holder == session]:
             del self.held[vote]
 
     def tell(self) -> None:
-        """Tell who watches votes that are gone; the lock is not held."""
+        """Call the watchers of votes that are gone; the lock must not be held."""
         for number, (path, vote, gone) in list(self.watchers.items()):
             if (path, vote) not in self.held:
                 self.watchers.pop(number, None)
@@ -39,11 +41,11 @@ class MemoryBallots:
     """The votes of one session; implements ``Ballots``.
 
     Args:
-        votes: what the servers hold.
-        call: carries out one operation in the session, see ``MemoryStore``.
-        session: the number of the session that the store is in now.
-        number: gives a number never given before.
-        told: calls who watches a vote, as the session's client is called.
+        votes: the votes of all sessions.
+        call: runs one operation in the session, see ``MemoryStore``.
+        session: returns the number of the store's current session.
+        number: returns a number that is never returned again.
+        told: makes a callback of a watch in the way of the session's client.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Registers in memory: the twin of those in ZooKeeper, beside ``memory_store.py``."""
+"""Registers in memory: the counterpart of those in ZooKeeper, for ``memory_store.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class OperationRunner(Protocol):
-    """Carries out one operation: its name, the name of the register, and the effect."""
+    """Runs one operation: its name, the name of the register, and the effect."""
 
     def __call__(self, operation: str, subject: str, effect: Callable[[], T], /) -> T: ...
 
@@ -21,8 +21,8 @@ class MemoryRegisters:
     """The registers of one session; implements ``Registers``.
 
     Args:
-        values: what the servers hold, by name.
-        call: carries out one operation in the session, see ``MemoryStore``.
+        values: the registers of all sessions, by name.
+        call: runs one operation in the session, see ``MemoryStore``.
     """
 
     def __init__(self, values: dict[str, Versioned[bytes]], call: OperationRunner) -> None:

@@ -1,9 +1,9 @@
-"""The in-memory twin of a bookie's partition, with faults.
+"""A bookie's partition in memory, with faults.
 
-``MemoryDisk`` is what outlives a process: names that are visible, and the part of them that
-would survive a power cut. ``MemoryStorage`` is one client's handle on it. Every operation asks
-a hook before its effect and after it, and a put also in between (visible, not yet durable):
-the hook may let others run, or raise. There are no locks, so that a simulator owns all order.
+``MemoryDisk`` is the part that outlives a process: visible names, and those of them that would
+survive a power cut. ``MemoryStorage`` is one client's handle on it. Every operation calls a hook
+before its effect and after it; a put also in between (visible, not yet durable). The hook may let
+other clients run, or raise. There are no locks, so that a simulator controls all order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Literal
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import (
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.storage import (
     Content,
     FileSink,
     Storage,
@@ -23,7 +24,6 @@ from spark_bookkeeper.bookie.storage.storage import (
     top_is_gone,
     unavailable,
 )
-from spark_bookkeeper.errors import BookieUnavailableError
 
 Moment = Literal["before", "visible", "after"]
 """``before`` the effect; ``visible`` to others, not durable (puts only); ``after`` it, when the
@@ -35,12 +35,12 @@ Faults = Callable[[str, str, Moment], None]
 
 
 class LateEffect(BookieUnavailableError):
-    """Raised by a hook before a put: the caller gives up now and the put lands later."""
+    """Raised by a hook before a put: the caller stops waiting, and the put takes effect later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPut:
-    """A put whose caller has given up (SLOT-LOG rule R3). ``MemoryDisk.land`` carries it out."""
+    """A put whose caller waits no longer (SLOT-LOG rule R3). ``MemoryDisk.land`` carries it out."""
 
     path: str
     data: bytes
@@ -51,25 +51,25 @@ class MemoryDisk:
 
     Args:
         name: for messages.
-        has_directories: without them it is like a bucket: nothing is refused for want of a
-            directory, and whatever is visible is durable.
+        has_directories: without them it is like a bucket: no operation fails for lack of a
+            directory, and everything visible is durable.
     """
 
     def __init__(self, name: str = "disk", *, has_directories: bool = True) -> None:
         self.name = name
         self.has_directories = has_directories
         self.files: dict[str, bytes] = {}
-        """What every client sees."""
+        """The files that every client sees."""
         self.durable: set[str] = set()
-        """Names that a power cut spares."""
+        """Names that survive a power cut."""
         self.directories: set[str] = {""}
         self.pending: list[PendingPut] = []
-        """Puts that may still land."""
+        """Puts that may still take effect."""
         self.free_bytes = 1 << 40
         self.total_bytes = 1 << 41
 
     def land(self, put: PendingPut) -> bool:
-        """Carry out a put that was pending; False if it found its name taken, or no directory."""
+        """Carry out a pending put; return False if its name existed, or its directory did not."""
         self.pending.remove(put)
         if put.path in self.files or not self.takes(put.path):
             return False
@@ -78,7 +78,7 @@ class MemoryDisk:
         return True
 
     def takes(self, path: str) -> bool:
-        """Whether a file can be created there: its directory exists, or none is needed."""
+        """Return whether a file can be created there: its directory exists, or none is needed."""
         return not self.has_directories or _parent(path) in self.directories
 
     def power_cut(self, survives: Callable[[str], bool] = lambda path: False) -> None:
@@ -141,7 +141,7 @@ class MemoryStorage(Storage):
     @property
     @override
     def requests_at_once(self) -> int:
-        """As of a bucket; here one after the other, in the order asked."""
+        """1 for a disk, 64 for a bucket; here requests run one after the other, in their order."""
         return 1 if self.disk.has_directories else 64
 
     @override
@@ -164,7 +164,7 @@ class MemoryStorage(Storage):
         relied_on: Sequence[str] = (),
         directories: Sequence[str] = (),
     ) -> Sequence[bool]:
-        """As a disk does it: all are visible before any is durable."""
+        """Put files as a disk does: all are visible before any is durable."""
         if not self.disk.has_directories:
             return super().put_all(files, progress, relied_on, directories)
         self.make_directories(directories, progress)
@@ -298,8 +298,8 @@ class MemoryStorage(Storage):
 
     def _link(self, operation: str, path: str, data: bytes) -> bool:
         self._require_directory(path)
-        # setdefault is one step also for threads, so that a real race has one winner; a new
-        # object each time, so that the same bytes put again do not look like the winner's.
+        # setdefault is one step also for threads, so a real race has one winner. Each put makes a
+        # new object, so that a second put of the same bytes does not look like the winner.
         content = _Content(data)
         created = self.disk.files.setdefault(path, content) is content
         if created and self.disk.has_directories:
@@ -324,7 +324,7 @@ class MemoryStorage(Storage):
 
 
 class _Content(bytes):
-    """The bytes of one put: an object of its own, even when they equal another's."""
+    """The bytes of one put, as an object of its own, even if another put has equal bytes."""
 
 
 class _MemorySink(FileSink):

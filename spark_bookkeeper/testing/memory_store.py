@@ -1,19 +1,19 @@
-"""The metadata store in memory: the twin of the one in ZooKeeper.
+"""The metadata store in memory: the counterpart of the one in ZooKeeper.
 
-A ``MemoryCluster`` is what the servers hold, and each ``MemoryStore`` is one session with
-them. Nothing here waits, reads a clock or rolls dice, so a simulation can step through it. To
-disturb it, give a session ``faults``: it is called before and after every operation with
-``("before" | "after", operation, subject)``, where the subject is a ledger or bookie id or
-"". What it may do:
+A ``MemoryCluster`` is the content of the servers, and each ``MemoryStore`` is one session with
+them. No code here waits, reads a clock or draws random numbers, so a simulation can step through
+it. A session with ``faults`` can be disturbed: they are called before and after every operation
+with ``("before" | "after", operation, subject)``, where the subject is a ledger or bookie id or
+"". They may:
 
 * return: nothing happens, though a simulator may have let others run meanwhile;
 * raise ``MetadataUnavailableError`` before: the request was lost;
 * raise it after: the effect took place and the answer was lost;
-* raise ``Postponed`` before: the request is on its way, the caller is told that the answer is
-  unknown, and the effect takes place when somebody calls the function that was appended to
+* raise ``Postponed`` before: the request is on its way. The caller gets an error that the outcome
+  is unknown. The effect takes place when the test calls the function that was appended to
   ``MemoryCluster.pending``.
 
-Values go through the codec when they are written, so whatever ZooKeeper's bytes could not hold
+Values go through the codec when they are written. So a value that ZooKeeper's bytes cannot hold
 is refused here as well.
 """
 
@@ -64,10 +64,10 @@ class Postponed(Exception):
 
 
 class MemoryCluster:
-    """What the servers of a metadata store hold; shared by all sessions with them.
+    """The content of a metadata store's servers; shared by all sessions with them.
 
-    The lock is never held while ``faults`` or a callback runs, so it is never waited for
-    where only one thread runs at a time.
+    The lock is never held while ``faults`` or a callback runs. So if only one thread runs at a
+    time, no thread ever waits for it.
     """
 
     def __init__(self) -> None:
@@ -75,32 +75,32 @@ class MemoryCluster:
         self.ledgers: dict[LedgerId, Versioned[LedgerMetadata]] = {}
         self.cookies: dict[BookieId, Versioned[Cookie]] = {}
         self.registrations: dict[BookieId, tuple[Registration, int]] = {}
-        """With the number of the session that holds each."""
+        """Each with the number of the session that holds it."""
         self.writers: set[tuple[LedgerId, str]] = set()
-        """Ledgers whose writers live, with the token of each."""
+        """Ledgers whose writers live, each with the writer's token."""
         self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
-        """Who is to be told of a deletion, by ledger and session."""
+        """Callbacks for deletions, by ledger and session."""
         self.registers: dict[str, Versioned[bytes]] = {}
         self.votes = MemoryVotes(self.lock)
         self.tasks = MemoryTasks()
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
-        """Requests that were postponed; call one to let it take effect."""
+        """Postponed requests; a call of one lets it take effect."""
         self.next_ledger_id = 0
         self.used_ids: set[LedgerId] = set()
-        """Ids that somebody chose; they stay when the ledger is deleted."""
+        """Ids that clients chose; they stay when the ledger is deleted."""
         self.clock_ms: Callable[[], int | None] | None = None
-        """The servers' own clock; ``None``: it is that of whoever asks."""
+        """The servers' own clock; ``None``: the clock of the calling session."""
         self._numbers = itertools.count(1)
         self._watchers: dict[int, Callable[[], None]] = {}
 
     def recreate_by_another_tool(
         self, ledger_id: LedgerId, metadata: LedgerMetadata
     ) -> Versioned[LedgerMetadata]:
-        """Delete a ledger, if it is there, and make it again, as a tool does that is not ours.
+        """Delete a ledger, if it exists, and create it again, as a foreign tool does.
 
-        It knows of no used ids; versions begin at 0 again, and no write of it is ours. Give other
-        metadata, or another nonce or none: a ledger is told from its predecessor by the nonce.
+        Such a tool ignores used ids; versions begin at 0 again, and no write counts as ours. Pass
+        other metadata, or another nonce or none: the nonce marks a life of the ledger.
         """
         made = Versioned(_as_stored(metadata), 0)
         with self.lock:
@@ -113,11 +113,11 @@ class MemoryCluster:
     def session(
         self, faults: Faults | None = None, wall_ms: Callable[[], int | None] = lambda: None
     ) -> MemoryStore:
-        """A new session, of a client with such a clock."""
+        """Return a new session, of a client with this clock."""
         return MemoryStore(self, faults, wall_ms)
 
     def number(self) -> int:
-        """A number never given before."""
+        """Return a number that is never returned again."""
         return next(self._numbers)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -130,12 +130,12 @@ class MemoryCluster:
         return stop
 
     def notify_deleted(self, ledger_id: LedgerId) -> None:
-        """Tell who writes a ledger that it was deleted; the lock is not held."""
+        """Call the writers' callbacks for a deleted ledger; the lock must not be held."""
         for key in [key for key in list(self.deletion_watchers) if key[0] == ledger_id]:
             self.deletion_watchers.pop(key)()
 
     def notify(self) -> None:
-        """Tell everybody who watches the registrations; the lock is not held."""
+        """Call every watcher of the registrations; the lock must not be held."""
         for changed in list(self._watchers.values()):
             changed()
 
@@ -153,10 +153,10 @@ class MemoryStore:
         self.faults = faults
         self._wall_ms = wall_ms
         self.tell: Callable[[Callable[[], None]], None] = lambda call: call()
-        """How this session's client is called when another session deleted its ledger."""
+        """Makes a callback to this session's client, for example when its ledger was deleted."""
         self._session = cluster.number()
         self._written: set[tuple[LedgerId, str]] = set()
-        """Ledgers that are written in this session, with the token of each."""
+        """Ledgers that are written in this session, each with the writer's token."""
         self._lost: dict[object, Callable[[], None]] = {}
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
@@ -166,7 +166,7 @@ class MemoryStore:
             self._call,
             lambda: self._session,
             cluster.number,
-            lambda gone: self.tell(gone),  # the client may put another in its place
+            lambda gone: self.tell(gone),  # the client may replace ``tell`` later
         )
         self.underreplication = MemoryUnderreplication(
             cluster.tasks, self._call, lambda: self._session, cluster.number
@@ -271,7 +271,7 @@ class MemoryStore:
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         if any(
             written == ledger_id for written, _ in self._written.copy()
-        ):  # others write beside it
+        ):  # a copy, because other threads change it
             self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
 
     def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
@@ -351,7 +351,7 @@ class MemoryStore:
         return self._call("registrations", "", effect)
 
     def last_registrations(self) -> Sequence[Registration]:
-        return self.registrations()  # no session here is ever told anything late
+        return self.registrations()  # here every session sees a change at once
 
     def register(self, registration: Registration) -> None:
         bookie_id = registration.bookie_id
@@ -460,7 +460,7 @@ class MemoryStore:
 
     @property
     def session_number(self) -> int:
-        """Of the session that this store is in now."""
+        """The number of the store's current session."""
         return self._session
 
     def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
@@ -506,7 +506,7 @@ class MemoryStore:
         needs_cluster: bool = True,
         announce: Callable[[T], bool] | None = None,
     ) -> T:
-        """Carry out one operation: faults, the effect in one step, callbacks, faults."""
+        """Run one operation: faults, the effect in one step, callbacks, faults."""
 
         def take_effect() -> T:
             with self.cluster.lock:
@@ -539,7 +539,7 @@ class MemoryStore:
         return self.cluster.instance_id
 
     def _show_writer(self, ledger_id: LedgerId, writer: str | None) -> None:
-        """Show that a writer lives, unless its create was given up before it took effect."""
+        """Show that a writer lives, unless its create failed before it took effect."""
         if writer is not None and (ledger_id, writer) in self._written:
             self.cluster.writers.add((ledger_id, writer))
 
@@ -577,13 +577,13 @@ def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:
 def _check_unchanged(
     ledger_id: LedgerId, found: Versioned[LedgerMetadata], known: Versioned[LedgerMetadata]
 ) -> None:
-    """The compare of compare-and-swap."""
+    """Raise unless the found version is the known one, as a compare-and-swap does."""
     if (found.version, found.own_writes) != (known.version, known.own_writes):
         raise refusals.ledger_conflict(ledger_id, known.version, found.version)
 
 
 def _ignoring_refusal(take_effect: Callable[[], object]) -> None:
-    """Let a late request arrive; when the store refuses it, nobody is left to be told."""
+    """Run a late request; a refusal is ignored, because its caller waits no longer."""
     try:
         take_effect()
     except (LedgerExistsError, NoSuchLedgerError, VersionConflictError):

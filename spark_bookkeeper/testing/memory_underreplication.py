@@ -1,4 +1,4 @@
-"""The under-replication tree in memory: the twin of the one in ZooKeeper."""
+"""The under-replication tree in memory: the counterpart of the one in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ T = TypeVar("T")
 
 @dataclass
 class MemoryTasks:
-    """What the servers hold, shared by all sessions."""
+    """The content of the servers, shared by all sessions."""
 
     tasks: dict[LedgerId, Versioned[Task]] = field(default_factory=dict)
     locks: dict[LedgerId, tuple[Holder, int]] = field(default_factory=dict)
-    """Holder and session of each."""
+    """The holder and the session of each."""
     is_disabled: bool = False
     disabled_at_ms: int | None = None
-    """Nobody tells the time here, unless a test does."""
+    """``None`` here, because there is no clock, unless a test sets it."""
     delay: Versioned[int] | None = None
     checked: dict[Check, Versioned[int]] = field(default_factory=dict)
     votes: list[tuple[int, int, str]] = field(default_factory=list)
     """Number, session and name of each, in order."""
     watchers: dict[str, list[Changed]] = field(default_factory=dict)
     vote_watchers: dict[int, dict[int, Changed]] = field(default_factory=dict)
-    """By vote and session."""
+    """Callbacks by vote and session."""
 
     def watch(self, what: str, changed: Changed | None) -> None:
-        """Tell of the next change of one thing."""
+        """Register a callback for the next change of one thing."""
         watching = self.watchers.setdefault(what, [])
         if changed is not None and changed not in watching:
             watching.append(changed)
 
     def tell(self, what: str) -> None:
-        """Something changed; the lock is not held."""
+        """Call the callbacks for one thing after its change; the lock must not be held."""
         for changed in self.watchers.pop(what, []):
             changed()
 
     def end_session(self, session: int) -> list[Changed]:
-        """Its ephemeral nodes go; who is to be told of it when the lock is free."""
+        """Remove a session's ephemeral nodes; return the callbacks to call without the lock."""
         self.locks = {i: held for i, held in self.locks.items() if held[1] != session}
         gone = [number for number, owner, _ in self.votes if owner == session]
         self.votes = [vote for vote in self.votes if vote[1] != session]
@@ -61,19 +61,19 @@ class MemoryTasks:
 
 
 class Caller(Protocol):
-    """How a session carries out an operation; ``MemoryStore._call``."""
+    """The way in which a session runs an operation; ``MemoryStore._call``."""
 
     def __call__(self, operation: str, subject: str, effect: Callable[[], T]) -> T: ...
 
 
 class MemoryUnderreplication:
-    """Of one session; implements ``Underreplication``.
+    """The tree as one session uses it; implements ``Underreplication``.
 
     Args:
-        state: what the servers hold.
-        call: carries out one operation, faults included.
-        session: the number of the session now.
-        number: gives a number never given before.
+        state: the content of the servers.
+        call: runs one operation, faults included.
+        session: returns the number of the current session.
+        number: returns a number that is never returned again.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MemoryUnderreplication:
         self._is_standing_down = False
 
     def _ask(self, operation: str, subject: str, effect: Callable[[], T]) -> T:
-        """Carry out an operation, and before it what had no answer yet."""
+        """Run an operation, after earlier operations that had no answer."""
         self._give_back()
         if self._is_standing_down:
             self._leave()
@@ -156,7 +156,7 @@ class MemoryUnderreplication:
         return is_gone
 
     def sweep(self, ledger_id: LedgerId) -> None:
-        """Here a task leaves nothing."""
+        """Do nothing: a removed task leaves nothing here."""
 
     def lock(self, ledger_id: LedgerId, holder: Holder) -> bool:
         def effect() -> bool:
@@ -173,7 +173,7 @@ class MemoryUnderreplication:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Release what is to be released; what there is no answer for before the next operation."""
+        """Release the locks; repeat a release without an answer before the next operation."""
         while self._leaving:
             ledger_id, held = self._leaving.popitem()
 

@@ -1,6 +1,6 @@
-"""A bookie behind a queue: whoever asks it shares nothing with it but pickled requests and answers.
+"""A bookie behind a queue: it and its callers share only pickled requests and answers.
 
-It is the second implementation of ``Bookie``, and shows that nothing above the face needs more.
+It is the second implementation of ``Bookie``, and shows that callers need only that interface.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pyarrow as pa
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.bookie import (
-    Answer,
     Bookie,
     Compacted,
     Compaction,
@@ -42,12 +41,13 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.verdict import Verdict
-from spark_bookkeeper.client.bookies.asking import Door, step
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.quorum import Share
+from spark_bookkeeper.runtime.answer import Answer
+from spark_bookkeeper.storage.bookie_client import BookieClient, step
 
 _SESSIONS_KEPT: Final = 100
-"""One that was dropped here begins anew when it is asked for again."""
+"""A session that was dropped here begins anew at its next request."""
 
 
 class BookieServer:
@@ -61,16 +61,16 @@ class BookieServer:
         self._numbers = itertools.count(1)
         self._requests: Queue[tuple[bytes, SimpleQueue[bytes]] | None] = Queue()
         self.requests: list[str] = []
-        """What was asked for, in order."""
+        """The names of all requests, in order."""
         self._thread = Thread(target=self._serve, name=f"serve-{self.bookie_id}", daemon=True)
         self._thread.start()
 
     def number(self) -> int:
-        """Of a new session."""
+        """Return the number of a new session."""
         return next(self._numbers)
 
     def ask(self, session: int, request: str, arguments: tuple[Any, ...]) -> Any:
-        """What the bookie answers, or raises, to a request of a session."""
+        """Return the bookie's answer to a request of a session, or raise its error."""
         answers: SimpleQueue[bytes] = SimpleQueue()
         self._requests.put((pickle.dumps((session, request, arguments)), answers))
         answer, error = pickle.loads(answers.get())
@@ -79,7 +79,7 @@ class BookieServer:
         return answer
 
     def close(self) -> None:
-        """Serve what was asked for, and end; idempotent."""
+        """Serve the requests so far, and end; idempotent."""
         self._requests.put(None)
         self._thread.join()
         self._bookie.close()
@@ -92,7 +92,7 @@ class BookieServer:
             answer, error = None, None
             try:
                 answer = self._answer(session, request, arguments)
-            except Exception as caught:  # noqa: BLE001  (raised by who asked)
+            except Exception as caught:  # noqa: BLE001  (raised in ``ask``)
                 error = caught
             answers.put(pickle.dumps((answer, error)))
 
@@ -130,18 +130,25 @@ class BookieServer:
 
 
 class QueueBookie(Bookie):
-    """A session with a bookie that is served elsewhere; each request is a step of its door."""
+    """A session with a bookie on a server; each request is a step of its bookie client."""
 
-    def __init__(self, server: BookieServer, door: Door) -> None:
+    def __init__(self, server: BookieServer, bookie_client: BookieClient) -> None:
         self._server = server
-        self._door = door
+        self._bookie_client = bookie_client
         self._number = server.number()
 
     def ask(self, request: str, *arguments: Any, size_bytes: int = 0) -> Any:
-        """The answer to one request."""
+        """Return the answer to one request."""
         ask = self._server.ask
         return step(
-            self._door, request, "request", size_bytes, ask, self._number, request, arguments
+            self._bookie_client,
+            request,
+            "request",
+            size_bytes,
+            ask,
+            self._number,
+            request,
+            arguments,
         )
 
     @property
@@ -151,7 +158,7 @@ class QueueBookie(Bookie):
 
     @override
     def session(self) -> QueueBookie:
-        return QueueBookie(self._server, self._door)
+        return QueueBookie(self._server, self._bookie_client)
 
     @override
     def answer(self) -> None:
@@ -312,7 +319,7 @@ class QueueBookie(Bookie):
 
     @override
     def close(self) -> None:
-        """Nothing is held here; whoever made the server closes it."""
+        """Do nothing: no resource is held here. The creator of the server closes it."""
 
 
 class _QueueSink(PartSink):

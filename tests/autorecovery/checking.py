@@ -15,9 +15,9 @@ from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step
-from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import CONFIG, Process
 
 INTERVALS = {
     Check.ALL_LEDGERS: "ledger_check_interval_s",
@@ -63,14 +63,14 @@ class Tasks:
         self._tasks = LocalRunner(context)
         self._fails = fails
         self._is_gone = is_gone
-        self.lots: list[int] = []
+        self.batches: list[int] = []
         """How many items each job had."""
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:
-        self.lots.append(len(items))
+        self.batches.append(len(items))
         pickle.dumps((step, items))
         if self._is_gone:
             raise ConnectionError("no executors")
@@ -90,7 +90,7 @@ def lose_office(process: Process, other: Process) -> None:
 
 def forget_entries(ground: Ground, bookie: BookieId, writer: LedgerWriter) -> None:
     """A bookie has nothing of a ledger any more, and does not know it."""
-    ref = writer._adds.ledger.key
+    ref = writer._pipeline.ledger.key
     gone = [path for path in ground.files(bookie, "slots") if str(ref) in str(path)]
     assert gone
     for path in gone:

@@ -10,8 +10,8 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
-from spark_bookkeeper.testing.autorecovery import USUAL, Process, written
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import USUAL, Process, written
 
 
 def task_ids(ground: Ground) -> list[int]:

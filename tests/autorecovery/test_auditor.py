@@ -14,12 +14,12 @@ from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placem
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster import examination
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.doctor import examination
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -30,10 +30,10 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, StandingStill
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.autorecovery.seen import audited, damage_file, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.worlds import failing, there
 
 
@@ -393,8 +393,8 @@ def test_an_audit_that_meets_the_switch_says_what_it_published_and_what_is_left(
     ground.stop(ground.bookie_ids[0])
     disabling(ground, "mark")
 
-    planned = audit_bookies(ground.context, dry_run=True)
-    report = audit_bookies(ground.context)
+    planned = publish_lost_bookies(ground.context, dry_run=True)
+    report = publish_lost_bookies(ground.context)
 
     assert [row.status for row in planned.rows] == [Outcome.PLANNED] * 3
     assert [(row.ledger_id, row.status) for row in report.rows] == [
@@ -403,7 +403,7 @@ def test_an_audit_that_meets_the_switch_says_what_it_published_and_what_is_left(
     ]
     assert "autorecovery enable" in str(report.rows[0].reason)
     with pytest.raises(InvalidArgumentError, match="disabled"):
-        audit_bookies(ground.context)
+        publish_lost_bookies(ground.context)
 
 
 def test_an_auditor_that_meets_the_switch_goes_on_when_it_is_enabled_again(
@@ -481,7 +481,7 @@ def test_a_bookie_that_only_takes_no_data_is_not_lost(ground: Ground) -> None:
     bookie = writer.metadata.last_fragment.ensemble[0]
     ground.start(bookie, is_readonly=True)
 
-    assert audit_bookies(ground.context).rows == ()
+    assert publish_lost_bookies(ground.context).rows == ()
 
 
 # The checks

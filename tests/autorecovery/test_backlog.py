@@ -30,9 +30,9 @@ from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment
 from spark_bookkeeper.protocol.task_notes import Marked, TaskNote
-from spark_bookkeeper.testing.autorecovery import CONFIG, USUAL, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.autorecovery.seen import failed
+from tests.support.autorecovery import CONFIG, USUAL, Process, written, written_on
 from tests.worlds import there
 
 ANOTHER = Holder("another")

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.autorecovery import auditor, checks, lots, replica_count, scan
+from spark_bookkeeper.agent.scrubbing import scrub
+from spark_bookkeeper.autorecovery import auditor, checks, replica_count, scan
+from spark_bookkeeper.autorecovery import scan_batches as batches
 from spark_bookkeeper.autorecovery.auditor import Auditor, UnfinishedScanError
 from spark_bookkeeper.autorecovery.checks import (
     ABSENT_BOOKIE,
@@ -26,13 +28,12 @@ from spark_bookkeeper.autorecovery.checks import (
     check_placement,
     read_results,
 )
-from spark_bookkeeper.autorecovery.lots import LOT_SECONDS
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
+from spark_bookkeeper.autorecovery.scan_batches import BATCH_SECONDS
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.scrubbing import scrub
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataFormatError,
@@ -46,7 +47,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
-from spark_bookkeeper.testing.autorecovery import Process, written
 from spark_bookkeeper.testing.ground import (
     METADATA,
     Ground,
@@ -67,6 +67,7 @@ from tests.autorecovery.checking import (
 )
 from tests.autorecovery.seen import audited, damage, task_ids
 from tests.autorecovery.test_auditor import control
+from tests.support.autorecovery import Process, written
 from tests.whole import assert_whole
 from tests.worlds import failing, there
 
@@ -174,13 +175,13 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     tree = ground.context.store.underreplication
     first = there(tree.checked_at_ms(Check.REPLICAS))
     process.runtime.sleep(5)
-    bell = process.daemon._check_bell
-    bell.wait(0)  # it heard of its own check
+    wake_up = process.daemon._check_bell
+    wake_up.wait(0)  # it heard of its own check
     process.audit()
-    assert not bell.wait(0)
+    assert not wake_up.wait(0)
 
     asked.trigger_checks()
-    assert bell.wait(0), "it is told at once"
+    assert wake_up.wait(0), "it is told at once"
     process.audit()
 
     assert there(tree.checked_at_ms(Check.REPLICAS)).value >= first.value + 5000
@@ -235,7 +236,7 @@ def test_what_a_limit_lets_read_in_half_a_minute_is_given_out_at_once(ground: Gr
 
     assert sum(given) == 6 * 90
     assert len(given) == 3
-    assert all(lot <= limit * LOT_SECONDS for lot in given)
+    assert all(batch <= limit * BATCH_SECONDS for batch in given)
 
 
 def test_without_a_limit_too_no_more_than_a_bounded_part_is_given_out_at_once(
@@ -245,11 +246,11 @@ def test_without_a_limit_too_no_more_than_a_bounded_part_is_given_out_at_once(
         written(ground, count=20)
     client = ground.client(InlineRuntime())
     tasks = Tasks(client)
-    monkeypatch.setattr(lots, "LOT_BYTES", 200)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 200)
 
     check_all_ledgers(client, tasks, 100)
 
-    assert tasks.lots == [2, 2, 2], "a ledger has 90 bytes in its replicas"
+    assert tasks.batches == [2, 2, 2], "a ledger has 90 bytes in its replicas"
 
 
 # What Spark does not do
@@ -282,7 +283,7 @@ def test_what_spark_does_not_do_of_a_check_the_auditor_does_itself(
 
     checking(ground, check, tasks).check(lambda: None)
 
-    assert tasks.lots
+    assert tasks.batches
     assert is_done(ground, check)
     (result,) = of_ledgers(ground.context.store.registers)
     assert (result.ledgers, dict(result.found)) == (3, {BY_SPARK[check]: 1})
@@ -357,7 +358,7 @@ def test_a_check_ends_soon_when_its_auditor_is_to_end(
 ) -> None:
     """Then it is not remembered as done, and what it had found is published."""
     monkeypatch.setattr(checks, "LEDGERS_AT_ONCE", 1)
-    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", 1)
     ledgers = [written(ground, count=8).ledger_id for _ in range(5)]
     for bookie in ground.bookie_ids:
         damage(ground, bookie)
@@ -388,7 +389,7 @@ def test_a_check_ends_soon_when_its_auditor_is_to_end(
 def test_an_audit_ends_soon_too_and_the_lost_bookie_is_not_forgotten(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", 1)
     writers = [written(ground, Quorum(4, 4, 2)) for _ in range(5)]
     lost = ground.bookie_ids[0]
     is_armed = False

@@ -21,8 +21,8 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerState
 from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.support.autorecovery import CONFIG, Process, written
 from tests.whole import assert_replicated
 from tests.worlds import there
 

@@ -14,11 +14,11 @@ import pytest
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import numbered, wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.rows import numbered, wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 

@@ -24,9 +24,9 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
 from spark_bookkeeper.testing.ground import Ground, Hook, KillAt, Killed
 from tests.snapshots import Snapshot
+from tests.support.autorecovery import CONFIG, Process, written
 
 Role = Callable[[Process], object]
 

@@ -9,9 +9,9 @@ import pytest
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from tests.autorecovery.seen import published
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.whole import assert_replicated
 
 

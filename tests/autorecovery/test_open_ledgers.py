@@ -21,10 +21,10 @@ from spark_bookkeeper.protocol.task_notes import WAIT_FOR_EVENT_MS
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, USUAL, Process, written
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.autorecovery.seen import audited, published, row_of, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, USUAL, Process, written
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_replicated
 
 
@@ -121,7 +121,7 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) 
 
     assert task_ids(ground) == []
     assert writer.append(b"y") > 0
-    writer._adds.drain()
+    writer._pipeline.drain()
     writer.close()
     assert_replicated(ground, writer)
 
@@ -171,7 +171,7 @@ def test_a_writer_that_replaces_the_bookie_while_others_are_copied_is_not_fenced
     assert writer.append(b"y") > 0, "it is not fenced"
     late.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
     late.work()
-    writer._adds.drain()
+    writer._pipeline.drain()
     writer.close()
     assert_replicated(ground, writer)
 

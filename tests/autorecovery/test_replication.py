@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import DisabledError, audit_bookies
+from spark_bookkeeper.autorecovery.publishing import DisabledError, publish_lost_bookies
 from spark_bookkeeper.autorecovery.worker import rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -22,9 +22,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, StandingStill
 from tests.autorecovery.seen import audited, damage, published, row_of, task_ids, victim_of
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.whole import assert_replicated
 from tests.worlds import there
 
@@ -66,11 +66,11 @@ def test_a_bookie_that_comes_while_ledgers_are_read_and_is_named_at_once_is_not_
 
     auditor = ground.client(InlineRuntime(), join)
 
-    assert audit_bookies(auditor).marked_ledgers == 0
+    assert publish_lost_bookies(auditor).marked_ledgers == 0
 
     come.clear()
     ground.stop(others[0])
-    audit_bookies(auditor)
+    publish_lost_bookies(auditor)
     task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
     assert come
     assert there(task).value.missing == (others[0],)

@@ -1,4 +1,4 @@
-"""A scan of all ledgers, lot by lot: who does it, and what becomes of it when parts fail."""
+"""A scan of all ledgers, batch by batch: who does it, and what becomes of it when parts fail."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.auditor import Auditor
 from spark_bookkeeper.autorecovery.checks import check_placement
-from spark_bookkeeper.autorecovery.publishing import DisabledError, audit_bookies
+from spark_bookkeeper.autorecovery.publishing import DisabledError, publish_lost_bookies
 from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableError
 from spark_bookkeeper.metadata.underreplication import Check, Task
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, ItemT, Progress, ResultT, Step
-from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, written
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.support.autorecovery import CONFIG, written
 
 ON_ALL = Quorum(4, 2, 2)
 """Every ledger names every bookie of the ground."""
@@ -44,7 +44,7 @@ class Elsewhere:
         self.done: list[int] = []
         """How many items each job had."""
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(
@@ -82,8 +82,8 @@ class Broken(Elsewhere):
 
 @pytest.fixture(autouse=True)
 def lots_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger is a lot, and three are many."""
-    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    """A ledger is a batch, and three are many."""
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", 1)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 3)
 
 
@@ -115,11 +115,11 @@ def test_many_ledgers_are_for_the_runner_and_few_are_not(ground: Ground) -> None
     few, many = Elsewhere(ground), Elsewhere(ground)
     heard: list[tuple[int, int]] = []
 
-    here = audit_bookies(ground.context, runner=few, dry_run=True)
+    here = publish_lost_bookies(ground.context, runner=few, dry_run=True)
     ground.start(ground.bookie_ids[0])
     ids += ledgers(ground, 2)
     ground.stop(ground.bookie_ids[0])
-    there = audit_bookies(
+    there = publish_lost_bookies(
         ground.context, runner=many, progress=lambda _, done, of, size: heard.append((done, of))
     )
 
@@ -136,14 +136,14 @@ def test_many_ledgers_are_for_the_runner_and_few_are_not(ground: Ground) -> None
 def test_what_it_finds_is_the_same_wherever_it_is_done(
     ground: Ground, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "LOTS_AT_ONCE", 2)
+    monkeypatch.setattr(scan, "BATCHES_AT_ONCE", 2)
     ids = ledgers(ground, 5)
     ground.stop(ground.bookie_ids[0])
     runner = Elsewhere(ground) if is_elsewhere else None
 
-    planned = audit_bookies(ground.context, runner=runner, dry_run=True)
+    planned = publish_lost_bookies(ground.context, runner=runner, dry_run=True)
     assert tasks(ground) == {}
-    report = audit_bookies(ground.context, {ground.bookie_ids[0]}, runner=runner)
+    report = publish_lost_bookies(ground.context, {ground.bookie_ids[0]}, runner=runner)
 
     for said, status in ((planned, Outcome.PLANNED), (report, Outcome.PUBLISHED)):
         assert [(r.ledger_id, r.source, r.status) for r in said.rows] == [
@@ -157,10 +157,10 @@ def test_what_it_finds_is_the_same_wherever_it_is_done(
 def test_a_lot_that_is_done_again_publishes_nothing_twice(ground: Ground) -> None:
     ids = ledgers(ground, 4)
     ground.stop(ground.bookie_ids[0])
-    audit_bookies(ground.context, runner=Elsewhere(ground, times=2))
+    publish_lost_bookies(ground.context, runner=Elsewhere(ground, times=2))
     first = tasks(ground)
 
-    report = audit_bookies(ground.context, runner=Elsewhere(ground, times=2))
+    report = publish_lost_bookies(ground.context, runner=Elsewhere(ground, times=2))
 
     assert list(first) == ids
     assert tasks(ground) == first, "also the times are those of the first publication"
@@ -176,7 +176,7 @@ def test_a_bookie_that_is_there_in_every_lot_is_told_once(
     ground.stop(gone)
     runner = Elsewhere(ground) if is_elsewhere else None
 
-    report = audit_bookies(ground.context, {back, gone}, runner=runner)
+    report = publish_lost_bookies(ground.context, {back, gone}, runner=runner)
 
     assert report.back == {back}
     assert [(r.ledger_id, r.source) for r in report.rows] == [(-1, back), *((i, gone) for i in ids)]
@@ -191,7 +191,9 @@ def test_a_lot_that_fails_is_told_and_the_others_are_published(
     ground.stop(ground.bookie_ids[0])
     ground.before.append(refusing(ids[1], 1))
 
-    report = audit_bookies(ground.context, runner=Elsewhere(ground) if is_elsewhere else None)
+    report = publish_lost_bookies(
+        ground.context, runner=Elsewhere(ground) if is_elsewhere else None
+    )
 
     (left,) = report.unfinished
     assert (left.action, left.status) == ("mark", Outcome.LEFT)
@@ -240,7 +242,7 @@ def test_what_spark_does_not_do_an_auditor_does_itself(
     assert ground.context.store.underreplication.checked_at_ms(Check.PLACEMENT) is not None
     assert broken.done
     assert "no executors" in caplog.text
-    report = audit_bookies(ground.context, runner=Broken(ground))
+    report = publish_lost_bookies(ground.context, runner=Broken(ground))
     assert "no executors" in str(report.failure), "who does one audit is told, and may try again"
 
 
@@ -255,7 +257,7 @@ def test_a_metadata_store_that_is_away_is_not_waited_for_lot_by_lot(ground: Grou
             raise MetadataUnavailableError("ZooKeeper does not answer")
 
     with pytest.raises(MetadataUnavailableError):
-        audit_bookies(ground.client(InlineRuntime(), away))
+        publish_lost_bookies(ground.client(InlineRuntime(), away))
 
     assert len(asked) == 2
     assert list(tasks(ground)) == ids[:1]
@@ -268,7 +270,7 @@ def test_the_switch_in_the_middle_leaves_the_rest_and_says_so(ground: Ground) ->
     tree = ground.context.store.underreplication
     runner = Elsewhere(ground, between=lambda done: done == 2 and tree.disable())
 
-    report = audit_bookies(ground.context, runner=runner)
+    report = publish_lost_bookies(ground.context, runner=runner)
 
     assert report.is_cut_short
     assert [(row.ledger_id, row.status) for row in report.rows] == [
@@ -278,7 +280,7 @@ def test_the_switch_in_the_middle_leaves_the_rest_and_says_so(ground: Ground) ->
     ]
     assert list(tasks(ground)) == ids[3:]
     with pytest.raises(DisabledError):
-        audit_bookies(ground.context, runner=runner)
+        publish_lost_bookies(ground.context, runner=runner)
     tree.enable()
     stopped = Elsewhere(ground, between=lambda done: done == 2 and tree.disable())
     with pytest.raises(DisabledError):
@@ -295,7 +297,7 @@ def test_a_bookie_that_is_back_in_the_middle_is_missing_no_more(ground: Ground) 
             ground.start(lost)
             ground.stop(other)
 
-    report = audit_bookies(ground.context, runner=Elsewhere(ground, between=change))
+    report = publish_lost_bookies(ground.context, runner=Elsewhere(ground, between=change))
 
     found = {row.ledger_id: row.source for row in report.rows}
     assert found == {**dict.fromkeys(ids[:3], other), **dict.fromkeys(ids[3:], lost)}
@@ -309,7 +311,7 @@ def test_a_task_first_asks_for_what_the_auditor_was_told_of(ground: Ground) -> N
     looked: list[str] = []
     ground.before.append(lambda place, operation, path: looked.append(operation))
 
-    audit_bookies(ground.context, runner=runner)
+    publish_lost_bookies(ground.context, runner=runner)
 
     starts = [number for number, each in enumerate(looked) if each == "read_register"]
     assert len(starts) == 3

@@ -21,10 +21,10 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Failure, LocalRunner, Progress, Step, no_progress
-from spark_bookkeeper.replication.under_way import Slow
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.testing.ground import Ground
 from tests.autorecovery.seen import failed
+from tests.support.autorecovery import CONFIG, Process, written
 from tests.whole import assert_replicated, assert_whole
 
 LOST = "the Spark job failed: the executor was lost"
@@ -50,7 +50,7 @@ class Spark:
         self.jobs: list[int] = []
         """How many items each had."""
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(self, step: Step[Any, Any], items: Sequence[Any], progress: Progress) -> Iterator[Any]:

@@ -30,12 +30,12 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Bounds, LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.alone import Alone
 from tests.autorecovery.seen import audited
 from tests.snapshots import Snapshot
+from tests.support.autorecovery import CONFIG, Process, written, written_on
 from tests.whole import assert_replicated, assert_whole
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
 from spark_bookkeeper.backup.folder import BESIDE_TABLE
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
@@ -28,7 +28,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import entries_of, metadata_of
+from tests.support.lake import entries_of, metadata_of
 
 FORMS: list[dict[str, Any]] = [
     {"digest_type": digest_type, "password": b"secret", "compression": compression}

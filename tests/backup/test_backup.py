@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
 from spark_bookkeeper.backup.folder import BackupFolder
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
@@ -17,7 +18,6 @@ from spark_bookkeeper.backup.saving_entries import runs_of
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.errors import (
     BookieFullError,
     EntryUnreadableError,
@@ -37,15 +37,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.lake import (
-    archive,
-    bytes_ledger,
-    entries_of,
-    metadata_of,
-    release,
-    rows_ledger,
-)
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.backup.clusters import (
     FORMS,
     a_log,
@@ -56,6 +47,15 @@ from tests.backup.clusters import (
     run,
     statuses,
 )
+from tests.support.lake import (
+    archive,
+    bytes_ledger,
+    entries_of,
+    metadata_of,
+    release,
+    rows_ledger,
+)
+from tests.support.rows import wait_for_every_copy
 
 
 def test_every_form_of_ledger_comes_back_byte_for_byte(

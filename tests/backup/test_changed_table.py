@@ -25,7 +25,6 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table import table_bookie
 from spark_bookkeeper.testing.ground import TABLE, Ground
-from spark_bookkeeper.testing.lake import archive, bytes_ledger, rows_ledger, save_in_table
 from tests.backup.clusters import (
     beside,
     contents,
@@ -38,6 +37,7 @@ from tests.backup.clusters import (
     refused,
     vacuum,
 )
+from tests.support.lake import archive, bytes_ledger, rows_ledger, save_in_table
 from tests.worlds import Losing, there
 
 
@@ -153,7 +153,7 @@ def test_a_file_from_which_rows_were_deleted_by_a_vector_stands_for_nothing(
         rows = (Row(each, "archive", Outcome.ARCHIVED) for each in ids)
         return ArchiveReport("archive_to_delta", tuple(rows))
 
-    monkeypatch.setattr("spark_bookkeeper.testing.lake._add", as_archived)  # delta-rs reads none
+    monkeypatch.setattr("tests.support.lake._add", as_archived)  # delta-rs reads none
     report = save_in_table(ground.client(), lake)
 
     assert report.is_complete, report.unfinished

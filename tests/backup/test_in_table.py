@@ -38,15 +38,6 @@ from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import TABLE, Ground, InlineRuntime, Killed
-from spark_bookkeeper.testing.lake import (
-    archive,
-    bytes_ledger,
-    metadata_of,
-    release,
-    rows_ledger,
-    save_in_table,
-)
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.backup.clusters import (
     FORMS,
     a_log,
@@ -63,6 +54,15 @@ from tests.backup.clusters import (
 )
 from tests.client.test_accepted_loss import recovered
 from tests.client.test_recovery import half_written
+from tests.support.lake import (
+    archive,
+    bytes_ledger,
+    metadata_of,
+    release,
+    rows_ledger,
+    save_in_table,
+)
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import Losing, failing
 
 NULLS = [None, 1, None]
@@ -338,7 +338,7 @@ def test_what_the_archive_did_not_come_to_goes_into_the_table_later(
         return ArchiveReport("archive_to_delta", rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_bookkeeper.testing.lake._add", conflict)
+        patch.setattr("tests.support.lake._add", conflict)
         first = save_in_table(ground.client(), lake)
 
     assert (first.is_complete, of(first, ledger_id).target) == (True, None)
@@ -487,7 +487,7 @@ def test_a_run_that_was_cancelled_puts_no_snapshot_and_is_repeated(
         raise BookKeeperError("archiving was cancelled")
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_bookkeeper.testing.lake._add", cancelled)
+        patch.setattr("tests.support.lake._add", cancelled)
         with pytest.raises(BookKeeperError, match="was cancelled"):
             save_in_table(ground.client(), lake)
     with pytest.raises(InvalidArgumentError, match="no run ended"):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.agent.collection import Collection, collect_garbage
 from spark_bookkeeper.backup.forgetting import forget_restores
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import backup
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.restored import restore_diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.restores import restore_diagnoses
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,
@@ -28,9 +28,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import bytes_ledger, entries_of, metadata_of
 from spark_bookkeeper.testing.memory_store import MemoryStore
 from tests.backup.clusters import a_log, contents, run, statuses
+from tests.support.lake import bytes_ledger, entries_of, metadata_of
 from tests.worlds import failing
 
 # Part after part

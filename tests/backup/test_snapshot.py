@@ -18,8 +18,8 @@ from spark_bookkeeper.backup.snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 

@@ -79,7 +79,7 @@ def small(lab: Lab) -> Iterator[Line]:
 
     def ours() -> float:
         with lab.bk.create_ledger() as writer:
-            writer.append(payload)  # the lanes start with it
+            writer.append(payload)  # the channels start with it
             took = _appends(writer, payload, count)
         lab.bk.delete_ledger(
             writer.ledger_id, even_if_alive=True
@@ -199,18 +199,20 @@ def _slots_of(lab: Lab, bk: sbk.BookKeeper) -> Iterator[Line]:
 
 def _settle(writer: LedgerWriter) -> None:
     """Wait until the third bookie has answered as well."""
-    lanes = writer._adds._lanes.by_position.values()
-    while any(lane.next_entry <= writer.last_add_pushed for lane in lanes):
+    channels = writer._pipeline._channels.by_position.values()
+    while any(channel.next_entry <= writer.last_add_pushed for channel in channels):
         time.sleep(0.001)
 
 
 def _fill(lab: Lab, writer: LedgerWriter, slots: int) -> None:
     """Let a writer go on at a high slot: the ones before are there, by name and in size."""
     assert lab.bk.cluster is not None
-    for lane in writer._adds._lanes.by_position.values():
-        root = lab.bk.cluster.root_of(lane.bookie) / LedgerPaths(writer._adds.ledger.key).slots
-        _link(root, lane._slot, slots)
-        lane._slot = slots
+    for channel in writer._pipeline._channels.by_position.values():
+        root = (
+            lab.bk.cluster.root_of(channel.bookie) / LedgerPaths(writer._pipeline.ledger.key).slots
+        )
+        _link(root, channel._slot, slots)
+        channel._slot = slots
     os.sync()
 
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.autorecovery import scan
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from tests.benchmarks.lab import Lab, MissingError
@@ -56,7 +56,7 @@ def ledgers(lab: Lab) -> Iterator[Line]:
         def ours() -> float:
             started = time.perf_counter()
             with timed():
-                report = audit_bookies(bk.context, {LOST})
+                report = publish_lost_bookies(bk.context, {LOST})
             seconds = time.perf_counter() - started
             assert len(report.rows) == AFFECTED
             return count / seconds
@@ -65,7 +65,7 @@ def ledgers(lab: Lab) -> Iterator[Line]:
             runner = bk.frames.runner("audit")
             started = time.perf_counter()
             with mock.patch.object(scan, "LEDGERS_FOR_SPARK", 0):
-                report = audit_bookies(bk.context, {LOST}, runner=runner)
+                report = publish_lost_bookies(bk.context, {LOST}, runner=runner)
             seconds = time.perf_counter() - started
             assert len(report.rows) == AFFECTED
             return count / seconds

@@ -12,15 +12,15 @@ from typing import Final
 
 from typing_extensions import Self
 
-from spark_bookkeeper.bookie.partition import wipe_partition
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 from tests.benchmarks import plain_s3, raw
 from tests.benchmarks.appending import SMALL
 from tests.benchmarks.lab import Lab
@@ -184,7 +184,7 @@ class _Cluster:
         bookie_id = BookieId(f"10.0.0.{self._bookies}:3181")
         root = f"s3://{self.store.make_bucket()}/bookie"
         storage = open_storage(root, self.store.storage_options, bookie_id)
-        agent = BookieAgent(self._metadata, storage, bookie_id, self._runtime, ON_DEMAND)
+        agent = BookieAgent(self._metadata, Partition(storage), bookie_id, self._runtime, ON_DEMAND)
         agent.start()
         self._agents[bookie_id] = agent, storage
 
@@ -193,7 +193,7 @@ class _Cluster:
         bookie_id = next(iter(self._agents))
         agent, storage = self._agents.pop(bookie_id)
         agent.stop()
-        wipe_partition(storage)
+        Partition(storage).wipe()
         return bookie_id
 
     def write(self, count: int, *, is_closed: bool) -> list[LedgerId]:

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cluster import zookeeper
+from spark_bookkeeper.local_cluster import embedded_zookeeper as zookeeper
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.spark.runner import ITEMS_AT_ONCE

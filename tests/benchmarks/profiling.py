@@ -24,7 +24,7 @@ SHOWN = 25
 
 _IDLE = (
     "agent.py:",
-    "bell.py:wait",
+    "auto_reset_event.py:wait",
     "connection.py:_read",
     "link.py:select",
     "local.py:_supervise",

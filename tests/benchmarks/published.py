@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.table import Figure, figures, markdown, read, shown, told
+from tests.benchmarks.table import Figure, figures, markdown, read, shown
 
 HERE: Final = Path(__file__).resolve().parent
 
@@ -83,19 +83,6 @@ CHOSEN: Final = (
         ("raw: the same, 32 at a time", "the same writes, 32 at a time"),
         ("BookKeeper", "32 at a time"),
     ),
-    Chosen(
-        "B1",
-        "recovery of small ledgers in buckets, as a Spark job",
-        "the same, in buckets with 100 ms for each request",
-        ("raw: the same requests, 256 at a time", "the same requests, 256 at a time"),
-    ),
-    Chosen(
-        "P9",
-        "create + close, one after the other",
-        "ledgers created and closed, one by one",
-        ("raw: 3 writes to ZooKeeper", "three writes to ZooKeeper"),
-        ("BookKeeper", ""),
-    ),
 )
 
 
@@ -104,7 +91,7 @@ def runs() -> list[Path]:
 
 
 def short(files: Sequence[Path]) -> str:
-    """The table of the README, and when and where its figures were measured."""
+    """The table of the README."""
     found = figures(read(files))
     lines = ["| | here | the same by plain code | Apache BookKeeper |", "|---|---|---|---|"]
     for chosen in CHOSEN:
@@ -114,7 +101,7 @@ def short(files: Sequence[Path]) -> str:
         cells = [shown(figure.ours, figure.unit)]
         cells += [_cell(figure, contender) for contender in (chosen.raw, chosen.peer)]
         lines.append(f"| {chosen.words} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *told(read(files))])
+    return "\n".join(lines)
 
 
 def _cell(figure: Figure, contender: tuple[str, str] | None) -> str:

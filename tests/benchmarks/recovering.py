@@ -22,12 +22,12 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.benchmarks import raw
 from tests.benchmarks.appending import MB, SMALL
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.measure import RAW, Against, Line, at_least, at_most
 from tests.benchmarks.profiling import timed
+from tests.support.slotlog import log_of
 
 ENTRIES = 10
 WIDTH = 32
@@ -265,7 +265,7 @@ def _tail(lab: Lab) -> Line:
 def _with_tail(bk: sbk.BookKeeper, payload: bytes, entries: int) -> LedgerId:
     """A ledger whose writer ended when two of three bookies had stored what it sent."""
     writer = bk.create_ledger()
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     logs = [log_of(bk.context, b, ledger) for b in writer.metadata.last_fragment.ensemble[:2]]
     for log in logs:
         log.prepare()

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.costs import append_cost, recovery_cost
 from tests.benchmarks import (
     appending,
     auditing,
@@ -32,6 +31,7 @@ from tests.benchmarks import (
 from tests.benchmarks import table as tables
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
+from tests.support.costs import append_cost, recovery_cost
 
 Item = Line | Exact | Skipped
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.costs import append_cost, recovery_cost
+from tests.support.costs import append_cost, recovery_cost
 
 QUORUMS = [Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(2, 2, 1), Quorum(3, 3, 3)]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.remote import RemoteStorage
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.storage.remote import RemoteStorage
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 
 pytest.importorskip("s3fs")

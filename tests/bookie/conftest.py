@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.partition import Partition
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log
+from tests.support.slotlog import BOOKIE_ID, Bookie, Log
 
 _NUMBERS: Final = itertools.count()
 
@@ -36,8 +35,7 @@ def formatted(
 ) -> Bookie:
     """A bookie that has just been formatted, in memory or in another storage."""
     disk = MemoryDisk(BOOKIE_ID, has_directories=has_directories)
-    marker = format_partition(
-        storage or MemoryStorage(disk),
+    marker = Partition(storage or MemoryStorage(disk)).format(
         BOOKIE_ID,
         "cluster",
         token=new_token,
@@ -58,19 +56,10 @@ def written_slots(bookie: Bookie, count: int, *, width: int = 1) -> Log:
 def format_anew(bookie: Bookie) -> None:
     """Its partition is wiped, and has another incarnation."""
     storage = MemoryStorage(bookie.disk)
-    wipe_partition(storage)
+    Partition(storage).wipe()
     formatted(storage)
 
 
 @pytest.fixture
 def bookie() -> Bookie:
     return formatted()
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """One server for all tests that leave it running."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
-    with S3Server() as server:
-        yield server

@@ -10,7 +10,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 
@@ -21,7 +21,7 @@ def partition(name: str = BOOKIE, *, has_directories: bool = True) -> MemoryDisk
     """Of a bookie that holds nothing yet."""
     disk = MemoryDisk(name, has_directories=has_directories)
     marker = Marker(name, INCARNATION, "cluster", has_witness=not has_directories)
-    furnish(MemoryStorage(disk), marker)
+    Partition(MemoryStorage(disk)).furnish(marker)
     return disk
 
 

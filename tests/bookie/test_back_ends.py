@@ -15,17 +15,17 @@ from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
-from spark_bookkeeper.testing.damage import Specimen
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import GroundStorage, KillAt, Killed
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
+from tests.support.damage import Specimen
+from tests.support.s3 import S3Server
+from tests.support.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
 
 KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()
@@ -47,7 +47,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
     storage: Storage, token: Callable[[], str]
 ) -> None:
-    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    marker = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     def client() -> Log:
         return Log(storage, LedgerRef(KEY, marker.incarnation, ENCODING))
@@ -79,7 +79,7 @@ def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
     assert client().write_copy(entries[:3]) == client().write_copy(entries[:3])
     assert damaged_paths(client()) == set()
 
-    wipe_partition(storage)
+    Partition(storage).wipe()
 
     with pytest.raises(BookieError):
         client().locate(0)
@@ -97,7 +97,7 @@ def test_a_closed_ledger_is_compacted_though_killed_anywhere(
     storage: Storage, token: Callable[[], str]
 ) -> None:
     """Some operations of it, on each back end; all of them in ``test_compaction.py``."""
-    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    marker = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
     stride = 1000 if storage.uri.startswith("s3:") else 9
     numbers = itertools.count(1)
     number = 60 if storage.uri.startswith("s3:") else 0

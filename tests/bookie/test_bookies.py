@@ -10,11 +10,11 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.call import Patience
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.retry_policy import Patience
 from spark_bookkeeper.testing.conformance.bookie import INCARNATION, BookieConformance, Shelf
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
@@ -31,7 +31,7 @@ class Files(Shelf):
     def bookie(self, name: str = "10.0.0.1:3181") -> Bookie:
         if name not in self.disks:
             disk = self.disks[name] = MemoryDisk(name, has_directories=self._has_directories)
-            furnish(MemoryStorage(disk), Marker(name, INCARNATION, "cluster"))
+            Partition(MemoryStorage(disk)).furnish(Marker(name, INCARNATION, "cluster"))
         return FileBookie(MemoryStorage(self.disks[name]))
 
     @override
@@ -55,7 +55,9 @@ class Queues(Files):
         if name not in self.servers:
             self.servers[name] = BookieServer(super().bookie(name))
         patience = Patience.of(ClientConfig())
-        return QueueBookie(self.servers[name], Door(name, "queue", ThreadRuntime(), patience))
+        return QueueBookie(
+            self.servers[name], BookieClient(name, "queue", ThreadRuntime(), patience)
+        )
 
 
 class TestFileBookie(BookieConformance):

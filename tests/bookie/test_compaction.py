@@ -20,7 +20,6 @@ from spark_bookkeeper.bookie.bookie import (
     NewCopies,
     NewRecord,
     RangeRef,
-    value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.digest import crc
@@ -37,12 +36,13 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.counting import CountingStorage
-from spark_bookkeeper.testing.damage import TYPED, Specimen
 from spark_bookkeeper.testing.ground import Killed
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
 from tests.bookie.conftest import formatted
+from tests.support.damage import TYPED, Specimen
+from tests.support.slotlog import Bookie, damaged_paths
 
 LAST: Final = 5
 """Of a ``Specimen``."""

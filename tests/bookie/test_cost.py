@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_bookkeeper.testing.counting import Call, CountingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.slotlog import Bookie
+from tests.support.slotlog import Bookie
 
 
 def test_an_append_is_one_put_and_one_look_at_the_marker(bookie: Bookie) -> None:

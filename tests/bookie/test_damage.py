@@ -29,8 +29,8 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.damage import TYPED, Damage, Specimen, every_damage, some_damages
-from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
+from tests.support.damage import TYPED, Damage, Specimen, every_damage, some_damages
+from tests.support.slotlog import Bookie, damaged_paths
 
 ENCODINGS: Final = {
     f"{name} {digest.name} {compression or 'plain'}": LedgerEncoding(

@@ -7,11 +7,11 @@ import dataclasses
 
 import pytest
 
+from spark_bookkeeper.bookie.batch_ops import fence_together
 from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.together import fence_together
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -21,8 +21,8 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.testing.memory_storage import MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place, find
 from tests.bookie.conftest import format_anew, formatted, written_slots
+from tests.support.slotlog import Bookie, every_place, find
 
 
 def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
@@ -293,7 +293,7 @@ def test_r5_a_partition_wiped_while_it_answers_answers_nothing(bookie: Bookie) -
 
     def wipe_after_listing(op: str, path: str, moment: Moment) -> None:
         if (op, moment) == ("list", "before"):
-            wipe_partition(MemoryStorage(bookie.disk))
+            Partition(MemoryStorage(bookie.disk)).wipe()
 
     with pytest.raises((CookieMismatchError, BookieUnavailableError)):
         bookie.log(wipe_after_listing).locate(0)

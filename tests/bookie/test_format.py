@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
-from spark_bookkeeper.bookie.partition import format_partition, probe, wipe_partition
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink
+from spark_bookkeeper.bookie.partition import Partition
+from spark_bookkeeper.bookie.probe import probe
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
     InvalidArgumentError,
     UnsuitableStorageError,
 )
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.roots import open_storage
+from spark_bookkeeper.storage.storage import Content, FileSink
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+from tests.support.slotlog import BOOKIE_ID
 
 Token = Callable[[], str]
 
@@ -36,7 +37,7 @@ def race_in_turn(functions: Sequence[Callable[[], None]]) -> None:
 def test_a_formatted_partition_says_who_it_is(tmp_path: Path, token: Token) -> None:
     storage = LocalStorage(tmp_path)
 
-    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    marker = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     assert read_marker(storage) == marker == check_marker(storage, marker.incarnation)
     assert (marker.bookie_id, marker.instance_id) == (BOOKIE_ID, "cluster")
@@ -56,11 +57,11 @@ def test_the_marker_is_written_last_and_deleted_first(token: Token) -> None:
             steps.append((operation, path))
 
     storage = MemoryStorage(MemoryDisk(), note)
-    format_partition(storage, BOOKIE_ID, "cluster", token=token, race=race_in_turn)
+    Partition(storage).format(BOOKIE_ID, "cluster", token=token, race=race_in_turn)
     assert steps[-1] == ("put", "BOOKIE")
     steps.clear()
 
-    wipe_partition(storage)
+    Partition(storage).wipe()
 
     assert steps[0] == ("delete", "BOOKIE")
     assert storage.list("") == []
@@ -68,10 +69,10 @@ def test_the_marker_is_written_last_and_deleted_first(token: Token) -> None:
 
 def test_every_formatting_is_another_incarnation(token: Token) -> None:
     storage = MemoryStorage(MemoryDisk())
-    first = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    first = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
-    wipe_partition(storage)
-    second = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    Partition(storage).wipe()
+    second = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     assert first.incarnation != second.incarnation
     with pytest.raises(CookieMismatchError) as caught:
@@ -83,10 +84,10 @@ def test_every_formatting_is_another_incarnation(token: Token) -> None:
 def test_a_partition_that_holds_something_is_not_formatted(token: Token) -> None:
     disk = MemoryDisk()
     storage = MemoryStorage(disk)
-    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    marker = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     with pytest.raises(CookieMismatchError, match="not empty") as caught:
-        format_partition(storage, BOOKIE_ID, "other", token=token)
+        Partition(storage).format(BOOKIE_ID, "other", token=token)
 
     assert BOOKIE_ID in caught.value.message
     assert read_marker(storage) == marker
@@ -115,11 +116,11 @@ def test_formatting_that_was_killed_at_any_moment_is_begun_again(
         disk = MemoryDisk(has_directories=has_directories)
         dying = MemoryStorage(disk, killed_at(moment))
         try:
-            format_partition(dying, BOOKIE_ID, "cluster", token=token, race=race_in_turn)
+            Partition(dying).format(BOOKIE_ID, "cluster", token=token, race=race_in_turn)
         except Killed:
             again = MemoryStorage(disk)
-            marker = read_marker(again) or format_partition(
-                again, BOOKIE_ID, "cluster", token=token, race=race_in_turn
+            marker = read_marker(again) or Partition(again).format(
+                BOOKIE_ID, "cluster", token=token, race=race_in_turn
             )
             assert check_marker(again, marker.incarnation, BOOKIE_ID) == marker
         else:
@@ -135,7 +136,7 @@ def test_a_partition_without_marker_that_holds_something_is_not_formatted(
     storage.put_if_absent(held, b"x")
 
     with pytest.raises(CookieMismatchError, match=held.split("/")[0]):
-        format_partition(storage, BOOKIE_ID, "cluster", token=token)
+        Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     assert storage.read(held) == b"x"
     assert read_marker(storage) is None
@@ -150,8 +151,7 @@ def test_two_who_format_at_once_do_not_both_believe_in_their_incarnation(token: 
             disk.files.setdefault("BOOKIE", other.encode())
 
     with pytest.raises(CookieMismatchError, match="theirs"):
-        format_partition(
-            MemoryStorage(disk, another_is_quicker),
+        Partition(MemoryStorage(disk, another_is_quicker)).format(
             BOOKIE_ID,
             "cluster",
             token=token,
@@ -320,7 +320,7 @@ def test_r18_an_unsuitable_file_system_is_refused_with_the_reason(
     disk = MemoryDisk()
 
     with pytest.raises(UnsuitableStorageError, match=reason):
-        format_partition(storage(disk), BOOKIE_ID, "cluster", token=token)
+        Partition(storage(disk)).format(BOOKIE_ID, "cluster", token=token)
 
     assert "BOOKIE" not in disk.files
 
@@ -344,7 +344,7 @@ class LosesAnswers(MemoryStorage):
 def test_an_answer_that_was_lost_says_nothing_against_a_file_system(token: Token) -> None:
     storage = LosesAnswers(MemoryDisk())
 
-    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    marker = Partition(storage).format(BOOKIE_ID, "cluster", token=token)
 
     assert read_marker(storage) == marker
     assert storage.lost == {"race", "file", "BOOKIE"}
@@ -354,7 +354,7 @@ def test_r18_a_file_system_that_cannot_sync_is_refused(token: Token) -> None:
     disk = MemoryDisk()
 
     with pytest.raises((UnsuitableStorageError, BookieUnavailableError)):
-        format_partition(NoSync(disk), BOOKIE_ID, "cluster", token=token)
+        Partition(NoSync(disk)).format(BOOKIE_ID, "cluster", token=token)
 
     assert "BOOKIE" not in disk.files
 

@@ -13,9 +13,9 @@ from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.record import RecordKind
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import damaged_paths, every_place
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support.slotlog import damaged_paths, every_place
 
 ROOT = Path(__file__).parent.parent / "golden" / "bookie"
 WITH_TIMES = ROOT.with_name("bookie-with-times")

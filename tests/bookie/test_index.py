@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.index import EntryIndex, Holding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, decode, encode_add
-from spark_bookkeeper.testing.slotlog import find
+from tests.support.slotlog import find
 
 KEY = LedgerKey(7, "a1")
 ENCODING = LedgerEncoding()

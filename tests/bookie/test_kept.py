@@ -17,13 +17,13 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage import new_file
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support.slotlog import BOOKIE_ID
 
 KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()
@@ -48,9 +48,11 @@ class Writer:
         """As somebody else does, in a process of his own."""
         self.root.mkdir(exist_ok=True)
         storage = LocalStorage(self.root)
-        return format_partition(
-            storage, BOOKIE_ID, "cluster", token=self._token, is_probe_required=False
-        ).incarnation
+        return (
+            Partition(storage)
+            .format(BOOKIE_ID, "cluster", token=self._token, is_probe_required=False)
+            .incarnation
+        )
 
     def add(self) -> None:
         number = self._next
@@ -77,16 +79,16 @@ def writer(tmp_path: Path, token: Callable[[], str], has_disk: bool) -> Writer:
 
 
 def _wiped(writer: Writer) -> None:
-    wipe_partition(LocalStorage(writer.root))
+    Partition(LocalStorage(writer.root)).wipe()
 
 
 def _wiped_and_formatted(writer: Writer) -> None:
-    wipe_partition(LocalStorage(writer.root))
+    Partition(LocalStorage(writer.root)).wipe()
     writer.format()
 
 
 def _formatted_and_fenced(writer: Writer) -> None:
-    wipe_partition(LocalStorage(writer.root))
+    Partition(LocalStorage(writer.root)).wipe()
     writer.format()
     LocalStorage(writer.root).make_directory(writer.log.paths.slots)
 

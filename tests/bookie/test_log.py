@@ -11,7 +11,6 @@ from typing_extensions import Buffer
 from spark_bookkeeper.bookie.framing import header_end
 from spark_bookkeeper.bookie.record import encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
@@ -20,9 +19,10 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     SlotTakenError,
 )
+from spark_bookkeeper.storage.storage import Content
 from spark_bookkeeper.testing.memory_storage import LateEffect, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, every_place, find, read_one
 from tests.bookie.conftest import format_anew
+from tests.support.slotlog import BOOKIE_ID, Bookie, every_place, find, read_one
 
 
 def fail_once(operation: str, when: Moment) -> Callable[[str, str, Moment], None]:

@@ -7,19 +7,20 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.bookie import NewCopies, RangeRef, value_of
+from spark_bookkeeper.bookie.bookie import NewCopies, RangeRef
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.slotlog import Bookie, every_place, read_one, scan
+from tests.support.slotlog import Bookie, every_place, read_one, scan
 
 SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.struct([("t", pa.string())])))])
 
@@ -50,7 +51,7 @@ def write_part(bookie: Bookie, name: str, batches: list[pa.RecordBatch]) -> Part
 def another(bookie: Bookie) -> Bookie:
     """A second bookie with the same ledger, and nothing of it yet."""
     disk = MemoryDisk("b2")
-    furnish(MemoryStorage(disk), bookie.marker)
+    Partition(MemoryStorage(disk)).furnish(bookie.marker)
     return Bookie(disk, bookie.marker, bookie.key, bookie.encoding)
 
 

@@ -27,7 +27,7 @@ from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encod
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Bookie, every_place
+from tests.support.slotlog import Bookie, every_place
 
 KEY = LedgerKey(7, "n1")
 PLAIN = LedgerEncoding()

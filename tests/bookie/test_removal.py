@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import removal
-from spark_bookkeeper.bookie.bookie import Compacted, Compaction, NewCopies, value_of
+from spark_bookkeeper.bookie.bookie import Compacted, Compaction, NewCopies
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part_files import REMOVING, PartFiles
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -30,12 +29,14 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum, Share
+from spark_bookkeeper.runtime.answer import value_of
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.counting import CountingStorage
-from spark_bookkeeper.testing.damage import Specimen, write_part
 from spark_bookkeeper.testing.ground import GroundStorage
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log, every_place
 from tests.bookie.conftest import formatted
+from tests.support.damage import Specimen, write_part
+from tests.support.slotlog import BOOKIE_ID, Bookie, Log, every_place
 
 LAST: Final = 5
 """Of a ``Specimen``."""

@@ -11,9 +11,10 @@ from itertools import count
 
 import pytest
 
-from spark_bookkeeper.bookie.bookie import Compaction, LedgerRef, NewCopies, value_of
+from spark_bookkeeper.bookie.bookie import Compaction, LedgerRef, NewCopies
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.errors import BookieReadOnlyError
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.conformance.bookie import record
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from tests.bookie.ledgers import fill, ledgers, partition

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import reading
-from spark_bookkeeper.bookie.bookie import RangeRef, Verification, value_of
+from spark_bookkeeper.bookie.bookie import RangeRef, Verification
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
@@ -18,9 +18,10 @@ from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.testing.memory_storage import Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place
 from tests.bookie.conftest import formatted
+from tests.support.slotlog import Bookie, every_place
 
 COUNT = 200
 ALL = list(range(COUNT))

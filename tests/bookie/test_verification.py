@@ -17,7 +17,7 @@ from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths, every_place, read_one, scan
+from tests.support.slotlog import Bookie, damaged_paths, every_place, read_one, scan
 
 
 def holding_everything(bookie: Bookie) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from spark_bookkeeper.cli import main
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster import machine
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.doctor import machine
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.guests import guests_of
 from tests.twins import twins
 

@@ -13,13 +13,13 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_bookkeeper.cli import backup as cli_backup
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 from tests.twins import twins
 
 

@@ -13,10 +13,10 @@ from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.client.views import BOOKIES
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 def test_every_bookie_is_listed(cluster: LocalCluster, call: Call) -> None:

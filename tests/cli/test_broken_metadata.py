@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId

@@ -11,10 +11,10 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 def jobs(cluster: LocalCluster) -> dict[str, dict[str, Any]]:

@@ -11,9 +11,9 @@ import pytest
 from spark_bookkeeper.cli.bookie import start
 from spark_bookkeeper.cli.shell import cluster_options
 from spark_bookkeeper.cli.shell.cluster_options import SAID_AGAIN_SECONDS, patiently
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError, NoClusterError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.testing.ground import InlineRuntime
 from tests.cli.conftest import Call
 

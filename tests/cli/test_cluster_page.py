@@ -18,9 +18,9 @@ import pytest
 from spark_bookkeeper.cli import cluster_facts
 from spark_bookkeeper.cli.cluster_facts import Facts, Lacking, look, urgency
 from spark_bookkeeper.cli.cluster_page import OF_A_LOSS, SECTIONS, render
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.endangered import endangered_ledgers
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.ledgers import endangered_ledgers
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.multi import MultiWrite
@@ -28,9 +28,9 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.znodes import operations_of
 from tests.cli.browser import Focused, Page, browsing, in_a_browser
+from tests.support.sessions import connect_without_spark
+from tests.support.znodes import operations_of
 
 RECOVER: Final = "spark-bookkeeper bookie recover"
 

@@ -13,13 +13,14 @@ from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.remedies import pasteable
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
-from spark_bookkeeper.cluster import examination, sharing
-from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.doctor import examination
+from spark_bookkeeper.doctor import failure_domains as sharing
+from spark_bookkeeper.doctor.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 from tests.worlds import there
 
 
@@ -218,7 +219,7 @@ def test_without_a_cluster_this_machine_is_looked_at(
 def test_a_machine_without_java_is_told_what_brings_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spark_bookkeeper.cluster import machine as module
+    from spark_bookkeeper.doctor import machine as module
     from spark_bookkeeper.errors import MissingRequirementError
 
     def none() -> Path:

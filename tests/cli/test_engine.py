@@ -10,12 +10,12 @@ import pytest
 from spark_bookkeeper.cli.autorecovery import work
 from spark_bookkeeper.cli.shell import engine, output
 from spark_bookkeeper.cli.shell.engine import SMALL_BYTES, SMALL_ENTRIES, SMALL_LEDGERS, is_small
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.progress import Lines
 from spark_bookkeeper.session.handle import ClusterHandle
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 @pytest.fixture

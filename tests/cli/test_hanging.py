@@ -9,8 +9,8 @@ import pytest
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
 

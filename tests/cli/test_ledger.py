@@ -23,11 +23,11 @@ from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.read.reader import Entry, LedgerReader
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 REPORT_KEYS = [
     *("job", "dry_run", "ledgers", "ledgers_complete", "fragments", "entries", "bytes"),

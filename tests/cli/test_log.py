@@ -16,7 +16,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.read.reader import Entry
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.runtime.runtime import ThreadRuntime

@@ -18,11 +18,11 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.runner import LocalRunner, Step, carry_out
-from spark_bookkeeper.replication.under_way import UnderWay
+from spark_bookkeeper.replication.stragglers import RunningItems
 from spark_bookkeeper.runtime.log_facts import JsonFormatter, about, during
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done, Piece, step
 from tests.client.benches import Bench, in_a_world
+from tests.support.pieces import Done, Piece, step
 
 log = logging.getLogger("spark_bookkeeper.tests")
 
@@ -113,7 +113,7 @@ def test_what_a_job_hears_of_a_bookie_names_job_ledger_and_bookie(lines: io.Stri
             "reading", do, lambda item, failure: Done(-1, reason=failure.reason), job="a_job"
         )
         context: Any = bench  # nobody asks for it
-        (done,) = carry_out(work, context, CheckWork(LedgerId(7), 100), UnderWay(bench.runtime))
+        (done,) = carry_out(work, context, CheckWork(LedgerId(7), 100), RunningItems(bench.runtime))
         assert "b:1" in str(done.reason)
 
     in_a_world(read)

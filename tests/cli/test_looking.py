@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.cli.bookie.space import _by_log
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.runtime import progress
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.memory_store import MemoryStore

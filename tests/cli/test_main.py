@@ -22,8 +22,8 @@ import pytest
 from spark_bookkeeper.cli import main as cli
 from spark_bookkeeper.cli.bookie import start as bookie_start
 from spark_bookkeeper.cli.shell import termination
-from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.cluster_options import Access
+from spark_bookkeeper.cli.shell.prompt import NotConfirmedError
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, begun, exit_code_of
 from spark_bookkeeper.cli.shell.termination import INTERRUPTED, until_signalled

@@ -12,7 +12,7 @@ import pytest
 
 from spark_bookkeeper.autorecovery import daemon, worker
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
-from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
+from spark_bookkeeper.autorecovery.publishing import AuditReport, publish_lost_bookies
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.cli.autorecovery.work import run_once
 from spark_bookkeeper.cli.main import run
@@ -24,8 +24,8 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import LocalRunner, Runner, no_progress
 from spark_bookkeeper.session import replication
-from spark_bookkeeper.testing.autorecovery import CONFIG, written
 from spark_bookkeeper.testing.ground import Ground
+from tests.support.autorecovery import CONFIG, written
 
 
 class Opened:
@@ -42,7 +42,7 @@ class Opened:
         self._left = left
 
     def audit(self, *, dry_run: bool, **_: Any) -> AuditReport:
-        found = audit_bookies(self.context, dry_run=dry_run)
+        found = publish_lost_bookies(self.context, dry_run=dry_run)
         self._after_audit()
         return AuditReport("audit", (*found.rows, *self._left))
 

@@ -20,19 +20,20 @@ from _pytest.mark.structures import ParameterSet
 from kazoo.client import KazooClient
 
 import spark_bookkeeper
-from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.main import root as command_line
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import CookieMismatchError, NoClusterError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from tests.cli.conftest import Call, is_integration
 from tests.twins import twins
 from tests.worlds import there
@@ -210,7 +211,7 @@ class Operator:
         """An agent of the bookie that stays."""
         self.root.mkdir(exist_ok=True)
         storage = LocalStorage(str(self.root))
-        agent = BookieAgent(self.store, storage, self.bookie, ThreadRuntime())
+        agent = BookieAgent(self.store, Partition(storage), self.bookie, ThreadRuntime())
         agent.start()
         self.agents.append(agent)
         return agent
@@ -472,9 +473,9 @@ def a_directory_that_is_not_there_is_made(a: Operator) -> None:
 @case
 def a_second_agent_waits_for_the_end_of_the_first(a: Operator) -> None:
     other = Connection(a.cluster.metadata_uri).open_store(ThreadRuntime())
-    agent = BookieAgent(a.store, a.runs()._storage, a.bookie, ThreadRuntime())
+    agent = BookieAgent(a.store, a.runs()._partition, a.bookie, ThreadRuntime())
     agent.start()
-    second = BookieAgent(other, agent._storage, a.bookie, ThreadRuntime())
+    second = BookieAgent(other, agent._partition, a.bookie, ThreadRuntime())
     try:
         with pytest.raises(CookieMismatchError, match="Stop the other agent of this bookie"):
             second.start()

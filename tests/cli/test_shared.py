@@ -14,8 +14,8 @@ from spark_bookkeeper.cli.bookie import shared
 from spark_bookkeeper.cli.bookie import start as bookie_start
 from spark_bookkeeper.cli.bookie.shared import what_is_shared
 from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping
-from spark_bookkeeper.cluster.sharing import Place
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.doctor.failure_domains import Place
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -41,7 +41,7 @@ class Opening:
             self.goes_on.wait(60)
         elif not self.hangs:
             self.all_are_asked.wait(60)
-        return SimpleNamespace(uri=uri, read=lambda _: None, close=lambda: None)
+        return SimpleNamespace(uri=uri, marker=lambda: None, close=lambda: None)
 
 
 @pytest.fixture

@@ -15,18 +15,17 @@ import click
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.autorecovery import group
-from spark_bookkeeper.cli.bookie import partition
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
-from spark_bookkeeper.cluster import claims
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call, commands
+from tests.support.sessions import connect_without_spark
 
 full = pytest.mark.full
 
@@ -222,11 +221,10 @@ def test_the_storage_of_a_lost_cookie_is_looked_for_and_not_made(
 def test_a_root_that_cannot_be_read_is_told_as_that_and_nothing_was_changed(
     verb: tuple[str, ...], cluster: LocalCluster, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(storage: object) -> object:
+    def refused(partition: object) -> object:
         raise BookieUnavailableError("no credentials", bookie_id=UNKNOWN)
 
-    monkeypatch.setattr(partition, "read_marker", refused)
-    monkeypatch.setattr(claims, "read_marker", refused)
+    monkeypatch.setattr(Partition, "marker", refused)
     root = cluster.root_of(cluster.bookie_ids[0])
 
     done = call("bookie", *verb, "--bookie-id", UNKNOWN, "--root", root)

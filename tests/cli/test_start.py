@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.cli.conftest import Call
 
 OF_OTHERS = ("delta", "fsspec", "pandas", "py4j", "pyarrow.compute", "pyspark", "tornado")

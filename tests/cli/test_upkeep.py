@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from tests.cli.conftest import Call
+from tests.support.sessions import connect_without_spark
 
 
 def files(cluster: LocalCluster, ledger_id: int) -> list[Path]:

@@ -10,6 +10,8 @@ from typing import Any
 import click
 import pytest
 
+from spark_bookkeeper.agent.collection import GarbageReport
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie import rebalance
 from spark_bookkeeper.cli.ledger import work as ledger_work
@@ -20,8 +22,6 @@ from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.cli.shell.work import Planned, Work, plan_cells, show_report
-from spark_bookkeeper.cluster.collection import GarbageReport
-from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA, PlanRow

@@ -12,19 +12,19 @@ import pytest
 
 from spark_bookkeeper.client.presence import ENDED_FIRST, age
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Call
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 CHECK = "writers of open ledgers"
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.client.bookies.asking import CALLS_AT_ONCE, Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.retry_policy import CALLS_AT_ONCE, Patience
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import Task, World
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import Task, World
 
 PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
 
@@ -28,9 +28,9 @@ class Bench:
         self.disk.files["f"] = b"content"
         self.disk.directories.add("d")
         self.hang = Hang(self.runtime, hangs)
-        self.door = Door("b:1", "memory://b", self.runtime, PATIENCE)
+        self.bookie_client = BookieClient("b:1", "memory://b", self.runtime, PATIENCE)
         self.storage = BoundedStorage(
-            HangingStorage(MemoryStorage(self.disk), self.hang), self.door
+            HangingStorage(MemoryStorage(self.disk), self.hang), self.bookie_client
         )
         self.world = world
 
@@ -89,13 +89,13 @@ class Two:
 
     def __init__(self, bench: Bench, hangs: Callable[[str, str], bool]) -> None:
         self.bench = bench
-        self.source, self.other = bench.storage, bench.door
+        self.source, self.other = bench.storage, bench.bookie_client
         self.disk = MemoryDisk("c")
         self.disk.directories.add("d")
         self.hang = Hang(bench.runtime, hangs)
-        self.door = Door("c:1", "memory://c", bench.runtime, PATIENCE)
+        self.bookie_client = BookieClient("c:1", "memory://c", bench.runtime, PATIENCE)
         inner = HangingStorage(MemoryStorage(self.disk), self.hang)
-        self.target = BoundedStorage(inner, self.door)
+        self.target = BoundedStorage(inner, self.bookie_client)
         self.copied = 0
 
     def copy(self) -> int:
@@ -114,13 +114,13 @@ class Two:
                 sink.abandon()
             return 3
 
-        return self.door.ask_with(self.other, "copying", run)
+        return self.bookie_client.ask_with(self.other, "copying", run)
 
     def spawn_copies(self, run: Callable[[], None]) -> list[Task]:
         """As many tasks as there are places, each of which copies; all of them have begun."""
 
         def copy() -> None:
-            self.door.ask_with(self.other, "copying", run)
+            self.bookie_client.ask_with(self.other, "copying", run)
             self.copied += 1
 
         tasks = [self.bench.world.spawn(f"user-{n}", copy) for n in range(CALLS_AT_ONCE)]

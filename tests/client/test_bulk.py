@@ -23,10 +23,10 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.client.gates import Gate
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
+from tests.support.slotlog import log_of
 from tests.worlds import rows_writer
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]
@@ -165,10 +165,10 @@ def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> N
     whole = table(20_000)
     writer = rows_writer(ground, whole)
     writer.append(whole.slice(0, 1))
-    plan = writer._adds.begin_bulk("this one", None)
+    plan = writer._pipeline.begin_bulk("this one", None)
     loser = write_local(plan, whole, ground.context)
     winner = write_local(plan, whole, ground.context)
-    writer._adds.end_bulk(plan, winner).result(60)
+    writer._pipeline.end_bulk(plan, winner).result(60)
     writer.close()
 
     assert loser[0].parts[0].ref.name != winner[0].parts[0].ref.name
@@ -300,7 +300,7 @@ def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
     whole = table(5_000)
     writer = rows_writer(ground, whole, target=10_000)
     name = "begin_bulk" if moment in {"before", "begun"} else "end_bulk"
-    step = getattr(writer._adds, name)
+    step = getattr(writer._pipeline, name)
 
     def interrupted(*arguments: object) -> None:
         monkeypatch.undo()
@@ -308,7 +308,7 @@ def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
             step(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer._adds, name, interrupted)
+    monkeypatch.setattr(writer._pipeline, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.append(whole)
 
@@ -331,20 +331,20 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
 ) -> None:
     whole = table(5_000)
     writer = rows_writer(ground, whole, target=10_000)
-    plan = writer._adds.begin_bulk("this one", None)
+    plan = writer._pipeline.begin_bulk("this one", None)
 
     results = write_local(plan, whole, ground.context)
     ids: list[int] = []
 
     def interrupted_and_again() -> None:
-        writer._adds.cancel_bulk("another")
+        writer._pipeline.cancel_bulk("another")
         ids.append(writer.append(whole.slice(0, 1)))
 
     other = threading.Thread(target=interrupted_and_again, daemon=True)
     other.start()
     other.join(0.2)
     assert other.is_alive(), "it waits for its turn"
-    last = writer._adds.end_bulk(plan, results).result(60)
+    last = writer._pipeline.end_bulk(plan, results).result(60)
     other.join(60)
 
     assert ids == [last + 1]
@@ -360,7 +360,7 @@ def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: G
         appended = threads.submit(writer.append, whole)
         assert gate.reached.wait(60)
         closed = threads.submit(writer.close)
-        ground.until(lambda: writer._adds._standing.is_closing)
+        ground.until(lambda: writer._pipeline._standing.is_closing)
         gate.open()
         try:
             last = appended.result(30)

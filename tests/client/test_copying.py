@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import record
-from spark_bookkeeper.bookie.bookie import EntriesRef, value_of
+from spark_bookkeeper.bookie.bookie import EntriesRef
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
@@ -19,7 +19,7 @@ from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.retrieval import Retrieval
@@ -29,9 +29,10 @@ from spark_bookkeeper.errors import EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.answer import value_of
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.memory_storage import Faults, MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.testing.slotlog import Bookie, every_place
+from tests.support.slotlog import Bookie, every_place
 
 FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 
@@ -39,7 +40,7 @@ FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 def formatted(name: str, encoding: LedgerEncoding | None = None) -> Bookie:
     disk = MemoryDisk(name)
     marker = Marker(name, f"incarnation of {name}", "instance")
-    furnish(MemoryStorage(disk), marker)
+    Partition(MemoryStorage(disk)).furnish(marker)
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 

@@ -26,8 +26,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing import memory_store as memory
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 

@@ -23,7 +23,7 @@ def test_r11_a_bookie_formatted_again_cannot_join_a_ledger_that_it_joined_meanwh
     store = ground.context.store
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"x")
-    writer._adds.drain()
+    writer._pipeline.drain()
     first, second, third = writer.metadata.last_fragment.ensemble
     one, other = (b for b in ground.bookie_ids if b not in (first, second, third))
     incarnations = {b: r.incarnation for b, r in ground.context.bookies.registrations().items()}

@@ -13,7 +13,7 @@ from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.read.newest import newest_entry
-from spark_bookkeeper.client.write.watch import Watch
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -26,8 +26,8 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.hooks import At
+from tests.support.slotlog import log_of
 
 STRIPED = Quorum(4, 2, 2)
 
@@ -122,12 +122,12 @@ def test_a_pause_is_told_when_it_has_lasted_for_that_time_and_no_later() -> None
     now = 11.0
     runtime = SimpleNamespace(now=lambda: now, condition=ThreadRuntime().condition)
     told: list[int] = []
-    lanes = SimpleNamespace(is_any_behind=False, tell=told.append)
+    channels = SimpleNamespace(is_any_behind=False, tell=told.append)
     reports = SimpleNamespace(confirmed=4, confirmed_at=10.9, is_busy=False)
     pending = SimpleNamespace(last=4)
     context = SimpleNamespace(runtime=runtime, config=ClientConfig(explicit_lac_ms=1_000))
     nobody: Any = None
-    watch = Watch(context, nobody, lanes, pending, nobody, reports)  # type: ignore[arg-type]
+    watch = SilenceTimer(context, nobody, channels, pending, nobody, reports)  # type: ignore[arg-type]
 
     assert watch.tell_if_idle() == pytest.approx(0.9)
     assert told == []
@@ -138,7 +138,7 @@ def test_a_pause_is_told_when_it_has_lasted_for_that_time_and_no_later() -> None
     now = 12.901
     assert watch.tell_if_idle() == 1.0
     assert told == [4]
-    lanes.is_any_behind = True
+    channels.is_any_behind = True
     assert watch.tell_if_idle() == 1.0
     assert told == [4]
 
@@ -148,14 +148,14 @@ def test_a_writer_does_not_tell_what_it_has_told_or_what_is_under_way(
 ) -> None:
     looks: list[bool] = []
     meanwhile: list[bool] = []
-    look = Watch.tell_if_idle
+    look = SilenceTimer.tell_if_idle
 
-    def counted(self: Watch) -> float:
+    def counted(self: SilenceTimer) -> float:
         wait = look(self)
-        looks.append(self._lanes._explicit_lac is not None)
+        looks.append(self._channels._explicit_lac is not None)
         return wait
 
-    monkeypatch.setattr(Watch, "tell_if_idle", counted)
+    monkeypatch.setattr(SilenceTimer, "tell_if_idle", counted)
     writer = create(ground, writers, Quorum(3, 3, 2))
     writer.append(b"a")
     members = writer.metadata.last_fragment.ensemble

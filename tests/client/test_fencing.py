@@ -10,8 +10,8 @@ from spark_bookkeeper.client.ledger import ENCODING
 from spark_bookkeeper.errors import LedgerFencedError, MetadataFormatError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.test_deletion import cut_off, opened
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 

@@ -19,8 +19,8 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import with_incarnations
 from spark_bookkeeper.client.write import ensemble_change
-from spark_bookkeeper.client.write.lane import Lane
-from spark_bookkeeper.client.write.watch import AWAY_SECONDS, Watch
+from spark_bookkeeper.client.write.bookie_channel import BookieChannel
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -31,13 +31,14 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
+from spark_bookkeeper.storage.retry_policy import AWAY_SECONDS
 from spark_bookkeeper.testing.ground import Ground
 from tests.client.test_readonly import assert_all_appended, ensemble, is_failed
 from tests.worlds import USUAL, payloads
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
-    from spark_bookkeeper.client.write.lane_set import Reports
+    from spark_bookkeeper.client.write.ensemble_channels import Reports
 
 PATIENT = ClientConfig(add_timeout_ms=1_000_000)
 """No bookie is lost for its silence."""
@@ -58,7 +59,7 @@ class AgentWorld:
     held: dict[BookieId, threading.Event]
 
     def look(self) -> None:
-        self.writer._adds._watch.look_at_registrations()
+        self.writer._pipeline._watch.look_at_registrations()
 
     def look_after_a_while(self) -> None:
         self.look()
@@ -67,7 +68,7 @@ class AgentWorld:
 
     def watch_away(self, bookie: BookieId) -> None:
         """Nobody has looked since the bookie's agent went, a while ago."""
-        watch = self.writer._adds._watch
+        watch = self.writer._pipeline._watch
         watch._away_since[bookie] = self.ground.runtime.now() - AWAY_SECONDS - 1
 
     def leave(self, bookie: BookieId) -> None:
@@ -96,20 +97,20 @@ class AgentWorld:
     def release(self, bookie: BookieId) -> None:
         self.held[bookie].set()
 
-    def release_and_wait(self, lane: Lane) -> None:
-        """Return when what was on its way to the bookie of a lane has an answer."""
-        self.release(lane.bookie)
-        self.ground.until(lambda: lane.sending_since is None)
+    def release_and_wait(self, channel: BookieChannel) -> None:
+        """Return when what was on its way to the bookie of a channel has an answer."""
+        self.release(channel.bookie)
+        self.ground.until(lambda: channel.sending_since is None)
 
-    def lane(self, bookie: BookieId) -> Lane:
-        lanes = self.writer._adds._lanes.by_position.values()
-        return next(lane for lane in lanes if lane.bookie == bookie)
+    def channel(self, bookie: BookieId) -> BookieChannel:
+        channels = self.writer._pipeline._channels.by_position.values()
+        return next(channel for channel in channels if channel.bookie == bookie)
 
     def append_held(self, payload: bytes, bookie: BookieId) -> Future[int]:
         """Append an entry, which is on its way to a bookie that does not answer."""
-        lane = self.lane(bookie)
+        channel = self.channel(bookie)
         added = self.writer.append_async(payload)
-        self.ground.until(lambda: lane.sending_since is not None)
+        self.ground.until(lambda: channel.sending_since is not None)
         return added
 
     def append_and_end_agent(self, payload: bytes, bookie: BookieId) -> None:
@@ -138,7 +139,7 @@ class AgentWorld:
         """Wait until the writer knows that a bookie stores an entry."""
 
         def knows() -> bool:
-            acks = self.writer._adds.acks()[0]
+            acks = self.writer._pipeline.acks()[0]
             return any(ack.bookie == bookie and ack.last >= entry_id for ack in acks)
 
         self.ground.until(knows)
@@ -162,7 +163,7 @@ def world_in(directory: Path) -> Iterator[AgentWorld]:
     ground.before.append(wait)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ground.runtime), "now", lambda _: time.monotonic() + offset)
-        patch.setattr(Watch, "start", lambda _: None)
+        patch.setattr(SilenceTimer, "start", lambda _: None)
         writer = lifecycle.create_ledger(ground.context, USUAL)
         world = AgentWorld(ground, writer, later, held)
         writer.append(b"0")
@@ -187,7 +188,7 @@ def test_a_writer_leaves_a_bookie_whose_agent_is_gone_though_its_files_answer(
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     away = ensemble(writer)[0]
-    watch = writer._adds._watch
+    watch = writer._pipeline._watch
     now = 0.0
     monkeypatch.setattr(type(ground.runtime), "now", lambda _: now)
 
@@ -265,13 +266,13 @@ def test_a_writer_does_not_go_back_while_what_it_sent_last_has_no_answer(world: 
 
 def test_a_writer_goes_back_once_what_it_sent_last_was_answered(world: AgentWorld) -> None:
     first, second, _ = ensemble(world.writer)
-    lane = world.lane(first)
+    channel = world.channel(first)
     world.hold(first, second)
     world.append_held(b"1", first)
     world.leave(first)
     world.ground.start(first)
     world.writer.flush()
-    world.release_and_wait(lane)
+    world.release_and_wait(channel)
 
     world.release(second)
     world.leave(second)
@@ -304,11 +305,11 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
     """It had been left by then, and has it all the same: it would be sent there again."""
     first, second, third = ensemble(world.writer)
     (spare,) = set(world.ground.bookie_ids) - set(ensemble(world.writer))
-    lane = world.lane(first)
+    channel = world.channel(first)
     world.hold(first, second, third, spare)
     world.append_held(b"1", first)
     world.leave(first)
-    world.release_and_wait(lane)
+    world.release_and_wait(channel)
     world.ground.start(first)
 
     world.lose_and_not_go_back(second, first, "up to entry 1, is not acknowledged")
@@ -317,13 +318,13 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_came_to_be_stored(
 def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: AgentWorld) -> None:
     """Whatever was said, it may be there, or come there (R3)."""
     first, second, _ = ensemble(world.writer)
-    lane = world.lane(first)
+    channel = world.channel(first)
     world.hold(first, second)
     world.append_held(b"1", first)
     world.leave(first)
     world.writer.flush()
     world.ground.stop(first)
-    world.release_and_wait(lane)
+    world.release_and_wait(channel)
     world.ground.start(first)
 
     world.lose_and_not_go_back(second, first, "what it was sent last has no answer")
@@ -332,12 +333,12 @@ def test_a_writer_does_not_go_back_where_what_was_on_its_way_failed(world: Agent
 def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: AgentWorld) -> None:
     """Nobody gives a bookie up for it, and it may come to be in the next slot."""
     first, second, _ = ensemble(world.writer)
-    lane = world.lane(first)
+    channel = world.channel(first)
     world.ground.stop(first)
-    adds = world.writer._adds
+    adds = world.writer._pipeline
     with adds._changed:
-        adds._lanes.tell(adds.confirmed)
-    world.ground.until(lambda: lane._doubt is not None and lane.sending_since is None)
+        adds._channels.tell(adds.confirmed)
+    world.ground.until(lambda: channel._doubt is not None and channel.sending_since is None)
     world.look_after_a_while()
     world.ground.until(lambda: first not in ensemble(world.writer))
     world.ground.start(first)
@@ -350,19 +351,19 @@ def test_a_writer_does_not_go_back_where_an_explicit_lac_has_no_answer(world: Ag
 def test_the_slots_of_another_incarnation_are_filled_from_the_first_one(world: AgentWorld) -> None:
     """What was won there went with the incarnation that it was won in."""
     first = ensemble(world.writer)[0]
-    position = world.lane(first).position
+    position = world.channel(first).position
     world.leave(first)
     world.ground.format(first)
     incarnation = world.ground.context.bookies.registrations()[first].incarnation
-    adds = world.writer._adds
+    adds = world.writer._pipeline
     adds.ledger = adds.ledger.with_metadata(
         with_incarnations(adds.versioned.value, {first: incarnation}, renewed=True)
     )
 
     with adds._changed:
-        adds._lanes.open(position, first, EntryId(1))
+        adds._channels.open(position, first, EntryId(1))
     world.writer.append_async(b"1")
-    world.ground.until(lambda: world.lane(first).next_entry > 1)
+    world.ground.until(lambda: world.channel(first).next_entry > 1)
 
     (slot,) = world.ground.files(first, "slots")
     assert slot.stem == "0".zfill(len(slot.stem))
@@ -428,7 +429,7 @@ def test_a_gone_bookie_whose_storage_hangs_is_given_up_and_holds_up_no_acknowled
     world.look()
     world.ground.until(lambda: gone not in ensemble(world.writer))
     world.writer.append(b"3")
-    assert gone in world.writer._adds.unfit({}), "what it was sent may still land"
+    assert gone in world.writer._pipeline.unfit({}), "what it was sent may still land"
     world.release(gone)
     world.writer.close()
 
@@ -462,14 +463,14 @@ def test_a_writer_goes_back_to_a_bookie_that_was_behind_once_it_has_answered(
     gone, other, _ = ensemble(world.writer)
     world.look()
     world.hold(gone)
-    lane = world.lane(gone)
+    channel = world.channel(gone)
     world.append_held(b"1", gone)
     world.writer.append(b"2")
     world.ground.end_agent(gone)
     world.look_after_a_while()
     world.look()
     world.ground.until(lambda: gone not in ensemble(world.writer))
-    world.release_and_wait(lane)
+    world.release_and_wait(channel)
     world.ground.start(gone)
 
     world.leave(other)
@@ -508,7 +509,7 @@ def test_a_writer_that_is_closed_or_dropped_waits_for_no_bookie_that_was_to_be_l
 
     def end() -> None:
         if is_dropped:
-            world.writer._adds.wind_up(ended.set)
+            world.writer._pipeline.wind_up(ended.set)
         else:
             world.writer.close()
             ended.set()
@@ -541,7 +542,7 @@ def test_close_tells_what_nobody_told_as_no_thread_could_be_started(
     world: AgentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added = world.append_held_up()
-    adds, spawn = world.writer._adds, type(world.ground.runtime).spawn
+    adds, spawn = world.writer._pipeline, type(world.ground.runtime).spawn
 
     def refused(runtime: Runtime, name: str, run: Callable[[], None]) -> Task:
         if name == "delivery":
@@ -554,7 +555,7 @@ def test_close_tells_what_nobody_told_as_no_thread_could_be_started(
         closing.start()
         world.ground.until(lambda: adds._standing.is_closing)
         with adds._changed:
-            adds.lose(world.lane(ensemble(world.writer)[2]), "no answer")
+            adds.lose(world.channel(ensemble(world.writer)[2]), "no answer")
             adds._changed.notify_all()
         closing.join(timeout=60)
 
@@ -622,7 +623,7 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
     world: AgentWorld, add_timeout_ms: int
 ) -> None:
     """By the loop that looks by itself, in a time that does not depend on that of an add."""
-    adds, gone = world.writer._adds, ensemble(world.writer)[0]
+    adds, gone = world.writer._pipeline, ensemble(world.writer)[0]
     adds._watch.end()
     world.append_and_end_agent(b"1", gone)
     waited = 0.0
@@ -641,10 +642,10 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
         runtime=world.ground.runtime,
         bookies=world.ground.context.bookies,
     )
-    watch = Watch(
+    watch = SilenceTimer(
         cast("ClientContext", context),
         adds._changed,
-        adds._lanes,
+        adds._channels,
         adds._pending,
         adds._delivery,
         adds,
@@ -660,7 +661,7 @@ def test_a_gone_bookie_that_hangs_is_left_well_before_autorecovery_takes_the_led
 
 def left_after(world: AgentWorld, config: ClientConfig, gone_at: float) -> float:
     """How long after its agent went the loop of a watch has a bookie left."""
-    adds = world.writer._adds
+    adds = world.writer._pipeline
     gone = ensemble(world.writer)[0]
     alive = world.ground.context.bookies.registrations()
     now, left_at = 0.0, 0.0
@@ -672,11 +673,11 @@ def left_after(world: AgentWorld, config: ClientConfig, gone_at: float) -> float
     def registrations() -> dict[BookieId, Registration]:
         return {b: r for b, r in alive.items() if b != gone or now < gone_at}
 
-    def looked(readonly: list[Lane], away: list[Lane]) -> None:
+    def looked(readonly: list[BookieChannel], away: list[BookieChannel]) -> None:
         nonlocal left_at
         assert not readonly
         if away:
-            assert [lane.bookie for lane in away] == [gone]
+            assert [channel.bookie for channel in away] == [gone]
             left_at = now
             watch.end()
 
@@ -693,10 +694,10 @@ def left_after(world: AgentWorld, config: ClientConfig, gone_at: float) -> float
         looked=looked,
         unfit=lambda _: set(),
     )
-    watch = Watch(
+    watch = SilenceTimer(
         cast("ClientContext", context),
         adds._changed,
-        adds._lanes,
+        adds._channels,
         adds._pending,
         adds._delivery,
         cast("Reports", reports),

@@ -18,7 +18,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 
@@ -67,7 +67,7 @@ def test_a_creator_knows_what_others_read(ground: Ground, compression: str | Non
         entry_target_bytes=1_000,
     )
 
-    assert writer._adds.ledger == ground.client().ledger(writer.ledger_id)[0]
+    assert writer._pipeline.ledger == ground.client().ledger(writer.ledger_id)[0]
 
 
 def test_the_form_of_a_ledger_is_decoded_once_however_often_it_is_opened(

@@ -19,8 +19,8 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import hangs_at
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 

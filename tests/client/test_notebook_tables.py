@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.autorecovery.control import AutorecoveryStatus
 from spark_bookkeeper.autorecovery.losses import AtRisk, Losses
 from spark_bookkeeper.autorecovery.publishing import AuditReport
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.ledger_info import LedgerInfo
-from spark_bookkeeper.cluster.decommission import DecommissionReport
-from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.delta.archive import ArchiveReport
+from spark_bookkeeper.doctor.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.logs import logs
 from spark_bookkeeper.logs.atomic import LogWrite
 from spark_bookkeeper.logs.options import LogOptions
@@ -25,7 +25,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL
 
 NASTY = "<script>alert('&')</script>"

@@ -18,20 +18,17 @@ from typing import Protocol
 
 import pytest
 
+from spark_bookkeeper.agent.takeover import claim_partition
 from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.ownership import claim_partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
@@ -58,10 +55,14 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.local import LocalStorage
+from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.ground import Ground, Hook
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.hooks import At
+from tests.support.slotlog import log_of
 from tests.worlds import USUAL
 
 ID = LedgerId(50)
@@ -141,14 +142,14 @@ class Lives:
     def __init__(self, world: StoreWorld) -> None:
         self.world = world
         self.old = lifecycle.create_ledger(world.context, USUAL, ledger_id=ID)
-        self.known = self.old._adds.versioned
+        self.known = self.old._pipeline.versioned
         self.old.append(b"old 0")
         self.second: Versioned[LedgerMetadata] | None = None
         self._form = lifecycle.create_ledger(world.context, USUAL).metadata
 
     def close_old(self) -> Versioned[LedgerMetadata]:
         self.old.close()
-        return self.old._adds.versioned
+        return self.old._pipeline.versioned
 
     def make_again(self, *, without: BookieId | None = None) -> LedgerWriter:
         """The second life of the id, on other bookies than this one; a writer of it, which has
@@ -306,7 +307,7 @@ def test_an_old_reader_does_not_slide_over_into_the_new_ledger(lives: Lives) -> 
 
 
 def test_an_old_reader_whose_files_are_gone_reads_nothing_of_the_new_ledger(lives: Lives) -> None:
-    key = lives.old._adds.ledger.key
+    key = lives.old._pipeline.ledger.key
     lives.close_old()
     reader = lifecycle.open_ledger(lives.world.client(), ID)
     lives.make_again().close()
@@ -445,10 +446,10 @@ def test_a_recovery_of_a_bookie_reports_the_old_ledger_as_gone_and_goes_no_furth
 
 
 def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
-    old_key = lives.old._adds.ledger.key
+    old_key = lives.old._pipeline.ledger.key
     old = Ledger.of(ID, lives.known.value)
     new = lives.make_again()
-    new_key = new._adds.ledger.key
+    new_key = new._pipeline.ledger.key
     for bookie in old.metadata.last_fragment.ensemble:  # of five, so some have both
         log_of(lives.world.context, bookie, old).fence()
 
@@ -465,11 +466,11 @@ def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
 
 
 def test_what_lies_in_the_directory_of_another_life_is_not_read(lives: Lives) -> None:
-    old_key = lives.old._adds.ledger.key
+    old_key = lives.old._pipeline.ledger.key
     lives.close_old()
     new = lives.make_again()
     new.close()
-    new_key = new._adds.ledger.key
+    new_key = new._pipeline.ledger.key
     holder = lives.known.value.last_fragment.ensemble[0]
     source = lives.world.ground.root(holder) / LedgerPaths(old_key).directory
     for bookie in new.metadata.last_fragment.ensemble:
@@ -504,13 +505,19 @@ class Moving:
         root.mkdir(exist_ok=True)
         storage = LocalStorage(root)
         marker = claim_partition(
-            self.store, storage, bookie, token=self.runtime.token, moved_from=open_storage
+            self.store,
+            Partition(storage),
+            bookie,
+            token=self.runtime.token,
+            moved_from=lambda uri: Partition(open_storage(uri)),
         )
         self.store.register(Registration(bookie, storage.uri, marker.incarnation))
 
     def client(self) -> ClientContext:
-        def opened(uri: str, door: Door) -> FileBookie:
-            return FileBookie(BoundedStorage(open_storage(uri, None, door.bookie_id), door))
+        def opened(uri: str, bookie_client: BookieClient) -> FileBookie:
+            return FileBookie(
+                BoundedStorage(open_storage(uri, None, bookie_client.bookie_id), bookie_client)
+            )
 
         store = self.cluster.session()
         return ClientContext(
@@ -591,7 +598,7 @@ def test_of_two_who_open_a_bookie_at_once_one_is_quicker_and_the_other_is_closed
         def close(self) -> None:
             closed.append(self.number)
 
-    def opened(_: str, door: Door) -> FileBookie:
+    def opened(_: str, bookie_client: BookieClient) -> FileBookie:
         storage = Closing()
         if storage.number == 0:
             bookies.bookie(bookie.bookie_id)  # another task comes in between

@@ -25,9 +25,9 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
+from tests.support.slotlog import log_of
 from tests.worlds import USUAL
 
 

@@ -91,7 +91,7 @@ def child():
     reader.close()
     writer.__exit__(ValueError, ValueError(), None)
 
-lock = writer._adds._changed
+lock = writer._pipeline._changed
 with lock:  # as another thread may hold it at that moment
     pid = os.fork()
 if pid == 0:

@@ -29,7 +29,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,
@@ -46,10 +46,10 @@ from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import Hang
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.slotlog import every_place, log_of
 from tests.client.gates import hangs_at, hold_adds
 from tests.spoiling import spoil_at_random
+from tests.support.rows import wait_for_every_copy
+from tests.support.slotlog import every_place, log_of
 from tests.worlds import USUAL, rows_writer, written
 
 
@@ -296,8 +296,10 @@ def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Pa
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     for bookie in ground.bookie_ids:
-        door, storage = client.bookies.door(bookie), partition_of(client, bookie)
-        door.begin("reading a bad file", partial(storage.read, "bad"), ground.runtime.condition())
+        bookie_client, storage = client.bookies.bookie_client(bookie), storage_of(client, bookie)
+        bookie_client.begin(
+            "reading a bad file", partial(storage.read, "bad"), ground.runtime.condition()
+        )
     ground.until(lambda: all(client.bookies.is_silent(b) for b in ground.bookie_ids))
 
     reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)

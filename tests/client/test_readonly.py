@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.reserve import (
     NEAR_BYTES,
     PROCESSES,
@@ -27,12 +27,9 @@ from spark_bookkeeper.bookie.reserve import (
     reserve_bytes,
     together_bytes,
 )
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write import ensemble_change as change
-from spark_bookkeeper.client.write.watch import Watch
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LOCAL_CONFIG
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -40,14 +37,17 @@ from spark_bookkeeper.errors import (
     BookieUnavailableError,
     MetadataUnavailableError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LOCAL_CONFIG
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.storage import retry_policy
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_whole
 from tests.worlds import USUAL, payloads, written
 
@@ -82,7 +82,7 @@ def until(ground: Ground, writer: LedgerWriter, holds: Callable[[], bool]) -> No
 
     That it looks by itself is ``test_a_writer_leaves_a_bookie_that_becomes_read_only``.
     """
-    look = writer._adds._watch.look_at_registrations
+    look = writer._pipeline._watch.look_at_registrations
     ground.until(lambda: look() or holds())
 
 
@@ -160,7 +160,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
     becomes_readonly(ground, short)
     ground.forget()
     for _ in range(3):
-        writer._adds._watch.look_at_registrations()
+        writer._pipeline._watch.look_at_registrations()
     writer.append(b"y")
 
     assert ground.count()["cookies"] == 0, "nobody is asked who else there might be"
@@ -182,8 +182,8 @@ def test_a_writer_to_which_the_only_other_bookie_is_lost_stays_and_asks_nobody(
 
     ground.forget()
     for _ in range(5):
-        writer._adds._watch.look_at_registrations()
-        assert not writer._adds.machine._is_changing
+        writer._pipeline._watch.look_at_registrations()
+        assert not writer._pipeline.machine._is_changing
 
     assert not ground.count()["cookies"]
     writer.append(b"2")
@@ -195,7 +195,7 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bookie that is read-only and behind is waited for until it is looked at again."""
-    monkeypatch.setattr(Watch, "start", lambda _: None)  # nobody looks but this test
+    monkeypatch.setattr(SilenceTimer, "start", lambda _: None)  # nobody looks but this test
     ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
     writer = lifecycle.create_ledger(ground.context, USUAL)
     behind = ensemble(writer)[2]
@@ -203,12 +203,12 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(
     ground.before.append(At(None, goes_on.wait, on=behind))
     writer.append(b"0")
     becomes_readonly(ground, behind)
-    until(ground, writer, lambda: bool(writer._adds.machine._held))
+    until(ground, writer, lambda: bool(writer._pipeline.machine._held))
     added = writer.append_async(b"1")
-    ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)
+    ground.until(lambda: [ack.last for ack in writer._pipeline.acks()[0]].count(EntryId(1)) == 2)
     assert not added.done()
 
-    writer._adds._watch.look_at_registrations()
+    writer._pipeline._watch.look_at_registrations()
 
     try:
         assert added.result(timeout=60) == 1
@@ -239,7 +239,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool
 ) -> None:
     """R14: staying would need to know that it was not, and every bookie still serves."""
-    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_policy, "SETTLE_PAUSE_SECONDS", 0.0)
     ground, writer = begun(tmp_path)
     short = ensemble(writer)[2]
     lost: list[str] = []
@@ -269,8 +269,8 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
 def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(change, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(retry_policy, "SETTLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_policy, "SETTLE_SECONDS", 0.05)
     ground, writer = begun(tmp_path)
     is_away = True
 
@@ -470,7 +470,7 @@ def test_a_put_that_is_interrupted_as_it_begins_is_under_way_no_more(kind: str) 
             raise KeyboardInterrupt
 
     storage = MemoryStorage(MemoryDisk())
-    furnish(storage, Marker("10.0.0.1:3181", "i", "cluster"))
+    Partition(storage).furnish(Marker("10.0.0.1:3181", "i", "cluster"))
     reserve = Interrupted(storage)
     bookie = FileBookie(storage, reserve)
     ledger = LedgerRef(LedgerKey(LedgerId(7), "n"), "i", LedgerEncoding())

@@ -30,17 +30,17 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
-from spark_bookkeeper.testing.slotlog import find, log_of, read_one
 from tests.hooks import NO_ANSWER, At
 from tests.snapshots import Snapshot
 from tests.spoiling import spoil, spoil_at_random
+from tests.support.slotlog import find, log_of, read_one
 from tests.worlds import USUAL, bulk_written, first_of, payloads, written
 
 
 def left(ground: Ground, count: int, quorum: Quorum = USUAL) -> LedgerWriter:
     """An open ledger whose writer has gone; everything is on the whole write set."""
     writer = written(ground, count, quorum, close=False)
-    writer._adds.drain()
+    writer._pipeline.drain()
     return writer
 
 
@@ -50,7 +50,7 @@ def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]
     """
     writer = left(ground, whole, quorum)
     ensemble = writer.metadata.last_fragment.ensemble
-    adds = writer._adds
+    adds = writer._pipeline
     length = sum(len(b"%d" % i) for i in range(whole))
     of_it = str(adds.ledger.key)
     slots = {
@@ -65,7 +65,7 @@ def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]
             log.prepare()
             entry = NewEntry(entry_id, length, payload)
             data = encode_add(
-                log.key, log.encoding, adds._lanes.token, slots[position], whole - 1, [entry]
+                log.key, log.encoding, adds._channels.token, slots[position], whole - 1, [entry]
             )
             log.add(slots[position], data)
             slots[position] += 1
@@ -185,7 +185,7 @@ def test_r6b_an_entry_behind_another_recoverers_fence_counts(ground: Ground) -> 
     writer = half_written(ground, USUAL, 1, [1])
     bookie = writer.metadata.last_fragment.ensemble[USUAL.write_set(EntryId(1))[0]]
     slots = ground.files(bookie, "slots")
-    fence = log_of(ground.context, bookie, writer._adds.ledger)
+    fence = log_of(ground.context, bookie, writer._pipeline.ledger)
     kept = slots[1].read_bytes()
     slots[1].unlink()  # its name was lost in a power cut ...
     fence.fence()  # ... so that a fence took its slot, and a late put lands behind it
@@ -284,7 +284,7 @@ def test_damaged_copies_of_the_tail_are_passed_over_and_made_again(ground: Groun
     first, second, _ = USUAL.write_set(EntryId(2))
     cut = ground.files(ensemble[first], "slots")[-1]
     cut.write_bytes(cut.read_bytes()[:200])  # nobody can say what was in it
-    log = log_of(ground.context, ensemble[second], writer._adds.ledger)
+    log = log_of(ground.context, ensemble[second], writer._pipeline.ledger)
     place = find(log.locate(2, 2), 2)
     assert place is not None
     path = ground.root(ensemble[second]) / place.path

@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import override
 
 from spark_bookkeeper.runtime.runtime import Task, ThreadCondition, ThreadRuntime
-from spark_bookkeeper.testing.interrupts import functions_of
+from tests.support.interrupts import functions_of
 
 
 def test_a_runtime_that_maps_in_turn_uses_no_other_thread() -> None:

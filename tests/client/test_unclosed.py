@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.append_pipeline import AppendPipeline
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -26,8 +26,8 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import first_of, payloads
 
 Q322 = Quorum(3, 2, 2)
@@ -47,7 +47,7 @@ def create(ground: Ground) -> LedgerWriter:
 
 
 def threads() -> int:
-    names = ("lane-", "writer-watch", "ensemble-change", "delivery")
+    names = ("channel-", "writer-watch", "ensemble-change", "delivery")
     return sum(1 for t in threading.enumerate() if t.name.startswith(names))
 
 
@@ -164,11 +164,11 @@ def test_a_dropped_writer_does_not_wait_for_a_bookie_that_hangs(tmp_path: Path) 
 def test_many_dropped_writers_leave_neither_threads_nor_memory(
     ground: Ground, writers: int
 ) -> None:
-    kept: list[weakref.ref[Adds]] = []
+    kept: list[weakref.ref[AppendPipeline]] = []
     for _ in range(writers):
         writer = create(ground)
         writer.append(b"x")
-        kept.append(weakref.ref(writer._adds))
+        kept.append(weakref.ref(writer._pipeline))
         with pytest.warns(ResourceWarning, match=DROPPED):
             del writer
         ground.until(lambda: threads() < 20)
@@ -178,7 +178,7 @@ def test_many_dropped_writers_leave_neither_threads_nor_memory(
 
 
 def test_a_writer_in_a_cycle_may_be_collected_with_any_lock_held(ground: Ground) -> None:
-    """Python collects in whichever thread allocates: a lane of that very writer, for example."""
+    """Python collects in whichever thread allocates: a channel of that very writer, for example."""
 
     class Holder:
         def __init__(self, writer: LedgerWriter) -> None:
@@ -187,7 +187,7 @@ def test_a_writer_in_a_cycle_may_be_collected_with_any_lock_held(ground: Ground)
 
     holder = Holder(create(ground))
     future: Future[int] = holder.writer.append_async(b"x")
-    lock = holder.writer._adds._changed
+    lock = holder.writer._pipeline._changed
     ref = weakref.ref(holder.writer)
     future.result(60)
     del holder
@@ -204,7 +204,7 @@ import sys, threading
 from pathlib import Path
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.runtime import unclosed
-from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.append_pipeline import AppendPipeline
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 
@@ -219,8 +219,8 @@ ground.before.append(hold)
 writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
 writer.append(b"a")
 writer.append_async(b"b")  # held up until the end waits for it
-settle = Adds.settle
-Adds.settle = lambda adds, seconds: (may_go_on.set(), settle(adds, seconds))
+settle = AppendPipeline.settle
+AppendPipeline.settle = lambda adds, seconds: (may_go_on.set(), settle(adds, seconds))
 """
 
 

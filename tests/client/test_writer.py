@@ -16,17 +16,17 @@ from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.recover.recovery import recover_ledger
-from spark_bookkeeper.client.write.lane import Group
+from spark_bookkeeper.client.write.bookie_channel import Group
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, LedgerFencedError
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.runtime import Task
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 
@@ -115,7 +115,7 @@ def test_p10_a_small_append_is_qw_puts_no_listing_no_metadata(tmp_path: Path) ->
         ground.forget()
         for _ in range(8):
             writer.append(b"x")
-        writer._adds.drain()
+        writer._pipeline.drain()
 
         puts = [s for s in ground.steps if s.operation == "put_if_absent"]
         assert len(puts) == 8 * quorum.write_quorum_size
@@ -342,19 +342,19 @@ def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Groun
 
 
 @pytest.mark.parametrize("wait", [LedgerWriter.flush, LedgerWriter.close])
-def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
+def test_an_append_that_ctrl_c_kept_from_waking_its_channels_is_sent_by_who_waits(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, wait: Callable[[LedgerWriter], object]
 ) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
-    ground.until(lambda: len(writer._adds._lanes.idle) == 3)
-    ring = Bell.ring
+    ground.until(lambda: len(writer._pipeline._channels.idle) == 3)
+    wake = AutoResetEvent.set
 
-    def interrupted(bell: Bell) -> None:
-        monkeypatch.setattr(Bell, "ring", ring)
+    def interrupted(wake_up: AutoResetEvent) -> None:
+        monkeypatch.setattr(AutoResetEvent, "set", wake)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bell, "ring", interrupted)
+    monkeypatch.setattr(AutoResetEvent, "set", interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.append_async(b"1")
 
@@ -366,12 +366,12 @@ def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
     assert writer.last_add_confirmed == 1
 
 
-@pytest.mark.parametrize("lanes", [0, 1, 3])
+@pytest.mark.parametrize("channels", [0, 1, 3])
 def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, lanes: int
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, channels: int
 ) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
-    spawn, left = ground.runtime.spawn, lanes
+    spawn, left = ground.runtime.spawn, channels
 
     def interrupted(name: str, run: Callable[[], None]) -> Task:
         nonlocal left
@@ -499,34 +499,34 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     return seen
 
 
-def test_who_appends_encodes_what_sleeping_lanes_send_once_for_all(
+def test_who_appends_encodes_what_sleeping_channels_send_once_for_all(
     ground: Ground, encoded: list[tuple[str, int, int]]
 ) -> None:
     here = threading.current_thread().name
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
-        writer.append(b"0")  # the lanes start with it
+        writer.append(b"0")  # the channels start with it
         for number in range(1, 4):
             wait_for_every_copy(writer)
-            ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+            ground.until(lambda: len(writer._pipeline._channels.idle) == 3)
             assert writer.append(b"%d" % number) == number
 
     assert encoded[1:] == [(here, 1, 1), (here, 2, 2), (here, 3, 3)]
     assert payloads(ground, writer) == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_comes_before_the_lanes_wake_shares_their_slot(
+def test_what_comes_before_the_channels_wake_shares_their_slot(
     ground: Ground, encoded: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"0")
         wait_for_every_copy(writer)
-        ground.until(lambda: len(writer._adds._lanes.idle) == 3)
-        asleep: list[Bell] = []
+        ground.until(lambda: len(writer._pipeline._channels.idle) == 3)
+        asleep: list[AutoResetEvent] = []
         with monkeypatch.context() as patch:
-            patch.setattr(Bell, "ring", lambda bell: asleep.append(bell))
+            patch.setattr(AutoResetEvent, "set", lambda wake_up: asleep.append(wake_up))
             answers = [writer.append_async(b"%d" % number) for number in (1, 2)]
-        for bell in asleep:
-            bell.ring()
+        for wake_up in asleep:
+            wake_up.set()
 
         assert [answer.result(60) for answer in answers] == [1, 2]
         wait_for_every_copy(writer)
@@ -536,7 +536,7 @@ def test_what_comes_before_the_lanes_wake_shares_their_slot(
     assert payloads(ground, writer) == [b"0", b"1", b"2"]
 
 
-def test_what_cannot_be_encoded_ahead_is_reported_by_a_lane(
+def test_what_cannot_be_encoded_ahead_is_reported_by_a_channel(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(group: Group, position: int, slot: int) -> NewRecord:
@@ -545,7 +545,7 @@ def test_what_cannot_be_encoded_ahead_is_reported_by_a_lane(
     with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"0")
         wait_for_every_copy(writer)
-        ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+        ground.until(lambda: len(writer._pipeline._channels.idle) == 3)
         monkeypatch.setattr(Group, "_encode", fails)
 
         answer = writer.append_async(b"1")

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.write.lane import PAUSES_SECONDS
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.connection import storage_of
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieFullError,
@@ -25,11 +23,13 @@ from spark_bookkeeper.errors import (
     ProcessLimitError,
 )
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.storage import new_file
+from spark_bookkeeper.storage.retry_policy import PAUSES_SECONDS
 from spark_bookkeeper.testing.ground import METADATA, Ground, StandingStill
 from spark_bookkeeper.testing.hanging import Hang
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, hold_adds
 from tests.hooks import At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 
@@ -115,7 +115,7 @@ def test_a_close_of_what_is_acknowledged_needs_no_files_of_the_last_bookie(groun
 
     def exhausted(place: str, operation: str, path: str) -> None:
         if place == away and operation == "put_if_absent":
-            ground.until(lambda: writer._adds._standing.is_closing, 10)
+            ground.until(lambda: writer._pipeline._standing.is_closing, 10)
             raise ProcessLimitError("this process may open no more files", bookie_id=away)
 
     ground.before.append(exhausted)
@@ -161,7 +161,7 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
         ground.after.append(lost)
         for i in range(3):
             writer.append(b"%d" % i)
-        writer._adds.drain()
+        writer._pipeline.drain()
     assert len(set(lost.met[:2])) == 1
     assert len(writer.metadata.fragments) == 1
     assert len(ground.files(flaky, "slots")) == 4
@@ -171,7 +171,7 @@ def test_a_put_whose_answer_is_lost_again_and_again_is_repeated_later_each_time(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Those that tests go without.
-    monkeypatch.setattr("spark_bookkeeper.client.write.lane.PAUSES_SECONDS", PAUSES_SECONDS)
+    monkeypatch.setattr("spark_bookkeeper.storage.retry_policy.PAUSES_SECONDS", PAUSES_SECONDS)
     writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     victim = writer.metadata.last_fragment.ensemble[0]
@@ -302,7 +302,7 @@ def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path)
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     with pytest.raises(BookieUnavailableError):
-        partition_of(client, ground.bookie_ids[0]).read("bad")
+        storage_of(client, ground.bookie_ids[0]).read("bad")
 
     writer = lifecycle.create_ledger(client, USUAL)
     assert writer.append(b"0") == 0

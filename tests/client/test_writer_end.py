@@ -20,9 +20,9 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.gates import Gate, flag_in_recovery, hold_adds
 from tests.hooks import NO_ANSWER, At
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads
 
 # The cases of close
@@ -78,7 +78,7 @@ def test_an_exception_in_the_block_leaves_the_end_to_recovery(ground: Ground) ->
         writer.append(b"b")
 
 
-def test_closing_while_a_bookie_is_being_replaced_leaves_no_lane_behind(ground: Ground) -> None:
+def test_closing_while_a_bookie_is_being_replaced_leaves_no_channel_behind(ground: Ground) -> None:
     before = threading.active_count()
     writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"a")
@@ -128,12 +128,12 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         told.append(writer.last_add_confirmed)
         gate = Gate("put_if_absent", *ground.bookie_ids)
         frozen = ground.client(ground.runtime, gate)
-        writer._adds._context.bookies._opened.clear()
-        writer._adds._context.bookies._opened.update(
+        writer._pipeline._context.bookies._opened.clear()
+        writer._pipeline._context.bookies._opened.update(
             {ground._uri(b): frozen.bookies._open(b) for b in ground.bookie_ids}
         )
-        for lane in writer._adds._lanes.by_position.values():
-            lane._replica = frozen.bookies.replica(lane.bookie, writer._adds.ledger)
+        for channel in writer._pipeline._channels.by_position.values():
+            channel._replica = frozen.bookies.replica(channel.bookie, writer._pipeline.ledger)
         futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
         assert gate.reached.wait(60)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.testing.ground import Ground
 from tests.guests import guests_of
 

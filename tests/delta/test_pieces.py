@@ -14,7 +14,7 @@ from spark_bookkeeper.delta.pieces import BATCH_BYTES, BATCH_LEDGERS, SMALL_BYTE
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from spark_bookkeeper.testing.lake import bytes_ledger, rows_ledger
+from tests.support.lake import bytes_ledger, rows_ledger
 
 SMALL, LARGE, OTHER = 1000, SMALL_BYTES + 1, -1
 

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from spark_bookkeeper.agent.decommission import decommission_bookie
+from spark_bookkeeper.agent.space import space_table
 from spark_bookkeeper.autorecovery.checks import check_placement
 from spark_bookkeeper.autorecovery.losses import losses
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.autorecovery.replica_count import check_replicas
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.ledger_info import LedgerInfo
-from spark_bookkeeper.cluster.decommission import decommission_bookie
-from spark_bookkeeper.cluster.space import space_table
-from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.delta import release as release_module
+from spark_bookkeeper.doctor.tables import table_diagnoses
 from spark_bookkeeper.errors import BookieUnavailableError, EntryUnreadableError
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.collection import COLLECTED, TOKENS_MOST, collections_of
@@ -37,7 +37,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.listing import DIRECTORY
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
-from spark_bookkeeper.testing.lake import (
+from tests.support.lake import (
     USUAL,
     archive,
     bytes_ledger,
@@ -363,7 +363,7 @@ def test_nobody_takes_released_copies_for_lost(ground: Ground, lake: Path, keep:
     (ledger_id,) = released(ground, lake, keep)
     context = ground.context
 
-    assert audit_bookies(context).rows == ()
+    assert publish_lost_bookies(context).rows == ()
     assert check_ledgers(context, runner(ground), None, percentage=100).is_complete
     assert check_placement(context).rows == ()
     assert check_replicas(context, runner(ground)).rows == ()
@@ -456,7 +456,7 @@ def test_a_kept_copy_that_is_lost_is_made_again_from_the_table(ground: Ground, l
     (kept,) = holders(ground, ledger_id)
     ground.stop(kept, destroy=True)
 
-    assert [row.ledger_id for row in audit_bookies(ground.context).rows] == [ledger_id]
+    assert [row.ledger_id for row in publish_lost_bookies(ground.context).rows] == [ledger_id]
     report = recover_bookie(ground.context, runner(ground), BookieRecovery((BookieId(kept),)))
 
     assert report.is_complete, report.unfinished

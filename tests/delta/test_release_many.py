@@ -25,7 +25,8 @@ from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableE
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.replication import telling, under_way
+from spark_bookkeeper.replication import progress_reporter as telling
+from spark_bookkeeper.replication import stragglers as under_way
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import (
@@ -39,7 +40,7 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.table.rows import TableRows
 from spark_bookkeeper.testing.ground import METADATA, TABLE, Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import (
+from tests.support.lake import (
     archived_rows,
     bytes_ledger,
     entries_of,

@@ -20,11 +20,11 @@ from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Log, every_place
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support.slotlog import Log, every_place
 
 MARKER = Marker("10.0.0.1:3181", "0123456789abcdef", "9f4e6e1c-0000-4000-8000-000000000001")
 
@@ -55,7 +55,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 def write(root: Path) -> None:
     """Two ledgers: payloads with a copy and a fence; rows in a record, and in a part."""
     storage = LocalStorage(root)
-    furnish(storage, MARKER)
+    Partition(storage).furnish(MARKER)
 
     log = Log(storage, LedgerRef(PAYLOADS, MARKER.incarnation, PAYLOADS_ENCODING))
     log.prepare()
@@ -84,7 +84,7 @@ def write(root: Path) -> None:
 def write_with_times(root: Path) -> None:
     """A ledger whose records have the time of the append, an explicit LAC, and a copy of it all."""
     storage = LocalStorage(root)
-    furnish(storage, MARKER)
+    Partition(storage).furnish(MARKER)
     key = LedgerKey(9, "n3")
     log = Log(storage, LedgerRef(key, MARKER.incarnation, PAYLOADS_ENCODING))
     log.prepare()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.s3 import S3Server
+from tests.support.sessions import connect_without_spark
 
 
 @pytest.fixture(scope="module")

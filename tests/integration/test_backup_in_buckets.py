@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.lake import save_in_table
-from spark_bookkeeper.testing.mixed_cluster import MixedCluster
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.conftest import Called, caller
+from tests.support.lake import save_in_table
+from tests.support.mixed_cluster import MixedCluster
+from tests.support.s3 import S3Server
+from tests.support.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.integration, pytest.mark.s3, pytest.mark.full]
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.delta.release import release_ledgers
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.lake import archive, entries_of
-from spark_bookkeeper.testing.mixed_cluster import MixedCluster
-from spark_bookkeeper.testing.rows import (
+from tests.support.lake import archive, entries_of
+from tests.support.mixed_cluster import MixedCluster
+from tests.support.rows import (
     check_numbered_ledger,
     numbered,
     numbered_table,
     wait_for_every_copy,
 )
-from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.s3 import S3Server
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.s3]

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
-from spark_bookkeeper.testing.program import until
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.actors import Actor
+from tests.support.interrupts import Noise, interrupt_until_it_ends
+from tests.support.program import until
+from tests.support.rows import check_numbered_ledger, numbered
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration

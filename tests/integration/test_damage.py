@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
-from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import BookieFullError, RecoveryUndecidedError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.outages import paused
-from spark_bookkeeper.testing.rows import (
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support.actors import Actor
+from tests.support.outages import paused
+from tests.support.rows import (
     check_numbered_ledger,
     numbered,
     numbered_table,
     wait_for_every_copy,
 )
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
@@ -183,8 +183,8 @@ def wipe_and_format_again(cluster: LocalCluster, bk: BookKeeper, bookie: str) ->
     store = bk.context.store
     cluster.stop_bookie(bookie)
     storage = LocalStorage(cluster.root_of(bookie))
-    wipe_partition(storage)
-    marker = format_partition(storage, bookie, store.instance_id(), token=ThreadRuntime().token)
+    Partition(storage).wipe()
+    marker = Partition(storage).format(bookie, store.instance_id(), token=ThreadRuntime().token)
     known = store.read_cookie(BookieId(bookie))
     assert known is not None
     cookie = Cookie(BookieId(bookie), storage.uri, marker.incarnation, marker.instance_id)
@@ -302,7 +302,7 @@ def test_a_partition_wiped_under_a_writer_stops_counting_at_once(
     kept = root.with_name("kept")
     with paused(cluster, wiped):
         shutil.copytree(root, kept)
-        wipe_partition(LocalStorage(root))
+        Partition(LocalStorage(root)).wipe()
         try:
             number = 0
             while wiped in writer.metadata.last_fragment.ensemble:

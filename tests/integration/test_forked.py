@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from tests.worlds import first_of
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 BEGINNING = """
 import multiprocessing, os, sys
 import spark_bookkeeper as sbk
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.sessions import connect_without_spark
 
 uri = sys.argv[1]
 bk = connect_without_spark(uri)

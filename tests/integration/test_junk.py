@@ -19,11 +19,10 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnosis
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.zookeeper import link, paths
@@ -32,10 +31,11 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing import junk
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.znodes import ZNodes, client_class
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support import junk
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
+from tests.support.znodes import ZNodes, client_class
 from tests.worlds import first_of
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JunkWorld]:
             root = tmp_path_factory.mktemp("bookie")
             storage = LocalStorage(str(root))
             marker = Marker(name, runtime.token(), agent.instance_id())
-            furnish(storage, marker)
+            Partition(storage).furnish(marker)
             agent.write_cookie(
                 Cookie(name, storage.uri, marker.incarnation, agent.instance_id()), None
             )

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.doctor.examination import cluster_diagnoses
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Report
-from spark_bookkeeper.testing import junk
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support import junk
+from tests.support.sessions import connect_without_spark
 
 
 @pytest.mark.integration

@@ -10,7 +10,7 @@ from typing_extensions import override
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerFencedError, NoSuchLedgerError
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.support.rows import wait_for_every_copy
 
 pytestmark = pytest.mark.integration
 

@@ -9,27 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.cluster.formatting import format_bookie
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.agent.formatting import format_bookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import AppendFailedError, InvalidArgumentError, NotEnoughBookiesError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.outages import paused
-from spark_bookkeeper.testing.program import Program, until
-from spark_bookkeeper.testing.rows import (
+from spark_bookkeeper.storage.local import LocalStorage
+from tests.support.actors import Actor
+from tests.support.outages import paused
+from tests.support.program import Program, until
+from tests.support.rows import (
     check_numbered_ledger,
     check_replicas,
     numbered,
     numbered_table,
     wait_for_every_copy,
 )
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.slotlog import damaged_paths, log_of
-from spark_bookkeeper.testing.small_disk import MountRefusedError, SmallDisk
+from tests.support.sessions import connect_without_spark
+from tests.support.slotlog import damaged_paths, log_of
+from tests.support.small_disk import MountRefusedError, SmallDisk
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
@@ -65,11 +66,11 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
         token = ThreadRuntime().token
 
         with pytest.raises(InvalidArgumentError, match="is alive; stop its agent first"):
-            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+            format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
         cluster.stop_bookie(bookie)
         before = tree_of(cluster.root_of(bookie))
         with pytest.raises(InvalidArgumentError) as caught:
-            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+            format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
 
         assert f"ledger {writer.ledger_id}" in caught.value.message
         assert f"spark-bookkeeper bookie recover {bookie}" in caught.value.message
@@ -77,7 +78,7 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
         assert tree_of(cluster.root_of(bookie)) == before
         report = bk.recover_bookie(bookie)  # what it says to do first: it still answers as a source
         assert report.is_complete, report.unfinished
-        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+        format_bookie(bk.context.store, Partition(storage), BookieId(bookie), token=token)
         cluster.start_bookie(bookie)
         assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
 

@@ -14,17 +14,17 @@ from contextlib import contextmanager
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.conformance.metadata import eventually
-from spark_bookkeeper.testing.rows import check_numbered_ledger
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.actors import Actor
+from tests.support.rows import check_numbered_ledger
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 WRITER = """
 import sys
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.sessions import connect_without_spark
 bk = connect_without_spark(sys.argv[1], config=ClientConfig(metadata_timeout_ms=4_000))
 writer = bk.create_ledger()
 writer.append(b"0")

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import check_replicas
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.rows import check_replicas
+from tests.support.sessions import connect_without_spark
 from tests.worlds import first_of
 
 pytestmark = pytest.mark.integration

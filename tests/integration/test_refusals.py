@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -18,10 +17,11 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.outages import without_storage
-from spark_bookkeeper.testing.rows import numbered, wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.outages import without_storage
+from tests.support.rows import numbered, wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 

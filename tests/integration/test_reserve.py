@@ -15,7 +15,6 @@ import pytest
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.reserve import reserve_bytes
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -23,6 +22,7 @@ from spark_bookkeeper.errors import AppendFailedError, BookieFullError, BookKeep
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground
 from tests.worlds import first_of
 

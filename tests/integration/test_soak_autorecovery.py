@@ -45,15 +45,15 @@ from kazoo.client import KazooClient
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.new_file import is_temporary
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.program import Program, until
-from spark_bookkeeper.testing.rows import check_numbered_ledger
-from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.small_disk import MountRefusedError, SmallDisk
+from spark_bookkeeper.storage.new_file import is_temporary
+from tests.support.actors import Actor
+from tests.support.program import Program, until
+from tests.support.rows import check_numbered_ledger
+from tests.support.sessions import connect_without_spark
+from tests.support.small_disk import MountRefusedError, SmallDisk
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
+from tests.support.actors import Actor
 
 # Full: what is shown of a standby is shown in one process by tests/logs/test_standby.py as well.
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -13,11 +13,8 @@ import pytest
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.partition import furnish
-from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -28,6 +25,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.roots import open_storage
 from spark_bookkeeper.testing.ground import WRITER
 from spark_bookkeeper.testing.memory_store import MemoryCluster
 
@@ -59,7 +59,7 @@ class Buckets:
             bookie = BookieId(f"10.0.0.{number}:3181")
             root, incarnation = f"s3://{store.make_bucket()}/root", self._runtime.token()
             storage = open_storage(root, self._options, bookie)
-            furnish(storage, Marker(bookie, incarnation, agent.instance_id()))
+            Partition(storage).furnish(Marker(bookie, incarnation, agent.instance_id()))
             agent.write_cookie(Cookie(bookie, root, incarnation, agent.instance_id()), None)
             agent.register(Registration(bookie, root, incarnation))
 
@@ -67,9 +67,9 @@ class Buckets:
         """A new process."""
         store, config = self._cluster.session(), ClientConfig(bookie_timeout_ms=PATIENCE_MS)
 
-        def opened(uri: str, door: Door) -> FileBookie:
-            storage = open_storage(uri, self._options, door.bookie_id)
-            return FileBookie(BoundedStorage(storage, door))
+        def opened(uri: str, bookie_client: BookieClient) -> FileBookie:
+            storage = open_storage(uri, self._options, bookie_client.bookie_id)
+            return FileBookie(BoundedStorage(storage, bookie_client))
 
         bookies = Bookies(store, opened, self._runtime, config)
         return ClientContext(store, bookies, self._runtime, config, writer=WRITER)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import RecoveryUndecidedError
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered, numbered_table
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.actors import Actor
+from tests.support.rows import check_numbered_ledger, numbered, numbered_table
+from tests.support.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -13,20 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster import zookeeper as embedded
-from spark_bookkeeper.cluster.java import java_home
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.local_cluster import embedded_zookeeper as embedded
+from spark_bookkeeper.local_cluster.java import java_home
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.program import until
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
+from tests.support.actors import Actor
+from tests.support.program import until
+from tests.support.rows import check_numbered_ledger, numbered
+from tests.support.sessions import connect_without_spark, give_up_after
 
 pytestmark = pytest.mark.integration
 
@@ -285,11 +286,11 @@ class ZooKeeperEnsemble:
 def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
     tmp_path: Path,
 ) -> None:
-    from spark_bookkeeper.bookie.storage.local import LocalStorage
-    from spark_bookkeeper.cluster.agent import BookieAgent
+    from spark_bookkeeper.agent.agent import BookieAgent
     from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
     from spark_bookkeeper.protocol.ids import BookieId
     from spark_bookkeeper.runtime.runtime import ThreadRuntime
+    from spark_bookkeeper.storage.local import LocalStorage
 
     runtime = ThreadRuntime()
     servers = ZooKeeperEnsemble(tmp_path / "zk")
@@ -307,7 +308,7 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
             root = tmp_path / f"bookie-{number}"
             root.mkdir()
             bookie = BookieId(f"10.0.0.{number + 1}:3181")
-            agents.append(BookieAgent(store, LocalStorage(root), bookie, runtime))
+            agents.append(BookieAgent(store, Partition(LocalStorage(root)), bookie, runtime))
             agents[-1].start()
         written: list[tuple[int, int]] = []
         stop = threading.Event()

@@ -29,10 +29,10 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.atomic import LogWrite
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, behind_of, remove_leftovers
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import StagedWrite, abort, behind_of, remove_leftovers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId

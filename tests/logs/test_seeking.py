@@ -15,11 +15,11 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.logs import atomic, truncation
-from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged_writes import StagedWrite
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum

@@ -9,7 +9,7 @@ import pytest
 
 from spark_bookkeeper.metadata.zookeeper import link
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from spark_bookkeeper.testing.znodes import ZNodes, client_class
+from tests.support.znodes import ZNodes, client_class
 
 _TOKENS = itertools.count(1)
 

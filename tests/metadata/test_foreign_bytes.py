@@ -34,7 +34,7 @@ from spark_bookkeeper.protocol.metadata import (
     LedgerState,
 )
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing import junk
+from tests.support import junk
 
 NAMES = tuple(BookieId(f"10.0.0.{n}:3181") for n in range(1, 4))
 SEEDS: Final = pytest.mark.parametrize(

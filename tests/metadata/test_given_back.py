@@ -24,8 +24,8 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import eventually
-from spark_bookkeeper.testing.znodes import ZNodes
 from tests.metadata.conftest import begin_session
+from tests.support.znodes import ZNodes
 
 ONE, ANOTHER = Holder("one"), Holder("another thread")
 
@@ -392,7 +392,7 @@ def test_a_candidate_that_is_interrupted_as_it_leaves_has_left(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(vote._bell, "ring", interrupted)
+    monkeypatch.setattr(vote._wake_up, "set", interrupted)
     with pytest.raises(KeyboardInterrupt):
         vote.leave()
 

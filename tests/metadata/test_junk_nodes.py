@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cluster.cookies import forget_bookie
+from spark_bookkeeper.agent.cookies import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
@@ -28,8 +28,8 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
-from spark_bookkeeper.testing.znodes import ZNodes
 from tests.metadata.conftest import opened
+from tests.support.znodes import ZNodes
 
 ROOT = "/ledgers"
 GOOD = BookieId("10.0.0.1:3181")

@@ -21,8 +21,8 @@ from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.znodes import ZNodes
 from tests.metadata.conftest import begin_session
+from tests.support.znodes import ZNodes
 
 ROOT = "/ledgers"
 BOOKIES = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 6)]

@@ -13,11 +13,11 @@ from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.service_info import encode_registration
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import paths
-from spark_bookkeeper.metadata.zookeeper.registrations import SharedRead
+from spark_bookkeeper.metadata.zookeeper.registrations import SingleFlight
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.sessions import wait_no_longer_for_another
-from spark_bookkeeper.testing.znodes import ZNodes
+from tests.support.sessions import wait_no_longer_for_another
+from tests.support.znodes import ZNodes
 
 BOOKIE = BookieId("10.0.0.3:3181")
 
@@ -97,7 +97,7 @@ class Reads:
 
 def test_each_who_asks_alone_reads_anew() -> None:
     reads = Reads()
-    shared = SharedRead(reads)
+    shared = SingleFlight(reads)
     reads.may_end.release(2)
 
     assert [shared.get(), shared.get()] == [1, 2]
@@ -105,7 +105,7 @@ def test_each_who_asks_alone_reads_anew() -> None:
 
 def test_who_asks_during_a_read_waits_for_the_next_one_together_with_the_others() -> None:
     reads = Reads()
-    shared = SharedRead(reads)
+    shared = SingleFlight(reads)
     with ThreadPoolExecutor(6) as threads:
         first = threads.submit(shared.get)
         assert reads.begun.acquire(timeout=SECONDS_MAX)
@@ -122,7 +122,7 @@ def test_who_asks_during_a_read_waits_for_the_next_one_together_with_the_others(
 
 def test_an_error_is_for_all_who_shared_the_read_and_for_nobody_after() -> None:
     reads = Reads()
-    shared = SharedRead(reads)
+    shared = SingleFlight(reads)
     reads.error = MetadataUnavailableError("no answer")
     reads.may_end.release(2)
 
@@ -134,7 +134,7 @@ def test_an_error_is_for_all_who_shared_the_read_and_for_nobody_after() -> None:
 
 def test_a_read_that_is_interrupted_holds_up_nobody() -> None:
     reads = Reads()
-    shared = SharedRead(reads)
+    shared = SingleFlight(reads)
     reads.error = KeyboardInterrupt()
     reads.may_end.release(2)
 
@@ -147,7 +147,7 @@ def test_a_read_that_is_interrupted_holds_up_nobody() -> None:
 def test_ctrl_c_behind_a_read_leaves_nobody_waiting_for_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shared = SharedRead(lambda: 1)
+    shared = SingleFlight(lambda: 1)
 
     def interrupted(*_: object) -> None:
         monkeypatch.undo()

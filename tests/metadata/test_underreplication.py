@@ -33,8 +33,8 @@ from spark_bookkeeper.metadata.underreplication import (
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.testing.znodes import ZNodes
 from tests.metadata.conftest import begin_session
+from tests.support.znodes import ZNodes
 
 _GOLDEN = json.loads(
     (Path(__file__).parent.parent / "golden" / "reference-znodes.json").read_text()

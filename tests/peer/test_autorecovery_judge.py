@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.readonly import set_readonly
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.agent.readonly import set_readonly
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata.underreplication import Changed, Holder
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -26,10 +25,11 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.storage.local import LocalStorage
 from tests.peer import peer
 from tests.peer.shell import Shell
+from tests.support.rows import check_numbered_ledger, numbered
+from tests.support.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
 

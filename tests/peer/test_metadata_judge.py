@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import LedgerExistsError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.cookie_text import decode_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.update import update_ledger

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.describe import (
+from tests.support.describe import (
     describe_answers,
     describe_fragments,
     describe_prefixes,

@@ -12,7 +12,7 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.describe import describe_answers, describe_prefixes
+from tests.support.describe import describe_answers, describe_prefixes
 
 QUORUMS = [
     Quorum(e, qw, qa) for e in range(1, 6) for qw in range(1, e + 1) for qa in range(1, qw + 1)

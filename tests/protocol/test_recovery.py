@@ -23,7 +23,7 @@ from spark_bookkeeper.protocol.recovery import (
     UnknownAnswer,
     Verify,
 )
-from spark_bookkeeper.testing.describe import (
+from tests.support.describe import (
     DAMAGED,
     NOT_STORED,
     NOT_STRIPED,

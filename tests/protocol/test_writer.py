@@ -493,7 +493,7 @@ def test_a_look_at_a_bookie_that_was_replaced_says_nothing() -> None:
     assert writer.step(BookiesLookedAt({2: BookieId("c")}, {})) == []
 
 
-def test_the_first_commands_open_a_lane_for_each_bookie() -> None:
+def test_the_first_commands_open_a_channel_for_each_bookie() -> None:
     commands = Writer(Quorum(3, 2, 2), bookies("abc")).start()
 
     assert [text_of(c) for c in commands] == [

@@ -23,7 +23,7 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
-from spark_bookkeeper.testing.describe import describe_fragments
+from tests.support.describe import describe_fragments
 
 SEEDS = 2_000
 
@@ -35,7 +35,7 @@ class WriterWorld:
     quorum: Quorum
     writer: Writer = field(init=False)
     truth: dict[BookieId, set[EntryId]] = field(default_factory=dict)
-    lanes: dict[int, tuple[BookieId, EntryId]] = field(default_factory=dict)
+    channels: dict[int, tuple[BookieId, EntryId]] = field(default_factory=dict)
     answers: list[Event] = field(default_factory=list)
     fragments: list[tuple[EntryId, tuple[BookieId, ...]]] = field(default_factory=list)
     change: ChangeEnsemble | None = None
@@ -70,7 +70,7 @@ class WriterWorld:
                 case Send(position, bookie, first):
                     assert self.fragments[-1][1][position] == bookie, "sent before it is published"
                     assert first == self.acknowledged + 1, "a lane begins behind the LAC"
-                    self.lanes[position] = (bookie, first)
+                    self.channels[position] = (bookie, first)
                 case Acknowledge(through):
                     self.acknowledge(through)
                 case ChangeEnsemble(first, failed, may_stay):
@@ -108,7 +108,7 @@ class WriterWorld:
 
     def store(self, position: int, count: int) -> None:
         """A bookie stores the next entries; its answer is on its way."""
-        bookie, following = self.lanes[position]
+        bookie, following = self.channels[position]
         last = EntryId(min(following + count - 1, self.writer.last_add_pushed))
         if last < following:
             return
@@ -117,13 +117,13 @@ class WriterWorld:
             for e in range(following, last + 1)
             if self.quorum.holds(position, EntryId(e))
         )
-        self.lanes[position] = (bookie, EntryId(last + 1))
+        self.channels[position] = (bookie, EntryId(last + 1))
         self.answers.append(Stored(position, bookie, last))
 
     def fail(self, position: int) -> None:
         """A bookie is lost to the writer; what it stored is there, its answers may still come."""
         self.failures += 1
-        bookie, _ = self.lanes.pop(position)
+        bookie, _ = self.channels.pop(position)
         self.answers.append(BookieFailed(position, bookie))
 
     def look(self, readonly: dict[int, BookieId], gone: dict[int, BookieId]) -> None:
@@ -191,7 +191,7 @@ def live(seed: int) -> None:
 
     writer = world.writer
     while world.answers or world.change or writer.last_add_confirmed < writer.last_add_pushed:
-        for position in sorted(world.lanes):
+        for position in sorted(world.channels):
             world.store(position, 1 << 20)
         while world.answers:
             world.step(world.answers.pop(0))
@@ -208,9 +208,9 @@ def happen(world: WriterWorld, dice: random.Random) -> None:
     """One event of those that are possible."""
     change = world.change
     can = ["add", "look", "look begins"]
-    can += ["store", "store"] if world.lanes else []
+    can += ["store", "store"] if world.channels else []
     can += ["answer", "answer"] if world.answers else []
-    can += ["fail"] if world.lanes and world.failures < 6 else []
+    can += ["fail"] if world.channels and world.failures < 6 else []
     can += ["publish"] if change is not None and not world.is_published else []
     can += ["stay"] if change is not None and change.may_stay and not world.is_published else []
     can += ["finish"] if world.is_published else []
@@ -218,16 +218,16 @@ def happen(world: WriterWorld, dice: random.Random) -> None:
         case "add":
             world.step(AddRequested(dice.randint(1, 4)))
         case "store":
-            world.store(dice.choice(sorted(world.lanes)), dice.randint(1, 4))
+            world.store(dice.choice(sorted(world.channels)), dice.randint(1, 4))
         case "answer":
             world.step(world.answers.pop(dice.randrange(len(world.answers))))
         case "fail":
-            world.fail(dice.choice(sorted(world.lanes)))
+            world.fail(dice.choice(sorted(world.channels)))
         case "look":
-            lanes = {p: bookie for p, (bookie, _) in world.lanes.items()}
-            found = {p: dice.choice(["", "readonly", "gone"]) for p in lanes}
-            readonly = {p: b for p, b in lanes.items() if found[p] == "readonly"}
-            gone = {p: b for p, b in lanes.items() if found[p] == "gone"}
+            channels = {p: bookie for p, (bookie, _) in world.channels.items()}
+            found = {p: dice.choice(["", "readonly", "gone"]) for p in channels}
+            readonly = {p: b for p, b in channels.items() if found[p] == "readonly"}
+            gone = {p: b for p, b in channels.items() if found[p] == "gone"}
             world.look(readonly, gone)
         case "look begins":
             world.step(LookBegins())

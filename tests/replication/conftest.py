@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bookkeeper.client.bookies import together
+from spark_bookkeeper.storage import retry_policy
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no silent bookie."""
-    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
+    monkeypatch.setattr(retry_policy, "GRACE_SECONDS", 60.0)

@@ -29,7 +29,7 @@ def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
                 )
             )
             ground.start(victim)
-    writer._adds.drain()
+    writer._pipeline.drain()
     if close:
         writer.close()
     return writer

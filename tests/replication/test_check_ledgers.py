@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.agent.compaction_job import CompactionRequest, compact_ledgers
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
@@ -20,7 +21,6 @@ from spark_bookkeeper.bookie.verdict import Verified as Entry
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.read import splits
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -32,9 +32,9 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests import worlds
 from tests.spoiling import spoil
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, bulk_written, rows_writer
 
 
@@ -237,7 +237,7 @@ def test_who_finds_a_file_gone_of_which_the_entries_were_good_looks_for_them_aga
             return
         operations.append("struck")
         if how == "compacted":
-            compact_ledgers(ground.client(), None, [bookie], CompactionWish(files_least=2))
+            compact_ledgers(ground.client(), None, [bookie], CompactionRequest(files_least=2))
         else:
             for file in ground.files(bookie, "slots"):
                 file.unlink()
@@ -467,10 +467,12 @@ class SlowLane:
                 assert self.may_go_on.wait(60)
 
 
-def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground: Ground) -> None:
+def test_what_a_slow_channel_of_an_open_ledger_has_not_stored_yet_is_pending(
+    ground: Ground,
+) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     slow = writer.metadata.last_fragment.ensemble[2]
-    lane = SlowLane(ground, slow, 1)
+    channel = SlowLane(ground, slow, 1)
     for _ in range(5):
         writer.append(b"x")
     ground.until(lambda: len(ground.files(slow, "slots")) == 1)
@@ -482,7 +484,7 @@ def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground
     assert (row.source, row.entries) == (slow, 4)
     assert "lacks 3 of 4 entries, the first is 1: they may still be on their way" in str(row.reason)
     assert not report.is_complete  # the replica is not there
-    lane.may_go_on.set()
+    channel.may_go_on.set()
     wait_for_every_copy(writer)
     assert checked(ground).is_complete
     writer.close()
@@ -491,7 +493,7 @@ def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground
 def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Ground) -> None:
     writer = lifecycle.create_ledger(ground.context, USUAL)
     slow = writer.metadata.last_fragment.ensemble[2]
-    lane = SlowLane(ground, slow, 1)
+    channel = SlowLane(ground, slow, 1)
     for _ in range(5):
         writer.append(b"x")
     seen: list[str] = []
@@ -500,7 +502,7 @@ def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Groun
         if place == slow and path == MARKER_PATH and operation == "read":
             seen.append(path)
             if len(seen) == 2:  # after the tail was read, and the first look is over
-                lane.may_go_on.set()
+                channel.may_go_on.set()
                 wait_for_every_copy(writer)
 
     reader = ground.client(None, let_go)

@@ -22,9 +22,9 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.damage import TYPED, Damage, every_damage, some_damages, typed_rows
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from tests.snapshots import Snapshot
+from tests.support.damage import TYPED, Damage, every_damage, some_damages, typed_rows
 from tests.worlds import USUAL, first_of
 
 PASSWORD: Final = b"secret"
@@ -80,7 +80,7 @@ class Case:
             self._append(writer, number, number + 1)
         self._append(writer, 3, COUNT - 1)
         self._append(writer, COUNT - 1, COUNT)
-        writer._adds.drain()
+        writer._pipeline.drain()
         self.ensemble = writer.metadata.last_fragment.ensemble
         (self.spare,) = set(self.ground.bookie_ids) - set(self.ensemble)
         writer.abandon()

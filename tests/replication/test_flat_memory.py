@@ -21,9 +21,9 @@ from spark_bookkeeper.autorecovery import scan
 from spark_bookkeeper.autorecovery.backlog import FreeTask
 from spark_bookkeeper.autorecovery.checks import check_all_ledgers
 from spark_bookkeeper.autorecovery.losses import AtRisk, losses
-from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.autorecovery.publishing import publish_lost_bookies
 from spark_bookkeeper.autorecovery.replication import TaskWork
-from spark_bookkeeper.autorecovery.scan import Lot, scan_lot
+from spark_bookkeeper.autorecovery.scan import ScanBatch, scan_batch
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client.context import ClientContext
@@ -46,10 +46,10 @@ from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Outcome, Report, Row, write_report
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
-from spark_bookkeeper.replication.under_way import Slow
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.runtime import spool
-from spark_bookkeeper.testing.autorecovery import CONFIG
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.support.autorecovery import CONFIG
 
 COUNTED = (
     *(CheckWork, Finding, FragmentWork, LedgerMetadata, PlannedShare, Recovered, RecoverWork),
@@ -93,20 +93,20 @@ class Counting:
     ) -> Iterator[ResultT]:
         self.groups += 1
         results = [self._result(item) for item in items]  # as of a Spark job all are there first
-        if self.groups % 4 == 0 or isinstance(items[0], Lot):
+        if self.groups % 4 == 0 or isinstance(items[0], ScanBatch):
             self.look()
         yield from results
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def look(self) -> None:
         self.most = max(self.most, alive() - self.before - len(self.stored))
 
     def _result(self, item: Any) -> Any:
-        if isinstance(item, Lot):
+        if isinstance(item, ScanBatch):
             assert self.context is not None
-            (scanned,) = scan_lot(self.context, item)
+            (scanned,) = scan_batch(self.context, item)
             return scanned
         if isinstance(item, RecoverWork):
             return Recovered(item.ledger_id, Outcome.CLOSED, None, EntryId(0), EntryId(9), 10)
@@ -148,12 +148,12 @@ class Published(dict[LedgerId, Versioned[Task]]):
 class Ledgers:
     """Many of them, of which nothing is kept in memory: they are made when they are asked for."""
 
-    def __init__(self, ground: Ground, count: int, is_open: bool, in_limbo: bool) -> None:
+    def __init__(self, ground: Ground, count: int, is_open: bool, needs_refill: bool) -> None:
         self.ids = range(count)
         bookies = ground.bookie_ids
         state = LedgerState.OPEN if is_open else LedgerState.CLOSED
         incarnations = {r.bookie_id: r.incarnation for r in ground.context.store.registrations()}
-        if in_limbo:
+        if needs_refill:
             incarnations = dict.fromkeys(bookies, "before")
 
         def made(ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -184,9 +184,9 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.recover_bookie.GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(scan, "LOT_LEDGERS", AT_ONCE)
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", AT_ONCE)
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
-    monkeypatch.setattr(scan, "LOTS_AT_ONCE", 8)
+    monkeypatch.setattr(scan, "BATCHES_AT_ONCE", 8)
     monkeypatch.setattr("spark_bookkeeper.autorecovery.tasks.TASKS_PLANNED", AT_ONCE)
     for module in ("checks", "losses", "table", "tasks"):
         monkeypatch.setattr(f"spark_bookkeeper.autorecovery.{module}.LEDGERS_AT_ONCE", AT_ONCE)
@@ -202,8 +202,8 @@ def run(
     is_open: bool = False,
 ) -> tuple[Any, Counting]:
     ground = Ground(directory, bookies=5)
-    in_limbo = job in (refilled, audited, audited_elsewhere)
-    ledgers = Ledgers(ground, count, is_open, in_limbo=in_limbo)
+    needs_refill = job in (refilled, audited, audited_elsewhere)
+    ledgers = Ledgers(ground, count, is_open, needs_refill=needs_refill)
     context = ground.client(InlineRuntime())
     lots = [
         LedgerRange(LedgerId(first), first + AT_ONCE, AT_ONCE) for first in range(0, count, AT_ONCE)
@@ -274,11 +274,11 @@ def audited(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> 
         if next(numbers) % 8 == 7:
             runner.look()
 
-    return audit_bookies(context, dry_run=True, progress=look)
+    return publish_lost_bookies(context, dry_run=True, progress=look)
 
 
 def audited_elsewhere(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
-    return audit_bookies(context, runner=runner, dry_run=True, progress=progress)
+    return publish_lost_bookies(context, runner=runner, dry_run=True, progress=progress)
 
 
 def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:

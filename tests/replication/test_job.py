@@ -29,9 +29,9 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
-from spark_bookkeeper.replication.under_way import name_of
+from spark_bookkeeper.replication.stragglers import name_of
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.pieces import Done, Piece, step
 
 EXAMPLE = Path(str(replication.__file__)).with_name("README.md")
 

@@ -18,11 +18,11 @@ from spark_bookkeeper.replication.runner import (
     carry_out_many,
     no_progress,
 )
-from spark_bookkeeper.replication.under_way import UnderWay
+from spark_bookkeeper.replication.stragglers import RunningItems
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.interrupts import functions_of
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.interrupts import functions_of
+from tests.support.pieces import Done, Piece, step
 
 
 def test_the_total_is_told_before_the_first_item_is_done(ground: Ground) -> None:
@@ -113,7 +113,7 @@ def test_batches_share_what_a_limit_gives_to_the_items_in_whose_place_they_are(
     working = replace(step(lambda *_: ()), do_many=some)
     pieces = [Piece(number) for number in range(min(items, 2 * ITEMS_TOGETHER))]
 
-    carry_out_many(working, ground.context, pieces, width, UnderWay(ground.runtime))
+    carry_out_many(working, ground.context, pieces, width, RunningItems(ground.runtime))
 
     assert min(width, items) - 1 <= max(most) <= min(width, items)
 
@@ -136,7 +136,7 @@ def test_a_batch_hears_that_the_one_beside_it_was_interrupted(ground: Ground) ->
     items = [Piece(number) for number in range(2 * ITEMS_TOGETHER)]
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out_many(working, ground.context, items, 4, UnderWay(ground.runtime))
+        carry_out_many(working, ground.context, items, 4, RunningItems(ground.runtime))
 
     assert heard == [True]
 
@@ -162,7 +162,7 @@ def test_ctrl_c_while_another_batch_is_waited_for_ends_that_batch(ground: Ground
     context = replace(ground.context, runtime=ThreadRuntime())
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out_many(working, context, items, 4, UnderWay(context.runtime))
+        carry_out_many(working, context, items, 4, RunningItems(context.runtime))
 
     assert heard == [True], "it was waited for"
 
@@ -184,7 +184,7 @@ def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_othe
     narrow = replace(ground.context, runtime=ThreadRuntime(map_width=1))
     items = [Piece(number) for number in range(4)]
     found = carry_out_many(
-        step(work), narrow, items, 4, UnderWay(ground.runtime), runtime=ground.runtime
+        step(work), narrow, items, 4, RunningItems(ground.runtime), runtime=ground.runtime
     )
 
     assert [done.status for (done,) in found] == ["replicated"] * 4

@@ -46,7 +46,7 @@ def in_slots(ground: Ground, quorum: Quorum) -> LedgerWriter:
     with lifecycle.create_ledger(ground.context, quorum, schema=WHOLE.schema) as writer:
         for start in range(0, 20_000, 1_250):
             writer.append(WHOLE.slice(start, 1_250))
-        writer._adds.drain()
+        writer._pipeline.drain()
     return writer
 
 

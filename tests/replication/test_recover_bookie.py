@@ -14,9 +14,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger_info import LedgerInfo
@@ -43,12 +41,14 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.storage import Storage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.queue_bookie import BookieServer, QueueBookie
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import At
 from tests.replication.recovering import recovered, with_fragments, written_and_lost
 from tests.snapshots import Snapshot
+from tests.support.rows import wait_for_every_copy
 from tests.whole import assert_whole
 from tests.worlds import USUAL, payloads, written
 
@@ -604,10 +604,10 @@ class Served(Ground):
         self.servers: list[BookieServer] = []
         super().__init__(directory, bookies, config, open_bookie=self.serve)
 
-    def serve(self, storage: Storage, door: Door) -> Bookie:
+    def serve(self, storage: Storage, bookie_client: BookieClient) -> Bookie:
         server = BookieServer(FileBookie(storage))
         self.servers.append(server)
-        return QueueBookie(server, door)
+        return QueueBookie(server, bookie_client)
 
 
 @pytest.fixture
@@ -699,7 +699,7 @@ def test_a_queue_that_hangs_is_given_up_like_a_disk(tmp_path: Path) -> None:
         writer.append(b"kept")
     bookie = writer.metadata.last_fragment.ensemble[0]
     client = ground.client()
-    replica = client.bookies.replica(bookie, writer._adds.ledger)
+    replica = client.bookies.replica(bookie, writer._pipeline.ledger)
     assert replica.tail().last_add_confirmed == -1
     release = ground.runtime.condition()
     is_over = False

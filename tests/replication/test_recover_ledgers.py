@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.agent.decommission import decommission_bookie
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.protocol.accepted_loss import AcceptedLoss
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
@@ -19,8 +19,8 @@ from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.client.test_recovery import half_written
+from tests.support.rows import wait_for_every_copy
 from tests.worlds import USUAL, payloads, written
 
 

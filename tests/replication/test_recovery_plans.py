@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.agent.decommission import decommission_bookie
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import COLLECTED, with_collection
 from spark_bookkeeper.protocol.ids import BookieId

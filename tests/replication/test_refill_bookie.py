@@ -25,7 +25,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.source.views import view_table
+from spark_bookkeeper.source.metadata_tables import view_table
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, Killed
 from tests.hooks import At
 from tests.snapshots import Snapshot

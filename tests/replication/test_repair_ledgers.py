@@ -17,9 +17,9 @@ from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.hooks import silent
 from tests.spoiling import spoil
+from tests.support.rows import wait_for_every_copy
 from tests.whole import is_whole
 from tests.worlds import bulk_written, written
 

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.backup.saving import BackupReport
-from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.rebalance import RebalanceReport
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Report, Row

@@ -12,9 +12,11 @@ import pytest
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.lifecycle import create_ledger
-from spark_bookkeeper.client.recover import many, recovery
+from spark_bookkeeper.client.recover import batch_recovery as many
+from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication import batch_rereplicate as rereplicate_many
 from spark_bookkeeper.replication import (
     check_ledgers,
     fragments,
@@ -23,14 +25,13 @@ from spark_bookkeeper.replication import (
     recover_ledgers,
     repair_ledgers,
     rereplicate,
-    rereplicate_many,
     shares,
 )
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.runner import LocalRunner, no_progress
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.pieces import Done, Piece, step
 
 ERRORS = [
     TypeError("'float' object is not subscriptable"),

@@ -11,18 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.agent import formatting
+from spark_bookkeeper.agent.formatting import format_bookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read import reader as client_reader
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.recover.recovery import flag, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster import formatting
-from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.errors import (
     BookieError,
     InvalidArgumentError,
@@ -42,11 +42,12 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put, without
+from tests.support.slotlog import log_of
 from tests.worlds import USUAL, payloads, written
 
 # R10
@@ -177,7 +178,7 @@ def a_disk_that_holds_data_was_not_replaced(ground: Ground) -> None:
     with suppress(InvalidArgumentError):
         format_bookie(
             ground.context.store,
-            LocalStorage(ground.root(kept), kept),
+            Partition(LocalStorage(ground.root(kept), kept)),
             kept,
             token=ground.runtime.token,
             is_replaced=True,
@@ -234,11 +235,11 @@ def two_attempts_of_a_task_do_not_meet(ground: Ground) -> None:
     writer = lifecycle.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=2000
     )
-    plan = writer._adds.begin_bulk("this one", None)
+    plan = writer._pipeline.begin_bulk("this one", None)
     loser = write_local(plan, table.slice(0, 100), ground.context)
     winner = write_local(plan, table, ground.context)
     assert not any(result.failures for result in (*loser, *winner)), "names are unique"
-    writer._adds.end_bulk(plan, winner).result(60)
+    writer._pipeline.end_bulk(plan, winner).result(60)
     writer.close()
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)

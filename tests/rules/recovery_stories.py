@@ -12,7 +12,6 @@ from spark_bookkeeper.bookie import slots
 from spark_bookkeeper.bookie.index import Doubt
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
@@ -21,10 +20,11 @@ from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.recovery import FencedAnswer
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.slotlog import log_of
 from tests.rules.story import needs, put
 from tests.simulation import mutants
+from tests.support.slotlog import log_of
 from tests.worlds import written
 
 # R5
@@ -89,7 +89,7 @@ def a_slot_lost_below_others_is_no_miss(ground: Ground) -> None:
 def a_slot_lost_below_a_fence_is_no_miss(ground: Ground) -> None:
     for is_overwritten in (False, True):
         writer, a, b = two_acknowledged(ground)
-        log_of(ground.context, a, writer._adds.ledger).fence()
+        log_of(ground.context, a, writer._pipeline.ledger).fence()
         *_, newest, fence = ground.files(a, "slots")
         newest.unlink()
         if is_overwritten:
@@ -146,7 +146,7 @@ def without_fence_above_all(patch: pytest.MonkeyPatch) -> None:
 @needs("fence_above_all", without_fence_above_all, bookies=3)
 def a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on(ground: Ground) -> None:
     writer, a, _ = two_acknowledged(ground)
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     ground.files(a, "slots")[1].unlink()
     log_of(ground.context, a, ledger).fence()
 
@@ -177,7 +177,7 @@ def without_wb_sealed(patch: pytest.MonkeyPatch) -> None:
 def an_entry_behind_a_fence_is_kept(ground: Ground) -> None:
     writer = written(ground, 1, close=False)
     members = writer.metadata.last_fragment.ensemble
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
     put(ground, writer, 0, 2, 1)
     log_of(ground.context, members[0], ledger).fence()

@@ -11,7 +11,7 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.testing.ground import Ground
-from spark_bookkeeper.testing.slotlog import log_of
+from tests.support.slotlog import log_of
 
 Story = Callable[[Ground], None]
 TakeOut = Callable[[pytest.MonkeyPatch], None]
@@ -48,8 +48,10 @@ def without(owner: object, name: str, value: object) -> TakeOut:
 
 def put(ground: Ground, writer: LedgerWriter, position: int, slot: int, entry_id: int) -> None:
     """One more entry on one bookie, as the writer would have put it there."""
-    ledger = writer._adds.ledger
+    ledger = writer._pipeline.ledger
     log = log_of(ground.context, writer.metadata.last_fragment.ensemble[position], ledger)
     log.prepare()
     entry = NewEntry(entry_id, entry_id + 1, b"x")
-    log.add(slot, encode_add(log.key, log.encoding, writer._adds._lanes.token, slot, -1, [entry]))
+    log.add(
+        slot, encode_add(log.key, log.encoding, writer._pipeline._channels.token, slot, -1, [entry])
+    )

@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 
 from spark_bookkeeper.bookie.reserve import Reserve, reserve_bytes
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import AppendFailedError, BookieFullError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -22,6 +21,7 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.testing.ground import Ground
 from tests.client import test_gone_agents as gone
 from tests.rules.story import needs, without

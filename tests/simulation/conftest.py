@@ -9,8 +9,8 @@ import pytest
 
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId
 from spark_bookkeeper.protocol.writer import BookiesLookedAt, ChangeEnsemble, Command, Event, Writer
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.quiet import quiet
+from tests.simulator.checkers import InvariantError
+from tests.simulator.quiet import quiet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,10 +7,10 @@ import random
 from dataclasses import replace
 
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.simulation.damage import DAMAGES
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Kind, Rates
-from spark_bookkeeper.testing.simulation.lifetime import Script
-from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper
+from tests.simulator.damage import DAMAGES
+from tests.simulator.faults import Disaster, FaultPlan, Kind, Rates
+from tests.simulator.lifetime import Script
+from tests.simulator.upkeep import KINDS, Keeper
 
 QUORUM_MOVED = Quorum(2, 2, 2)
 
@@ -103,7 +103,7 @@ def darkening(seed: int) -> Script:
 
 
 def doubting(seed: int) -> Script:
-    """Slow lanes, and bookies that are down when recoverers come: many say nothing, some no."""
+    """Slow channels, and bookies that are down when recoverers come: many say nothing, some no."""
     dice = random.Random(f"{seed}/doubting")
     quorum = dice.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
     bookies = quorum.ensemble_size

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.agent import collection
 from spark_bookkeeper.bookie import file_bookie
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
@@ -23,16 +24,14 @@ from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
+from spark_bookkeeper.client.read.last_add_confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery
-from spark_bookkeeper.client.write.adds import Adds
-from spark_bookkeeper.client.write.lane import Group, Lane
-from spark_bookkeeper.client.write.watch import Watch
-from spark_bookkeeper.cluster import collection
+from spark_bookkeeper.client.write.append_pipeline import AppendPipeline
+from spark_bookkeeper.client.write.bookie_channel import BookieChannel, Group
+from spark_bookkeeper.client.write.silence_timer import SilenceTimer
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -47,13 +46,8 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision, Recovery
 from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
-from spark_bookkeeper.replication import (
-    fragments,
-    recover_bookie,
-    recover_ledgers,
-    rereplicate,
-    rereplicate_many,
-)
+from spark_bookkeeper.replication import batch_rereplicate as rereplicate_many
+from spark_bookkeeper.replication import fragments, recover_bookie, recover_ledgers, rereplicate
 from spark_bookkeeper.replication.fragments import Todo
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery
 from spark_bookkeeper.replication.rereplicate import (
@@ -62,10 +56,11 @@ from spark_bookkeeper.replication.rereplicate import (
     ShareCopied,
     Successor,
 )
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
 from spark_bookkeeper.testing import memory_store
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.simulation import lifetime
+from tests.simulator import lifetime
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -84,10 +79,10 @@ def mutant(apply: Mutant) -> Mutant:
 
 @mutant
 def prefix_ack(patch: Patch) -> None:
-    """After an unknown outcome the lane goes on to the next slot, whose ack counts."""
-    stored, store_group = Adds.stored, Lane.store
+    """After an unknown outcome the channel goes on to the next slot, whose ack counts."""
+    stored, store_group = AppendPipeline.stored, BookieChannel.store
 
-    def store(self: Lane, group: Group) -> None:
+    def store(self: BookieChannel, group: Group) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
             store_group(self, group)
             return
@@ -101,14 +96,14 @@ def prefix_ack(patch: Patch) -> None:
         except BookieUnavailableError:
             self.skipped = group  # type: ignore[attr-defined]  # of the mutant
 
-    def count(self: Adds, lane: Lane, group: Group) -> None:
-        if getattr(lane, "skipped", None) is group:
-            lane.next_entry = EntryId(group.last + 1)
+    def count(self: AppendPipeline, channel: BookieChannel, group: Group) -> None:
+        if getattr(channel, "skipped", None) is group:
+            channel.next_entry = EntryId(group.last + 1)
         else:
-            stored(self, lane, group)
+            stored(self, channel, group)
 
-    patch.setattr(Lane, "store", store)
-    patch.setattr(Adds, "stored", count)
+    patch.setattr(BookieChannel, "store", store)
+    patch.setattr(AppendPipeline, "stored", count)
 
 
 @mutant
@@ -120,9 +115,9 @@ def exists_check(patch: Patch) -> None:
 @mutant
 def content_fixed(patch: Patch) -> None:
     """A repeated put takes in what has gathered since; one's own token is enough to count."""
-    store_group = Lane.store
+    store_group = BookieChannel.store
 
-    def store(self: Lane, group: Group) -> None:
+    def store(self: BookieChannel, group: Group) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
             store_group(self, group)
             return
@@ -144,7 +139,7 @@ def content_fixed(patch: Patch) -> None:
 
     patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it asserts this very rule
     patch.setattr(LedgerLog, "_check_exists", _check_token)
-    patch.setattr(Lane, "store", store)
+    patch.setattr(BookieChannel, "store", store)
 
 
 def _check_token(self: LedgerLog, slot: int, path: str, data: bytes) -> None:
@@ -236,26 +231,26 @@ def lac_confirmed(patch: Patch) -> None:
 def explicit_lac_confirmed(patch: Patch) -> None:
     """A writer that only seems to pause calls everything confirmed that it was given."""
 
-    def tell(self: Watch) -> float:
+    def tell(self: SilenceTimer) -> float:
         last = self._pending.last
         if last != NO_ENTRY:
-            self._lanes.tell(last)
+            self._channels.tell(last)
         return self._pause
 
-    patch.setattr(Watch, "tell_if_idle", tell)
+    patch.setattr(SilenceTimer, "tell_if_idle", tell)
 
 
 @mutant
 def writer_close_cas(patch: Patch) -> None:
     """The writer closes the ledger whatever its state is."""
 
-    def close(self: Adds) -> None:
+    def close(self: AppendPipeline) -> None:
         def closed(old: LedgerMetadata) -> LedgerMetadata:
             return _closed(old, self.machine.last_add_confirmed, self.confirmed_length)
 
         update_ledger(self._context.store, self.ledger.ledger_id, closed)
 
-    patch.setattr(Adds, "close", close)
+    patch.setattr(AppendPipeline, "close", close)
 
 
 @mutant
@@ -298,20 +293,22 @@ def leave_whole(patch: Patch) -> None:
 def back_certain(patch: Patch) -> None:
     """A writer goes back to where a put is on its way, or failed; its own token is enough there."""
 
-    def why_not_again(self: Lane, first: EntryId) -> str | None:
+    def why_not_again(self: BookieChannel, first: EntryId) -> str | None:
         return "not acknowledged" if first < self.next_entry else None
 
     patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it refuses other bytes in a slot
     patch.setattr(LedgerLog, "_check_exists", _check_token)
-    patch.setattr(Lane, "why_not_again", why_not_again)
+    patch.setattr(BookieChannel, "why_not_again", why_not_again)
 
 
 @mutant
 def back_ascending(patch: Patch) -> None:
     """A writer goes back though what it stored there is not acknowledged."""
-    why_not_again = Lane.why_not_again
+    why_not_again = BookieChannel.why_not_again
     patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it refuses slots that do not ascend
-    patch.setattr(Lane, "why_not_again", lambda self, _: why_not_again(self, self.next_entry))
+    patch.setattr(
+        BookieChannel, "why_not_again", lambda self, _: why_not_again(self, self.next_entry)
+    )
 
 
 # Fences: of a ledger by itself, and as many are fenced together, which in a bucket each is
@@ -649,18 +646,18 @@ def rw_closed_only(patch: Patch) -> None:
 @mutant
 def late_answer(patch: Patch) -> None:
     """What a bookie answers after it was given up counts for the one that took its place."""
-    store_group, stored = Lane.store, Adds.stored
+    store_group, stored = BookieChannel.store, AppendPipeline.stored
 
-    def store(self: Lane, group: Group) -> None:
+    def store(self: BookieChannel, group: Group) -> None:
         store_group(self, group)
         self._is_retired = False
 
-    def count(self: Adds, lane: Lane, group: Group) -> None:
-        lane.bookie = self.machine.ensemble[lane.position]
-        stored(self, lane, group)
+    def count(self: AppendPipeline, channel: BookieChannel, group: Group) -> None:
+        channel.bookie = self.machine.ensemble[channel.position]
+        stored(self, channel, group)
 
-    patch.setattr(Lane, "store", store)
-    patch.setattr(Adds, "stored", count)
+    patch.setattr(BookieChannel, "store", store)
+    patch.setattr(AppendPipeline, "stored", count)
 
 
 @mutant

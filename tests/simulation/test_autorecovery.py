@@ -15,28 +15,28 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.agent import collection
+from spark_bookkeeper.agent.collection import Collector
 from spark_bookkeeper.autorecovery import auditor, checks, replication, task_jobs
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.client.cluster_clock import ClusterClock
-from spark_bookkeeper.cluster import collection
-from spark_bookkeeper.cluster.collection import Collector
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.memory_underreplication import MemoryUnderreplication
-from spark_bookkeeper.testing.simulation import autorecovery_lifetime
-from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
+from tests.simulation.tiers import tiers
+from tests.simulator import autorecovery_lifetime
+from tests.simulator.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,
 )
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Rates
-from spark_bookkeeper.testing.simulation.scheduler import SimulationError
-from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper
-from tests.simulation.tiers import tiers
+from tests.simulator.faults import Disaster, FaultPlan, Rates
+from tests.simulator.scheduler import SimulationError
+from tests.simulator.upkeep import KINDS, Keeper
 
 Family = Callable[[int], AutorecoveryScript]
 

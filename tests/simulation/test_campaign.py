@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from spark_bookkeeper.testing.simulation import campaign
-from spark_bookkeeper.testing.simulation.campaign import run_campaign
-from spark_bookkeeper.testing.simulation.history import History
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
+from tests.simulator import campaign
+from tests.simulator.campaign import run_campaign
+from tests.simulator.history import History
+from tests.simulator.lifetime import LifetimeError, run_lifetime
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.full)])

@@ -18,10 +18,10 @@ from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
-from spark_bookkeeper.testing.simulation.evidence import Evidence, RawEntry, RawRecord, take_apart
-from spark_bookkeeper.testing.simulation.history import History
+from tests.simulator import checkers
+from tests.simulator.checkers import Checker, InvariantError
+from tests.simulator.evidence import Evidence, RawEntry, RawRecord, take_apart
+from tests.simulator.history import History
 
 A, B, C, D = (BookieId(f"{letter}:3181") for letter in "abcd")
 PAYLOADS = [b"zero", b"one", b"two"]

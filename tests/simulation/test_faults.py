@@ -11,8 +11,8 @@ from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableE
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.memory_store import MemoryCluster
-from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, Disaster, FaultPlan, Faults, Rates
-from spark_bookkeeper.testing.simulation.scheduler import World
+from tests.simulator.faults import NO_FAULTS, Disaster, FaultPlan, Faults, Rates
+from tests.simulator.scheduler import World
 
 B = BookieId("b:3181")
 
@@ -31,19 +31,19 @@ class Ground:
     def strike(self, disaster: Disaster) -> None:
         self.struck.append((disaster.kind, disaster.at_operation))
 
-    def took_effect(self, door: str, operation: str, subject: str) -> None:
+    def took_effect(self, bookie_client: str, operation: str, subject: str) -> None:
         self.effects.append(f"{operation} {subject}")
 
-    def land_later(self, door: str, seconds: float) -> None:
+    def land_later(self, bookie_client: str, seconds: float) -> None:
         def land() -> None:
-            if door:
+            if bookie_client:
                 self.disk.land(self.disk.pending[0])
             else:
                 self.metadata.pending.pop(0)()
 
         self.world.later(seconds, land)
 
-    def outages(self, door: str) -> int:
+    def outages(self, bookie_client: str) -> int:
         return self.cuts
 
 

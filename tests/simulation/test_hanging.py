@@ -16,9 +16,6 @@ import pytest
 
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger_info import LedgerInfo
@@ -37,15 +34,18 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Failure, ItemT, LocalRunner, Progress, ResultT, Step
-from spark_bookkeeper.replication.under_way import Slow
+from spark_bookkeeper.replication.stragglers import Straggler
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.call import Call
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 from spark_bookkeeper.testing.memory_storage import MemoryStorage
-from spark_bookkeeper.testing.pieces import Piece, step
-from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import SimCluster
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import Actor, DeadlockError, LivelockError, World
+from tests.simulator.faults import NO_FAULTS, FaultPlan
+from tests.simulator.ground import SimCluster
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import Actor, DeadlockError, LivelockError, World
+from tests.support.pieces import Piece, step
 
 CONFIG = ClientConfig(add_timeout_ms=2_000, bookie_timeout_ms=1_000, bookie_retry_ms=5_000)
 
@@ -400,7 +400,7 @@ class Elsewhere:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def slowest(self) -> Sequence[Slow]:
+    def slowest(self) -> Sequence[Straggler]:
         return ()
 
     def run(
@@ -559,9 +559,9 @@ def test_a_writer_that_stood_still_does_not_blame_its_bookies() -> None:
                 world.later(100, lambda: world.resume(actor))
                 world.pause(actor)
 
-    def opened(_: str, door: Door) -> FileBookie:
-        storage = MemoryStorage(cluster.disks[BookieId(door.bookie_id)], stand_still)
-        return FileBookie(BoundedStorage(storage, door))
+    def opened(_: str, bookie_client: BookieClient) -> FileBookie:
+        storage = MemoryStorage(cluster.disks[BookieId(bookie_client.bookie_id)], stand_still)
+        return FileBookie(BoundedStorage(storage, bookie_client))
 
     context = ClientContext(store, Bookies(store, opened, runtime), runtime, ClientConfig())
 

@@ -11,27 +11,27 @@ from dataclasses import replace
 import pytest
 
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.simulation.choices import EnumeratedChoices, explore
-from spark_bookkeeper.testing.simulation.damage import WAYS
-from spark_bookkeeper.testing.simulation.faults import (
+from tests.simulation.processes import HASHES, printed_there
+from tests.simulation.tiers import tiers
+from tests.simulator.choices import EnumeratedChoices, explore
+from tests.simulator.damage import WAYS
+from tests.simulator.faults import (
     FAULT_KINDS,
     NO_FAULTS,
     Disaster,
     FaultPlan,
     Rates,
 )
-from spark_bookkeeper.testing.simulation.lifetime import (
+from tests.simulator.lifetime import (
     LifetimeError,
     Outcome,
     Script,
     run_lifetime,
 )
-from spark_bookkeeper.testing.simulation.upkeep import Keeper
-from tests.simulation.processes import HASHES, printed_there
-from tests.simulation.tiers import tiers
+from tests.simulator.upkeep import Keeper
 
 USUAL, PAIR = Quorum(3, 3, 2), Quorum(2, 2, 2)
-PACKAGE = "spark_bookkeeper.testing.simulation"
+PACKAGE = "tests.simulator"
 RARE = (226, 242, 271, 3027)
 """Seeds of lifetimes that meet what none of the first does."""
 

@@ -21,9 +21,9 @@ from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.log_lifetime import LogScript, run_log_lifetime
 from tests.simulation.tiers import tiers
+from tests.simulator.checkers import InvariantError
+from tests.simulator.log_lifetime import LogScript, run_log_lifetime
 
 STEPS: Final = 100
 """More than the first writer of ``LogScript.crashing`` takes."""

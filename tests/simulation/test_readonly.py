@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spark_bookkeeper.client.write import ensemble_change
-from spark_bookkeeper.client.write.lane import Lane
+from spark_bookkeeper.client.write.bookie_channel import BookieChannel
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.testing.simulation.faults import Disaster
-from spark_bookkeeper.testing.simulation.lifetime import Script, run_lifetime
+from tests.simulator.faults import Disaster
+from tests.simulator.lifetime import Script, run_lifetime
 
 
 def crowded(seed: int, spare: int) -> Script:
@@ -56,12 +56,12 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
 ) -> None:
     change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
-    go_on, backs = Lane.go_on_from, 0
+    go_on, backs = BookieChannel.go_on_from, 0
 
-    def back(lane: Lane, before: Lane) -> None:
+    def back(channel: BookieChannel, before: BookieChannel) -> None:
         nonlocal backs
         backs += 1
-        go_on(lane, before)
+        go_on(channel, before)
 
     def noted(*arguments: object, may_stay: bool) -> Versioned[LedgerMetadata] | None:
         changed = change(*arguments, may_stay=may_stay)  # type: ignore[arg-type]  # passed on
@@ -70,7 +70,7 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
         return changed
 
     monkeypatch.setattr(ensemble_change, "change_ensemble", noted)
-    monkeypatch.setattr(Lane, "go_on_from", back)
+    monkeypatch.setattr(BookieChannel, "go_on_from", back)
 
     for seed in seeds:
         run_lifetime(seed, crowded(seed, spare))

@@ -13,17 +13,17 @@ from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.testing.memory_storage import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
+from tests.simulator.autorecovery_lifetime import (
     AutorecoveryScript,
     run_autorecovery_lifetime,
 )
-from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
-from spark_bookkeeper.testing.slotlog import Log
+from tests.simulator.lifetime import run_lifetime
+from tests.support.slotlog import Log
 
 KEY = LedgerKey(7, "n")
 ENCODING = LedgerEncoding()
@@ -52,7 +52,7 @@ def test_two_recoveries_met_a_bucket_without_its_ledgers() -> None:
 def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> None:
     disk = MemoryDisk()
     storage = MemoryStorage(disk)
-    furnish(storage, Marker("b:1", "i", "cluster"))
+    Partition(storage).furnish(Marker("b:1", "i", "cluster"))
     log = Log(storage, LedgerRef(KEY, "i", ENCODING))
     log.prepare()
     sink = log.parts.create("t-0-0.arrow")

@@ -6,12 +6,11 @@ Some have no mutant here. ``gc_tombstone``: nobody here judges what a deleted le
 ``compact_fence`` and ``part_mark``: what they prevent needs a process that sleeps while a ledger is
 written, closed and compacted, or files that have times; ``copy_era``, one that sleeps while copies
 go and come again. ``tests/bookie`` has these four.
-``wb_sealed`` (an ADD behind a fence counts): a lane puts a slot only when it has won the one below,
-so that no ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is
-fenced): what may have been in a hole is in doubt whether a fence fills it or not, and a writer that
-had won it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots
-down.
-"""
+``wb_sealed`` (an ADD behind a fence counts): a channel puts a slot only when it has won the one
+below, so that no ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a
+fence is fenced): what may have been in a hole is in doubt whether a fence fills it or not, and a
+writer that had won it is stopped by the fence above all. For the last two ``tests/bookie`` lays
+such slots down."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from typing import Final
 
 import pytest
 
-from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
-from spark_bookkeeper.testing.simulation.evidence import Evidence
-from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
 from tests.simulation import lifetimes, mutants
 from tests.simulation.tiers import tiers
+from tests.simulator import checkers
+from tests.simulator.checkers import Checker, InvariantError
+from tests.simulator.evidence import Evidence
+from tests.simulator.ground import Life, SimCluster
+from tests.simulator.lifetime import LifetimeError, Script, run_lifetime
 
 INVARIANTS: Final = re.compile(
     "(acked-entries-are-readable|closed-entries-reach-ack-quorum|all-closes-agree"

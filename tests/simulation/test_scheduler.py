@@ -8,14 +8,15 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_bookkeeper.testing.simulation.choices import (
+from tests.simulation.processes import HASHES, printed_there
+from tests.simulator.choices import (
     Choices,
     EnumeratedChoices,
     SeededChoices,
     explore,
 )
-from spark_bookkeeper.testing.simulation.runtime import SimRuntime
-from spark_bookkeeper.testing.simulation.scheduler import (
+from tests.simulator.runtime import SimRuntime
+from tests.simulator.scheduler import (
     Crash,
     DeadlockError,
     LivelockError,
@@ -23,7 +24,6 @@ from spark_bookkeeper.testing.simulation.scheduler import (
     TaskFailedError,
     World,
 )
-from tests.simulation.processes import HASHES, printed_there
 
 
 class Register:
@@ -377,7 +377,7 @@ def test_tasks_left_behind_end_with_the_run() -> None:
     ended: list[str] = []
 
     def body(world: World, runtime: SimRuntime) -> None:
-        def lane() -> None:
+        def channel() -> None:
             try:
                 condition = runtime.condition()
                 with condition:
@@ -386,7 +386,7 @@ def test_tasks_left_behind_end_with_the_run() -> None:
                 ended.append("lane")
                 raise
 
-        runtime.spawn("lane", lane)
+        runtime.spawn("lane", channel)
         runtime.sleep(1)
 
     live(body)

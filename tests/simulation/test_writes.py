@@ -13,15 +13,16 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.logs import atomic, begun_writes
+from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs import staged_writes as begun_writes
 from spark_bookkeeper.logs.opening import OvertakenError
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.transactions import MicroBatch, Transaction
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from tests.simulation.tiers import tiers
 from tests.simulation.writes import run_writes
+from tests.simulator.checkers import InvariantError
 
 Patch = pytest.MonkeyPatch
 MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], int]]] = {}

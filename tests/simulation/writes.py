@@ -21,19 +21,19 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.bulk import write_task
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.begun_writes import abort
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import open_log
+from spark_bookkeeper.logs.staged_writes import abort
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import MicroBatch
-from spark_bookkeeper.testing.simulation.checkers import InvariantError
-from spark_bookkeeper.testing.simulation.log_lifetime import (
+from tests.simulator.checkers import InvariantError
+from tests.simulator.log_lifetime import (
     NAME,
     LogLifetime,
     LogOutcome,
     LogScript,
 )
-from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
+from tests.simulator.scheduler import Actor, SimulationError, World
 
 QUERIES: Final = ("query-a", "query-b")
 JOB: Final = "job"

@@ -71,7 +71,7 @@ NEVER_MET = {
     "BOOKKEEPER_SLOT_TAKEN": "one bookie's answer, as above",
     "BOOKKEEPER_CORRUPT_ENTRY": "one bookie's answer, as above",
     "BOOKKEEPER_PROCESS_LIMIT": "of a process that may open no more files; "
-    "tests/bookie/test_local.py has it",
+    "tests/storage/test_local.py has it",
     "BOOKKEEPER_COOKIE_MISMATCH": "of an agent that starts",
     "BOOKKEEPER_UNSUITABLE_STORAGE": "of a partition that is formatted",
     "BOOKKEEPER_MISSING_REQUIREMENT": "of Spark 4.0 alone, where it is a Python error of "

@@ -11,8 +11,8 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.offset_options import EARLIEST, LATEST, Moment
 from spark_bookkeeper.source.options import _ELSEWHERE, SourceOptions, Use, option_name
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 
 
 def parse(**options: str) -> SourceOptions:

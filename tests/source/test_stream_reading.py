@@ -12,8 +12,8 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.source import stream_reading
+from spark_bookkeeper.source.offset_options import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import Offset
 from spark_bookkeeper.source.stream_reading import StreamReader
 from spark_bookkeeper.testing.ground import Ground
 

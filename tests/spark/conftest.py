@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from tests.guests import guests_of
 from tests.spark.standalone import Standalone, standalone_master
 

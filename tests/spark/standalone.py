@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.cluster.agents import free_port
+from tests.agent.agents import free_port
 
 
 @dataclass

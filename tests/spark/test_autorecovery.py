@@ -24,8 +24,8 @@ from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.cancelling import active_tasks, until
+from tests.support.rows import wait_for_every_copy
 
 pytestmark = pytest.mark.spark
 

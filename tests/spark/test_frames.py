@@ -19,7 +19,7 @@ from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, write_task
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.spark.schemas import relabelled
-from spark_bookkeeper.testing.slotlog import log_of
+from tests.support.slotlog import log_of
 
 pytestmark = pytest.mark.spark
 
@@ -357,13 +357,13 @@ def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
     seen: list[BulkPlan] = []
     frame = spark.range(0, 1_000, 1, 2)
     with create(bk, (4, 3, 2), frame.schema) as writer:
-        begin: Callable[..., BulkPlan] = writer._adds.begin_bulk
+        begin: Callable[..., BulkPlan] = writer._pipeline.begin_bulk
 
         def remembered(bulk: object, expected: int | None) -> BulkPlan:
             seen.append(begin(bulk, expected))
             return seen[-1]
 
-        writer._adds.begin_bulk = remembered  # type: ignore[method-assign]
+        writer._pipeline.begin_bulk = remembered  # type: ignore[method-assign]
         writer.append(frame)
         # The same partition once more, by an attempt that nobody waits for: before and after
         # the next append.

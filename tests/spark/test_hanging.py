@@ -19,7 +19,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.spark.runner import SparkRunner
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.pieces import Done, Piece, step
 
 pytestmark = pytest.mark.spark
 

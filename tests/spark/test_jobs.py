@@ -18,12 +18,12 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command, run_job
-from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.local_cluster.local_cluster import LocalCluster
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.rows import wait_for_every_copy
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from tests.support.rows import wait_for_every_copy
+from tests.support.sessions import connect_without_spark
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "3"))

@@ -38,7 +38,7 @@ from spark_bookkeeper.spark.runner import (
     wish_of,
 )
 from spark_bookkeeper.spark.workers import OBJECTS_COLLECTED, task_context
-from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.support.pieces import Done, Piece, step
 
 pytestmark = pytest.mark.spark
 

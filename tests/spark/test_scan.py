@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.autorecovery import lots, scan
+from spark_bookkeeper.autorecovery import scan
+from spark_bookkeeper.autorecovery import scan_batches as lots
 from spark_bookkeeper.autorecovery.auditor import Auditor
 from spark_bookkeeper.autorecovery.checks import check_all_ledgers, check_placement
 from spark_bookkeeper.autorecovery.publishing import report_of_scan
@@ -35,7 +36,7 @@ def not_here(context: ClientContext) -> None:
 def scanned(own_bk: sbk.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> sbk.BookKeeper:
     """A cluster of some ledgers that name all bookies, which are taken for many."""
     monkeypatch.setattr(scan, "LEDGERS_FOR_SPARK", 1)
-    monkeypatch.setattr(scan, "LOT_LEDGERS", 1)
+    monkeypatch.setattr(scan, "BATCH_LEDGERS", 1)
     monkeypatch.setattr(scan, "LocalRunner", not_here)
     for ledger_id in IDS:
         with own_bk.create_ledger(

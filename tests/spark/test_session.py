@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark import session
 from spark_bookkeeper.spark.session import session_settings, spark_session
-from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
+from tests.support.interrupts import Noise, interrupt_until_it_ends
 
 
 def test_a_local_session_listens_on_the_loopback_address_only() -> None:

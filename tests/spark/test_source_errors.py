@@ -23,8 +23,8 @@ from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.variants import in_full
+from tests.support.rows import wait_for_every_copy
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -15,8 +15,8 @@ from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.source.older_spark import REPLACES_SOURCES
 from spark_bookkeeper.source.options import OF_LEDGERS, VIEWS
 from spark_bookkeeper.source.registration import register_source
-from spark_bookkeeper.testing.rows import wait_for_every_copy
 from tests.spark.variants import in_full
+from tests.support.rows import wait_for_every_copy
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.table import rows as rows_module
 from spark_bookkeeper.table.folder import MissingFileError
 from spark_bookkeeper.table.rows import LedgerRows, TableRows

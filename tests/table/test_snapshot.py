@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.storage.local import LocalStorage
 from spark_bookkeeper.table.snapshot import TableFiles, files_of
 
 

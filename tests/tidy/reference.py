@@ -18,7 +18,7 @@ from spark_bookkeeper.autorecovery.losses import Losses
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.fencing import Fencing
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.doctor.diagnosis import Diagnoses
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.track import Track
 

@@ -1,4 +1,4 @@
-"""The blocks of the pages in ``docs`` run as they stand, and the README leads to each page."""
+"""The blocks of the pages in ``docs`` run as they stand, and the README leads to all of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.main import NOUNS, root
-from spark_bookkeeper.cluster.background import status
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
+from spark_bookkeeper.local_cluster.background import status
 from tests.tidy import reference, written
 from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 
-PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
+DOCS = ROOT / "spark_bookkeeper" / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
 
 TEXTS = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "spark_bookkeeper" / "CHANGELOG.md"]
 """That name commands as well."""
@@ -33,12 +34,17 @@ def around(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment
 
 
-def test_the_readme_leads_to_every_page() -> None:
+def test_the_readme_leads_to_the_index_and_the_index_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
 
-    assert PAGES
-    assert [page.name for page in PAGES if f"spark_bookkeeper/docs/{page.name}" not in readme] == []
+    assert "(spark_bookkeeper/docs/README.md)" in readme
     assert "(SECURITY.md)" in readme
+    assert [page.name for page in PAGES if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_the_readme_is_read_in_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -10,17 +10,18 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper import pictures
+from spark_bookkeeper.agent import orphans, space
 from spark_bookkeeper.autorecovery import losses
 from spark_bookkeeper.autorecovery.table import UNDERREPLICATED
 from spark_bookkeeper.client import history, ledger_info, views
-from spark_bookkeeper.client.read.lost import LOST
+from spark_bookkeeper.client.read.unreadable import LOST
 from spark_bookkeeper.client.write.acks import ACKS_SCHEMA
-from spark_bookkeeper.cluster import diagnosis, orphans, space
+from spark_bookkeeper.doctor import diagnosis
 from spark_bookkeeper.logs.consumers import CONSUMERS
 from spark_bookkeeper.logs.logs import LOGS
 from spark_bookkeeper.replication import recent_jobs, report, track
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA
-from spark_bookkeeper.source.views import ENTRIES, VIEW_SCHEMAS
+from spark_bookkeeper.source.metadata_tables import ENTRIES, VIEW_SCHEMAS
 
 PAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper" / "docs" / "tables.md"
 

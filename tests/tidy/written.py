@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cluster.background import stop_detached
+from spark_bookkeeper.local_cluster.background import stop_detached
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,1 +1,1 @@
-"""``spark-bookkeeper autorecovery``: a cluster that keeps itself whole."""
+"""``spark-bookkeeper autorecovery``: automatic repair of a cluster."""

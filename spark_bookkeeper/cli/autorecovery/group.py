@@ -1,4 +1,4 @@
-"""``spark-bookkeeper autorecovery``: run it, set it, and ask why something is not repaired."""
+"""``spark-bookkeeper autorecovery``: run it, configure it, and see why a ledger is not repaired."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from spark_bookkeeper.agent.pages import PageHandler, PageServer
 from spark_bookkeeper.autorecovery.checks import CheckResult
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
@@ -24,7 +25,6 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, kept_in_file, open_table, report_table
 from spark_bookkeeper.client.presence import age
-from spark_bookkeeper.cluster.pages import PageHandler, PageServer
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import NEEDS_BOOKIE
 from spark_bookkeeper.replication.report import some_of
@@ -106,7 +106,7 @@ def start(
             try:
                 settings.output.note("autorecovery runs; Ctrl-C stops it")
                 while not stopping.wait(1.0):
-                    pass  # a signal just before an endless wait would be heard only at its end
+                    pass  # a signal just before a wait without time-out would have no effect
                 settings.output.note(STOPPING)
             finally:
                 running.stop()
@@ -116,7 +116,7 @@ def start(
 
 @contextmanager
 def _served_metrics(settings: Settings, bk: BookKeeper, port: int | None) -> Iterator[None]:
-    """What auditor and worker count, over HTTP; a port that is taken costs the page alone."""
+    """Serve metrics of auditor and worker over HTTP. If the port is in use, only the page fails."""
     if port is None:
         yield
         return
@@ -146,9 +146,9 @@ def _served_metrics(settings: Settings, bk: BookKeeper, port: int | None) -> Ite
 
 
 def note_warning(settings: Settings, bk: BookKeeper) -> None:
-    """Say to who starts autorecovery why it will do nothing, or not be auditor."""
+    """Print, at the start of autorecovery, why it will do nothing, or will not be auditor."""
     warning = bk.autorecovery.warning()
-    if warning is not None and warning != NONE_RUNS:  # there is one at once
+    if warning is not None and warning != NONE_RUNS:  # starting this one resolves that
         settings.output.note(warning)
 
 
@@ -161,7 +161,7 @@ def enable(settings: Settings, access: Access) -> int:
         is_changed = bk.autorecovery.enable()
         warning = bk.autorecovery.warning()
     code = _switched(settings, is_changed, is_enabled=True)
-    if warning is not None:  # enabled, and still nobody does the work
+    if warning is not None:  # enabled, but no process does the work
         settings.output.note(warning)
     return code
 
@@ -238,7 +238,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
             "bookie set-writable BOOKIE`), or add one (`spark-bookkeeper bookie start --bookie-id "
             "HOST:3181 --root DIRECTORY`); `spark-bookkeeper bookie list` shows them"
         )
-    if warning is not None:  # why nothing is published, or why nothing of it is done
+    if warning is not None:  # the reason why no ledger is published, or none is repaired
         settings.output.note(warning)
     return EXIT_DONE
 
@@ -340,7 +340,7 @@ def checks(settings: Settings, access: Access) -> int:
 
 
 def _check_rows(result: CheckResult, now_ms: int) -> list[list[Any]]:
-    """One for each kind of finding; one that says so where nothing was found."""
+    """Return a row for each kind of finding; one row ``nothing`` if there is none."""
     took = f"{result.duration_ms / 1000:,.1f} s"
     about = [result.check.replace("_", " "), age(result.ended_at_ms, now_ms), took, result.ledgers]
     if not result.found:

@@ -36,7 +36,7 @@ def audit(work: Work) -> int:
 
 
 def _scanned(bk: BookKeeper) -> Iterator[tuple[int, int]]:
-    """Large only where ``scan`` would use Spark: it reads no ledgers."""
+    """Yield one large size if ``scan`` would use Spark; this reads no ledgers."""
     ranges = bk.context.store.ledger_ranges(LEDGERS_FOR_SPARK)
     if sum(each.ledgers for each in ranges) >= LEDGERS_FOR_SPARK:
         yield 0, SMALL_BYTES + 1
@@ -66,12 +66,12 @@ def run_once(
     *,
     dry_run: bool = False,
 ) -> int:
-    """One audit, and one round of work; the report is of the latter, with what the audit left.
+    """Run one audit and one round of work. Report the round, and what the audit left undone.
 
     Args:
         beside: copy to this bookie, and to no other.
-        dry_run: only say what would be published, and which of the tasks that are there would be
-            taken; the report has both.
+        dry_run: only report the ledgers that would be published, and the existing tasks that would
+            be taken.
     """
     with settings.output.progress("reading ledger metadata") as progress:
         found = bk.audit(dry_run=dry_run, progress=progress.phase)

@@ -1,1 +1,1 @@
-"""``spark-bookkeeper bookie``: its verbs, by what they are about."""
+"""``spark-bookkeeper bookie``: a module for each subject of its verbs."""

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie list | show | recover``: the bookies as the cluster sees them."""
+"""``spark-bookkeeper bookie list | show | recover``: the cluster's view of its bookies."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.agent.cookies import check_forgettable, forget_bookie
+from spark_bookkeeper.agent.dependents import dependents_of
+from spark_bookkeeper.agent.readonly import read_order
+from spark_bookkeeper.agent.scrubbing import read_mark
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.output import gib, number
 from spark_bookkeeper.cli.shell.parameters import only_ledgers
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
-from spark_bookkeeper.client.ledger import in_limbo
+from spark_bookkeeper.client.ledger import needs_refill
 from spark_bookkeeper.client.views import bookie_rows, moment
-from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
-from spark_bookkeeper.cluster.dependents import dependents_of
-from spark_bookkeeper.cluster.readonly import read_order
-from spark_bookkeeper.cluster.scrubbing import read_mark
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.metadata.store import Registration, Versioned
@@ -126,7 +125,7 @@ def recover(
     closed first. Killed at any moment it loses nothing, and run again it finishes the rest.
     """
     given = [*([] if bookie_id is None else [bookie_id]), *bookies]
-    # A wrong name is refused before anything is connected to or started.
+    # Check names before the command connects or starts Spark.
     names = list(dict.fromkeys(map(parse_bookie_id, given)))
     if target is not None:
         parse_bookie_id(target)
@@ -163,7 +162,7 @@ def recover(
 def _delete_cookies(
     settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
 ) -> Sequence[BookieId]:
-    """Those that have a cookie still; whose cookie stays is told, and why."""
+    """Delete cookies; return the bookies whose cookie stays, and print the reasons."""
     store = bk.context.store
     stay = []
     for name in names:
@@ -182,7 +181,7 @@ def _delete_cookies(
 
 
 def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
-    """What to do for a bookie that lacks what ledgers say that it holds."""
+    """Print the remedy for a bookie that lacks shares which ledgers assign to it."""
     if row["limbo_ledgers"]:
         settings.output.say(
             f"{row['bookie_id']} was formatted again and lacks its share of "
@@ -192,10 +191,10 @@ def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
 
 
 def _limbo(bk: BookKeeper, name: BookieId, live: Registration, ledgers: Sequence[LedgerId]) -> int:
-    """How many of these ledgers a bookie was formatted again since, and not refilled."""
+    """Count those of these ledgers for which a bookie needs refill."""
     found = (each for _, each in bk.context.store.read_ledgers(ledgers))
     return sum(
-        name in in_limbo(each.value, {name: live.incarnation})
+        name in needs_refill(each.value, {name: live.incarnation})
         for each in found
         if isinstance(each, Versioned)
     )
@@ -214,9 +213,9 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         )
     answer, marker, space, inodes = "answers", None, None, None
     try:
-        storage = partition_of(bk.context, name)
-        marker = read_marker(storage)
-        space, inodes = storage.space(), storage.inodes()
+        partition = partition_of(bk.context, name)
+        marker = partition.marker()
+        space, inodes = partition.space(), partition.inodes()
         if marker is None:
             answer = "answers, and holds no BOOKIE marker: it is not mounted, or was wiped"
     except (BookieError, InvalidArgumentError) as error:

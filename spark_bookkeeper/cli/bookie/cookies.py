@@ -1,7 +1,7 @@
-"""``spark-bookkeeper bookie cookie get | generate | create | delete``: who the cluster knows.
+"""``spark-bookkeeper bookie cookie get | generate | create | delete``: the cluster's bookies.
 
-The cookie names a bookie's partition, where it is, and which formatting of it is meant. It is
-written when a partition is formatted; these verbs are for the day on which it was lost.
+A cookie has a bookie's name, its root and the incarnation of its partition. It is written when a
+partition is formatted; these verbs are for a cookie that was lost.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
-from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.cookies import (
+from spark_bookkeeper.agent.cookies import (
     check_forgotten_by_all,
     forget_bookie,
     generate_cookie,
     restore_cookie,
 )
+from spark_bookkeeper.cli.bookie.partition import id_option, known_partition, root_option
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.prompt import confirm
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
@@ -87,14 +87,14 @@ def generate(
     Without --store nothing is changed in the cluster. Refused where `create` would be.
     """
     name = parse_bookie_id(bookie_id)
-    with known_partition(settings, access, root) as (metadata, storage):
-        made, is_there = generate_cookie(metadata, storage, name)
+    with known_partition(settings, access, root) as (metadata, partition):
+        made, is_there = generate_cookie(metadata, partition, name)
         if output is not None:
             _write(made, output)
         if store and not is_there:
             if not yes:
-                _ask(settings, storage.uri, made)
-            made, is_there = restore_cookie(metadata, storage, name), True
+                _ask(settings, partition.uri, made)
+            made, is_there = restore_cookie(metadata, partition, name), True
 
     def show() -> None:
         settings.output.table(["what", "value"], [[k, str(v)] for k, v in _facts(made).items()])
@@ -126,12 +126,12 @@ def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: b
     Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
     """
     name = parse_bookie_id(bookie_id)
-    with known_partition(settings, access, root) as (metadata, storage):
-        written, is_there = generate_cookie(metadata, storage, name)
+    with known_partition(settings, access, root) as (metadata, partition):
+        written, is_there = generate_cookie(metadata, partition, name)
         if not is_there:
             if not yes:
-                _ask(settings, storage.uri, written)
-            written = restore_cookie(metadata, storage, name)
+                _ask(settings, partition.uri, written)
+            written = restore_cookie(metadata, partition, name)
     settings.output.result(
         _facts(written),
         lambda: settings.output.say(
@@ -155,7 +155,7 @@ def delete(work: Work, bookie_id: str, even_if_unreadable: bool) -> int:
     settings, name = work.settings, parse_bookie_id(bookie_id)
     with connected(settings, work.access) as bk:
         store = bk.context.store
-        if work.dry_run or not work.yes:  # nobody is asked about what is refused
+        if work.dry_run or not work.yes:  # refuse before asking
             with settings.output.progress():
                 check_forgotten_by_all(store, name, even_if_unreadable=even_if_unreadable)
         if not work.dry_run:
@@ -176,7 +176,7 @@ def delete(work: Work, bookie_id: str, even_if_unreadable: bool) -> int:
 
 
 def _ask(settings: Settings, root_uri: str, made: Cookie) -> None:
-    """Whether a cookie is to be written; nobody is asked about what is refused."""
+    """Ask whether to write a cookie that has passed all checks."""
     settings.output.note(
         f"{root_uri} is bookie {made.bookie_id}, incarnation {made.incarnation}. A copy or backup "
         "of a bookie's storage looks the same, and lacks what was acknowledged since"
@@ -196,7 +196,7 @@ def _write(made: Cookie, output: Path) -> None:
 
 
 def _started(name: BookieId, root: str) -> str:
-    """What is to be done once a bookie has its cookie."""
+    """Return the next step once a bookie has its cookie."""
     return (
         "an agent that runs goes on by itself; otherwise start it: spark-bookkeeper bookie start "
         f"--bookie-id {name} --root {shlex.quote(root)}"

@@ -1,15 +1,15 @@
-"""``spark-bookkeeper bookie decommission``: take a bookie away for good."""
+"""``spark-bookkeeper bookie decommission``: remove a bookie for good."""
 
 from __future__ import annotations
 
 import click
 
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting, note_readonly
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.engine import sizes_of
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
-from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.session import BookKeeper
 

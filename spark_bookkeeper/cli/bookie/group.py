@@ -6,10 +6,9 @@ import shlex
 
 import click
 
-from spark_bookkeeper.bookie.file_bookie import FileBookie
-from spark_bookkeeper.bookie.partition import held_in, ledger_directories, probe
-from spark_bookkeeper.bookie.schema import ledger_of
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.agent.dependents import dependents_of
+from spark_bookkeeper.agent.formatting import check_formattable, format_bookie
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
 from spark_bookkeeper.cli.bookie.decommission import decommission
@@ -26,14 +25,12 @@ from spark_bookkeeper.cli.bookie.shared import what_is_shared
 from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.bookie.start import start
 from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.dependents import dependents_of
-from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
-from spark_bookkeeper.cluster.sharing import place_of
-from spark_bookkeeper.errors import BookieUnavailableError, UnsuitableStorageError
+from spark_bookkeeper.doctor.failure_domains import place_of
+from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.protocol.underreplication import REFILL
@@ -85,18 +82,18 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
     Refused while the bookie may hold the last good copy of anything.
     """
     settings, access, name = work.settings, work.access, parse_bookie_id(bookie_id)
-    storage = open_partition(root, access)
+    partition = open_partition(root, access)
     try:
         with connected(settings, access) as bk:
             store = bk.context.store
-            marker_of(storage)  # what cannot be read is told as that
+            marker_of(partition)  # an unreadable partition is reported as such
             with settings.output.progress():
-                if work.dry_run or not work.yes:  # nobody is asked about what is refused
-                    check_formattable(store, storage, name, is_replaced=replaced)
-                what_goes = _what_goes(store, storage, name)
+                if work.dry_run or not work.yes:  # refuse before asking
+                    check_formattable(store, partition, name, is_replaced=replaced)
+                what_goes = _what_goes(store, partition, name)
             settings.output.note(what_goes)
-            place = place_of(storage, name, is_new=True)
-            for warning in what_is_shared(access, store, {name: storage.uri}, seen={name: place}):
+            place = place_of(partition, name, is_new=True)
+            for warning in what_is_shared(access, store, {name: partition.uri}, seen={name: place}):
                 settings.output.note(warning)
             if replaced and store.underreplication.is_enabled():
                 settings.output.note(
@@ -118,7 +115,7 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
             with settings.output.progress():
                 marker = format_bookie(
                     store,
-                    storage,
+                    partition,
                     name,
                     token=bk.context.runtime.token,
                     is_replaced=replaced,
@@ -126,16 +123,16 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
                 )
             note_deletion(bk.context, "format_bookie", f"bookie {name}: {what_goes}")
     finally:
-        storage.close()
+        partition.close()
     settings.output.result(
         {
             "bookie_id": name,
-            "root_uri": storage.uri,
+            "root_uri": partition.uri,
             "incarnation": marker.incarnation,
             "instance_id": marker.instance_id,
         },
         lambda: settings.output.say(
-            f"bookie {name} at {storage.uri} is formatted, incarnation {marker.incarnation}. "
+            f"bookie {name} at {partition.uri} is formatted, incarnation {marker.incarnation}. "
             f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
             + (f"; then fill it: {REFILL.format(name)}" if replaced else "")
         ),
@@ -143,16 +140,12 @@ def format_(work: Work, bookie_id: str, root: str, replaced: bool) -> int:
     return EXIT_DONE
 
 
-def _what_goes(store: MetadataStore, storage: Storage, name: BookieId) -> str:
-    found, directories = marker_of(storage), ledger_directories(storage)
-    keys = filter(None, map(ledger_of, directories))
-    try:
-        size = f"{sum(map(sum, map(FileBookie(storage).sizes_of, keys))):,} bytes"
-    except BookieUnavailableError:  # a damaged disk is formatted too
-        size = "unknown size"
+def _what_goes(store: MetadataStore, partition: Partition, name: BookieId) -> str:
+    found, (count, size_bytes) = marker_of(partition), partition.ledgers()
+    size = "unknown size" if size_bytes is None else f"{size_bytes:,} bytes"
     holds = f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie"
     return (
-        f"{storage.uri} holds {holds}, {len(directories)} ledger directories of {size}; "
+        f"{partition.uri} holds {holds}, {count} ledger directories of {size}; "
         f"{len(dependents_of(store, name).ledger_ids)} ledgers of the cluster count on it"
     )
 
@@ -166,7 +159,7 @@ def verify(settings: Settings, access: Access, root: str) -> int:
 
     Fencing rests on it. Nothing is left behind; a partition in use is not disturbed.
     """
-    storage = open_partition(root, access)
+    partition = open_partition(root, access)
     reason: str | None = None
     held: list[str] = []
 
@@ -175,28 +168,28 @@ def verify(settings: Settings, access: Access, root: str) -> int:
         settings.output.say(f"holds: {check}")
 
     try:
-        marker = marker_of(storage)
-        settings.output.note(f"probing {storage.uri} ...")
+        marker = marker_of(partition)
+        settings.output.note(f"probing {partition.uri} ...")
         try:
-            probe(storage, ThreadRuntime().token, on_check=show_check)
+            partition.probe(ThreadRuntime().token, on_check=show_check)
         except UnsuitableStorageError as error:
             reason = error.message
-        space = storage.space()
-        in_the_way = [] if marker is not None else held_in(storage)
+        space = partition.space()
+        in_the_way = [] if marker is not None else partition.in_the_way()
     finally:
-        storage.close()
+        partition.close()
     free, total = space or (None, None)
 
     def show() -> None:
         if reason is not None:
-            settings.output.say(f"{storage.uri} cannot be a bookie: {reason}")
+            settings.output.say(f"{partition.uri} cannot be a bookie: {reason}")
         elif in_the_way:
             settings.output.say(
-                f"{storage.uri} cannot be a bookie as it is, though its file system is fit: it "
+                f"{partition.uri} cannot be a bookie as it is, though its file system is fit: it "
                 f"holds {', '.join(in_the_way[:5])}, and a new bookie is made in an empty directory"
             )
         else:
-            settings.output.say(f"{storage.uri} can be a bookie")
+            settings.output.say(f"{partition.uri} can be a bookie")
         if marker is not None:
             settings.output.say(
                 f"it is bookie {marker.bookie_id}, incarnation {marker.incarnation}, of cluster "
@@ -205,7 +198,7 @@ def verify(settings: Settings, access: Access, root: str) -> int:
 
     settings.output.result(
         {
-            "root_uri": storage.uri,
+            "root_uri": partition.uri,
             "is_suitable": reason is None,
             "reason": reason,
             "checks": held,

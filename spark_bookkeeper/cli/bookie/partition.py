@@ -1,4 +1,4 @@
-"""What the verbs that touch a partition share: naming one, opening it, a first look at it."""
+"""Code of the verbs that use a partition: find it by name or root, open it, read its marker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.shell.cluster_options import Access, opened_store
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.config import PartitionConf
@@ -29,18 +29,18 @@ root_option = click.option(
 )
 
 
-def marker_of(storage: Storage) -> Marker | None:
-    """What a partition says it is: the first look at a storage, before anything is done.
+def marker_of(partition: Partition) -> Marker | None:
+    """Read a partition's marker, before anything else is done with it.
 
     Raises:
         BookieUnavailableError: it does not answer. Nothing was changed.
     """
     try:
-        return read_marker(storage)
+        return partition.marker()
     except BookieUnavailableError as error:
         cause = error.__cause__ or error
         raise BookieUnavailableError(
-            f"{storage.uri} cannot be read: {type(cause).__name__}: {str(cause).rstrip('.')}. "
+            f"{partition.uri} cannot be read: {type(cause).__name__}: {str(cause).rstrip('.')}. "
             "Nothing was changed. Check the root and who may read it; credentials come from "
             "--storage-option or from the environment, as the file system's own documents say",
             **error.facts,
@@ -48,22 +48,22 @@ def marker_of(storage: Storage) -> Marker | None:
         ) from error
 
 
-def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage:
-    """The storage at a root that was typed; the path of a directory becomes a whole one.
+def open_partition(root: str, access: Access, *, is_new: bool = True) -> Partition:
+    """Open the storage at a root from the command line. The path of a directory becomes absolute.
 
     Args:
-        is_new: whether it may be one that no bookie has used yet.
+        is_new: whether the storage may be one that no bookie has used yet.
 
     Raises:
-        InvalidArgumentError: it is no directory. Nothing was changed.
+        InvalidArgumentError: it is not a directory. Nothing was changed.
     """
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
-    storage = access.open_root(root, ThreadRuntime())
-    place = urlsplit(storage.uri)
+    partition = access.open_root(root, ThreadRuntime())
+    place = urlsplit(partition.uri)
     if place.scheme == "file":
         try:
-            storage.list("")  # a mount that hangs is found out here
+            partition.foreign_names()  # detects a mount that hangs
         except BookieUnavailableError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
@@ -83,7 +83,7 @@ def open_partition(root: str, access: Access, *, is_new: bool = True) -> Storage
             f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
             f"itself: mkdir -p {path}. Nothing was changed"
         )
-    return storage
+    return partition
 
 
 def wanted_partitions(
@@ -92,11 +92,11 @@ def wanted_partitions(
     bookie_id: str | None,
     root: str | None,
 ) -> Sequence[PartitionConf]:
-    """What ``bookie start`` is to look after: options, arguments, or the tables of the file.
+    """Return the partitions for ``bookie start``, from options, arguments, or the file's tables.
 
     Raises:
-        InvalidArgumentError: it was told nothing, or half of it; or a root does not say whose it
-            is. Nothing was changed.
+        InvalidArgumentError: none or only half of one was given, or a root names no bookie.
+            Nothing was changed.
     """
     if bookie_id is not None and root is not None and not texts:
         return [PartitionConf(parse_bookie_id(bookie_id), root)]
@@ -118,15 +118,15 @@ def wanted_partitions(
 
 
 def _partition(text: str, access: Access) -> PartitionConf:
-    """``BOOKIE=ROOT``, or a root whose marker says whose it is."""
+    """Parse ``BOOKIE=ROOT``, or a root with a marker that names its bookie."""
     name, separator, root = text.partition("=")
     if separator and "/" not in name:
         return PartitionConf(parse_bookie_id(name), root)
-    storage = open_partition(text, access)
+    partition = open_partition(text, access)
     try:
-        marker = marker_of(storage)
+        marker = marker_of(partition)
     finally:
-        storage.close()
+        partition.close()
     if marker is None:
         raise InvalidArgumentError(
             f"{text} holds no bookie yet, so it has no name; write HOST:PORT={text}. Nothing was "
@@ -138,12 +138,12 @@ def _partition(text: str, access: Access) -> PartitionConf:
 @contextmanager
 def known_partition(
     settings: Settings, access: Access, root: str
-) -> Iterator[tuple[MetadataStore, Storage]]:
-    """The metadata store, and the storage of a bookie that there is or was."""
-    storage = open_partition(root, access, is_new=False)
+) -> Iterator[tuple[MetadataStore, Partition]]:
+    """Yield the metadata store, and the storage of a bookie that exists or existed."""
+    partition = open_partition(root, access, is_new=False)
     try:
         with opened_store(settings, access, ThreadRuntime()) as store:
-            marker_of(storage)  # what cannot be read is told as that
-            yield store, storage
+            marker_of(partition)  # an unreadable partition is reported as such
+            yield store, partition
     finally:
-        storage.close()
+        partition.close()

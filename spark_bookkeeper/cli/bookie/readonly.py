@@ -1,12 +1,12 @@
-"""``spark-bookkeeper bookie set-readonly | set-writable``: a bookie's mode, chosen by hand."""
+"""``spark-bookkeeper bookie set-readonly | set-writable``: a bookie's mode, set by an operator."""
 
 from __future__ import annotations
 
 import click
 
+from spark_bookkeeper.agent.readonly import NO_REASON, read_order, set_readonly, set_writable
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.readonly import NO_REASON, read_order, set_readonly, set_writable
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.session import BookKeeper
 

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie rebalance | drain``: shares moved to where there is room."""
+"""``spark-bookkeeper bookie rebalance | drain``: move shares to bookies that have room."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.agent.decommission import DecommissionReport
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
-from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.config import SPARE_BYTES
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.rebalance import RebalanceReport
@@ -122,7 +122,7 @@ def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
 
 
 def ask_to_drain(settings: Settings, bookie: BookieId, plan: DecommissionReport) -> None:
-    """It takes a bookie out of use, so it is asked for also where there is nothing to copy."""
+    """Ask before a bookie becomes read-only, even if there is nothing to copy."""
     planned = Planned.of(plan)
     if planned.steps or planned.left is not None:
         planned.note(settings)
@@ -131,7 +131,7 @@ def ask_to_drain(settings: Settings, bookie: BookieId, plan: DecommissionReport)
 
 
 def note_readonly(settings: Settings, bookie: BookieId) -> None:
-    """What a bookie that was drained stays, whether all of it could be copied or not."""
+    """Print that a drained bookie stays read-only, whether everything could be copied or not."""
     settings.output.note(
         f"it stays read-only until it is told otherwise: spark-bookkeeper bookie set-writable "
         f"{bookie}"
@@ -139,6 +139,6 @@ def note_readonly(settings: Settings, bookie: BookieId) -> None:
 
 
 def counting(report: DecommissionReport) -> str:
-    """How many ledgers count on a bookie still."""
+    """Return a text such as ``3 ledgers count``, about those that still rely on a bookie."""
     count = len(report.remaining)
     return f"{counted(count, 'ledger')} count{'s' if count == 1 else ''}"

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie refill``: a bookie whose disk was replaced, filled again in place."""
+"""``spark-bookkeeper bookie refill``: copy back what a bookie with a replaced disk should hold."""
 
 from __future__ import annotations
 

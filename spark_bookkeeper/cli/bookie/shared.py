@@ -1,4 +1,4 @@
-"""Saying what a bookie shares with others, and would be lost with them."""
+"""Warnings about disks, buckets and machines that bookies share: they are lost at once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_bookkeeper.cli.shell.cluster_options import Access
-from spark_bookkeeper.cluster.sharing import Place, Shared, may_be_on_a_disk, place_of, shared_with
+from spark_bookkeeper.doctor.failure_domains import (
+    Place,
+    Shared,
+    may_be_on_a_disk,
+    place_of,
+    shared_with,
+)
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 _LOOKS_AT_ONCE: Final = 64
-"""Each needs a thread, and hardly anything else."""
+"""Each look needs one thread, and hardly anything else."""
 
 _OPENING_SECONDS: Final = 5.0
-"""Beside the time that a bookie has for an answer: that its storage is opened."""
+"""The time to open storages, in addition to a bookie's time-out."""
 
 
 def what_is_shared(
@@ -27,17 +33,16 @@ def what_is_shared(
     seen: Mapping[BookieId, Place] | None = None,
     with_trying: bool = True,
 ) -> Sequence[str]:
-    """A line for each disk, bucket or machine that bookies share with each other, or with others
-    that are known.
+    """Return a line for each disk, bucket or machine that these bookies share with each other, or
+    with other known bookies.
 
-    All that may be on a disk are looked at once, side by side, these first. Those that have not
-    answered after the time that a bookie has for an answer are on disks that are not seen from
-    here.
+    Bookies that may be on a disk are examined in parallel, these first. A bookie without an answer
+    in time counts as being on a disk that is not visible from here.
 
     Args:
-        roots: of these bookies.
-        seen: where some of them are, which is not looked for again.
-        with_trying: also of clusters that are made to be tried.
+        roots: the roots of these bookies.
+        seen: known places of some bookies, which are not examined again.
+        with_trying: also report bookies on the loopback address, which are made for trials.
     """
     known = {each.value.bookie_id: each.value.root_uri for each in store.cookies()}
     known |= {live.bookie_id: live.root_uri for live in store.registrations()}
@@ -49,7 +54,7 @@ def what_is_shared(
 def _places(
     access: Access, roots: Mapping[BookieId, str], seen: Collection[BookieId]
 ) -> Mapping[BookieId, Place]:
-    """Where bookies are, as far as it is seen in time."""
+    """Return the places of bookies, as far as they are known in time."""
     runtime = ThreadRuntime()
     places = {bookie_id: Place(root) for bookie_id, root in roots.items()}
 
@@ -73,14 +78,14 @@ def _warning(found: Shared) -> str:
 
 
 def _place_at(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
-    """Where a bookie's storage is, as far as it is seen from here."""
+    """Return the place of a bookie's storage, as far as it is visible from here."""
     if not may_be_on_a_disk(root_uri):
         return Place(root_uri)
     try:
-        storage = access.open_root(root_uri, ThreadRuntime())
+        partition = access.open_root(root_uri, ThreadRuntime())
     except (BookKeeperError, OSError):
         return Place(root_uri)
     try:
-        return place_of(storage, bookie_id)
+        return place_of(partition, bookie_id)
     finally:
-        storage.close()
+        partition.close()

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie space``: what takes the space, and what could be had back."""
+"""``spark-bookkeeper bookie space``: the use of space, and how much could be freed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def space(
                 f"bookie {bookie} is unknown; `spark-bookkeeper bookie list` shows the bookies"
             )
         shown = bk.space_arrow(sorted(wanted) or None).to_pylist()
-    # One that holds nothing has no rows, and is told all the same.
+    # A bookie without ledgers has no rows, but is shown too.
     bookies = [_sum(bookie, shown) for bookie in sorted(wanted or known)]
 
     logs = _by_log(shown) if by_log else []
@@ -101,7 +101,7 @@ def _sum(bookie: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _by_log(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The sums of each log, the largest first; ``None`` as the log: of ledgers without one."""
+    """Sum up each log, the largest first; the log ``None`` stands for ledgers without one."""
     logs: dict[str | None, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["ledger_id"] is not None:

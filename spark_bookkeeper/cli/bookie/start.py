@@ -8,6 +8,10 @@ from functools import partial
 
 import click
 
+from spark_bookkeeper.agent.agent import BookieAgent
+from spark_bookkeeper.agent.health_server import HealthServer
+from spark_bookkeeper.agent.partitions import Partitions, ServedPartition
+from spark_bookkeeper.agent.upkeep import upkeep_duties
 from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.partition import open_partition, wanted_partitions
 from spark_bookkeeper.cli.bookie.shared import what_is_shared
@@ -20,10 +24,6 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping, until_signalled
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.health_server import HealthServer
-from spark_bookkeeper.cluster.partitions import Partition, Partitions
-from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.logs.consumers import show_lag
@@ -80,10 +80,10 @@ def start(
     only = wanted[0].bookie_id if len(wanted) == 1 else None
     start_logging(settings.log_format, bookie_id=only)
     runtime = ThreadRuntime()
-    # What the session with ZooKeeper counts is the partition's own, where there is only one.
+    # A single partition also counts the metrics of the session with ZooKeeper.
     own = None if only is None else BookieMetrics()
     session = own or Metrics()
-    with (  # until it is connected, Ctrl-C ends it as any other command
+    with (  # until it is connected, Ctrl-C ends it like any other command
         opened_store(settings, access, runtime, session, waits=True) as store,
         _shown_lag(settings, access, logs, session),
         connected(settings, access, waits=True) as bk,
@@ -94,7 +94,7 @@ def start(
         served = Partitions(
             runtime,
             [
-                Partition(
+                ServedPartition(
                     parse_bookie_id(each.bookie_id), each.root, partial(make_agent, each), own
                 )
                 for each in wanted
@@ -111,7 +111,7 @@ def start(
                 _serve(settings, access, runtime, bk, served, server, stopping, with_autorecovery)
             finally:
                 stopped = [each.bookie_id for each in served.partitions if each.is_started]
-                if not stopping.is_at_once:  # else the registrations end with their session
+                if not stopping.is_at_once:  # otherwise the registrations end with their session
                     served.stop()
     for each in stopped:
         settings.output.note(f"bookie {each} is unregistered; its storage stays as it is")
@@ -129,12 +129,12 @@ def _make_agent(
     rack: str,
     moved: bool,
 ) -> tuple[BookieAgent, Callable[[], None]]:
-    """The agent of a partition, which is opened for it, and what closes that again."""
+    """Open a partition; return its agent, and a function that closes the partition."""
     name = parse_bookie_id(wanted.bookie_id)
-    storage = open_partition(wanted.root, access)
+    partition = open_partition(wanted.root, access)
     agent = BookieAgent(
         store,
-        storage,
+        partition,
         name,
         runtime,
         access.conf.bookie,
@@ -143,7 +143,7 @@ def _make_agent(
         duties=upkeep_duties(bk.context, name, access.conf.bookie, metrics),
         metrics=metrics,
     )
-    return agent, storage.close
+    return agent, partition.close
 
 
 def _serve(
@@ -156,7 +156,7 @@ def _serve(
     stopping: Stopping,
     with_autorecovery: bool,
 ) -> None:
-    """Say what is served, and wait for the end; autorecovery runs meanwhile, and ends with it."""
+    """Print what is served, and wait for the end. Autorecovery runs meanwhile."""
     for each in served.partitions:
         if each.is_started:
             settings.output.note(
@@ -170,12 +170,12 @@ def _serve(
     names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
     if names:
         note_warning(settings, bk)
-    # It ends first, so that it does not publish what its own bookie takes away.
+    # Autorecovery ends first. Otherwise it could publish its own bookie, which is about to end.
     with ExitStack() as beside:
         for name in names:
             beside.enter_context(_autorecovery(settings, access, name, server, stopping))
         while not stopping.wait(1.0):
-            pass  # a signal just before an endless wait would be heard only at its end
+            pass  # a signal just before a wait without time-out would have no effect
         settings.output.note(STOPPING)
 
 
@@ -186,12 +186,12 @@ def _tell_shared(
     served: Partitions,
     stopping: Stopping,
 ) -> None:
-    """Say what the bookies that are served share with any that is known.
+    """Print what the served bookies share with each other or with other known bookies.
 
-    Beside everything else: roots may hang, and the end of the process waits for none of them.
+    It runs in the background: roots may hang, and the end of the process does not wait for it.
     """
     roots = {each.bookie_id: each.status.root_uri for each in served.partitions if each.is_started}
-    with suppress(BookKeeperError):  # they are served all the same
+    with suppress(BookKeeperError):  # an error here does not affect serving
         for warning in what_is_shared(access, store, roots, with_trying=False):
             if not stopping.is_set():
                 settings.output.note(warning)
@@ -201,7 +201,7 @@ def _tell_shared(
 def _autorecovery(
     settings: Settings, access: Access, name: BookieId, server: HealthServer, stopping: Stopping
 ) -> Iterator[None]:
-    """Auditor and replication worker beside a bookie, with a session of their own."""
+    """Run auditor and replication worker next to a bookie, with a session of their own."""
     with connected(settings, access) as bk:
         server.show_also(name, bk.context.metrics)
         running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
@@ -216,7 +216,7 @@ def _autorecovery(
 def _shown_lag(
     settings: Settings, access: Access, logs: Sequence[str], metrics: Metrics
 ) -> Iterator[None]:
-    """Gauges for the followers of these logs; they connect when somebody looks first."""
+    """Show gauges for the followers of these logs. The first read of the metrics connects."""
     context = access.connection(settings).open_lazily()
     for log in logs:
         show_lag(context, log, metrics=metrics)

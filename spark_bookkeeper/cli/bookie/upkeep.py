@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie gc | compact | scrub``: space that comes back, files, digests."""
+"""``spark-bookkeeper bookie gc | compact | scrub``: free space, compact files, check digests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.agent.collection import GarbageReport
 from spark_bookkeeper.cli.shell.parameters import WholeNumber, only_ledgers
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
-from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.config import COMPACTED_FROM_FILES
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.report import Outcome, counted

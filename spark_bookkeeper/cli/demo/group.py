@@ -1,6 +1,6 @@
 """``spark-bookkeeper demo``: a ledger survives the loss of a bookie and of its writer.
 
-Real ZooKeeper, real files, real processes: the rows are appended by one that is killed.
+ZooKeeper, files and processes are real: the process that appends the rows is killed.
 """
 
 from __future__ import annotations
@@ -20,28 +20,21 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.demo import proof
-from spark_bookkeeper.cli.demo.process import Event, WriterProcess
+from spark_bookkeeper.cli.demo.process import Event, WriterProcess, writer_process
+from spark_bookkeeper.cli.demo.writer import QUORUM
 from spark_bookkeeper.cli.ledger.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cluster.java import use_java
 from spark_bookkeeper.demo import flights_arrow
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.local_cluster.java import use_java
 from spark_bookkeeper.opening import local
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.waiting import wait_apart
 
-BOOKIES: Final = 6
-
 KILL_AFTER: Final = 200
-"""Small appends that the writer has seen acknowledged when it is killed."""
-
-SHOWN_ENTRIES: Final = 8
-"""Entries of an append whose acknowledgements are shown one by one."""
-
-LOOK_SECONDS: Final = 0.01
-"""Between two looks at a bookie's files while waiting for the writer to write there."""
+"""Small appends that are acknowledged when the writer is killed."""
 
 
 @click.command(name="demo", epilog="Example: spark-bookkeeper demo --keep ./flights-cluster")
@@ -62,9 +55,11 @@ def demo(settings: Settings, keep: Path | None) -> int:
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise InvalidArgumentError(f"{keep} is not empty; --keep wants a new or an empty directory")
-    use_java()  # none on this machine: say so before anything is made
-    story = _Story(settings.output, keep)
-    holds = story.tell()
+    use_java()  # without Java, fail before anything is created
+    story = _Story(settings.output)
+    with _workplace() as place, local(keep or place / "cluster", bookies=6) as bk:
+        holds = story.run(bk, place)
+    story.end(holds, keep)
     settings.output.result(story.result, lambda: None)
     return EXIT_DONE if holds else EXIT_LEFT_UNDONE
 
@@ -72,32 +67,30 @@ def demo(settings: Settings, keep: Path | None) -> int:
 class _Story:
     """The steps, in order, each shown as it happens."""
 
-    def __init__(self, output: Output, keep: Path | None) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._keep = keep
         self._began = time.monotonic()
         self._step = 0
         self.result: dict[str, Any] = {}
 
-    def tell(self) -> bool:
-        """Tell it; return whether the proof holds."""
-        with _workplace() as place:
-            source = self._rows(place)
-            self._headline("A cluster from nothing: one ZooKeeper, six bookies")
-            directory = self._keep if self._keep is not None else place / "cluster"
-            with local(directory, BOOKIES) as bk:
-                self._show_cluster(bk)
-                try:
-                    first, lost = self._write_until_killed(bk, place, source)
-                    self._recover_ledger(bk, first, lost)
-                    second = self._write_the_rest(bk, first, source, place / "spark.log")
-                    self._recover_bookie(bk, first, lost)
-                    self._repair(bk, [first, second])
-                    holds = self._prove(bk, [first, second], source, lost)
-                finally:
-                    _stop_spark()
-        self._farewell(holds, first)
-        return holds
+    def run(self, bk: BookKeeper, place: Path) -> bool:
+        """Run all steps; return whether the proof holds."""
+        assert bk.cluster is not None
+        self._headline("A cluster from nothing: one ZooKeeper, six bookies")
+        self._say(f"metadata   {bk.metadata_uri}")
+        self._say(f"bookies    {', '.join(bk.cluster.bookie_ids)}")
+        self._say(f"each one is a directory of Arrow files: {bk.cluster.directory}/bookies/1 ...")
+        source = self._rows(place)
+        try:
+            with writer_process(bk.metadata_uri, place) as writer:
+                first, lost = self._write_until_killed(bk, writer)
+            self._recover_ledger(bk, first)
+            second = self._write_the_rest(bk, first, source, place / "spark.log")
+            self._recover_bookie(bk, first, lost)
+            self._repair(bk, [first, second])
+            return self._prove(bk, [first, second], source, lost)
+        finally:
+            _stop_spark()
 
     # The steps
 
@@ -115,84 +108,61 @@ class _Story:
         self.result["rows"] = source.num_rows
         return source
 
-    def _show_cluster(self, bk: BookKeeper) -> None:
+    def _write_until_killed(self, bk: BookKeeper, writer: WriterProcess) -> tuple[int, BookieId]:
         assert bk.cluster is not None
-        self._say(f"metadata   {bk.metadata_uri}")
-        self._say(f"bookies    {', '.join(bk.cluster.bookie_ids)}")
-        self._say(f"each one is a directory of Arrow files: {bk.cluster.directory}/bookies/1 ...")
-
-    def _write_until_killed(
-        self, bk: BookKeeper, place: Path, source: pa.Table
-    ) -> tuple[int, BookieId]:
         self._headline("A writer in a process of its own; entries go in stripes to 3 of 4 bookies")
-        with WriterProcess(bk.metadata_uri, place / "rows.arrow", place / "writer") as writer:
-            self._say(f"process {writer.pid} starts Spark ...")
-            writer.wait_for("ready")
-            created = writer.wait_for("created")
-            ledger_id = created["ledger_id"]
-            self._say(
-                f"ledger {ledger_id}: E=4 bookies share the entries, Qw=3 hold each, Qa=2 "
-                "acknowledge it"
-            )
-            done = self._appended(bk, writer, writer.wait_for("appending"))
-            self._show_acks(done)
-
-            self._headline("A bookie is destroyed while the second DataFrame is appended")
-            begun = writer.wait_for("appending")
-            lost = self._destroy_one(bk, writer, created["ensemble"][1])
-            done = self._appended(bk, writer, begun)
-            self._show_acks(done)
-            self._say("the writer replaced it and went on in a new fragment:")
-            self._picture(bk, ledger_id, {lost})
-
-            self._headline("The writer is killed in the middle of small appends (SIGKILL)")
-            acknowledged = writer.wait_for("acknowledged")
-            for _ in range(KILL_AFTER):
-                acknowledged = writer.wait_for("acknowledged")
-            writer.kill()
-            for event in writer.remaining():
-                acknowledged = event if event["event"] == "acknowledged" else acknowledged
+        created = writer.next("created")
+        ledger_id, lost = created["ledger_id"], BookieId(created["ensemble"][1])
         self._say(
-            f"the last it told us: entry {acknowledged['entry_id']} is acknowledged, which is "
-            f"{acknowledged['rows']:,} rows"
+            f"ledger {ledger_id}: E=4 bookies share the entries, Qw=3 hold each, Qa=2 "
+            "acknowledge it"
+        )
+        self._show_append(writer, writer.next("appending"))
+
+        self._headline("A bookie is destroyed while the second DataFrame is appended")
+        begun, root = writer.next("appending"), bk.cluster.root_of(lost)
+        before, deadline = _bytes_below(root), time.monotonic() + 30.0
+        while _bytes_below(root) == before and time.monotonic() < deadline:
+            time.sleep(0.01)  # until rows of this append arrive on the bookie
+        bk.cluster.stop_bookie(lost, destroy=True)
+        self._say(f"{lost}: its directory is gone, with everything in it")
+        self._show_append(writer, begun)
+        self._say("the writer replaced it and went on in a new fragment:")
+        self._picture(bk, ledger_id, {lost})
+
+        self._headline("The writer is killed in the middle of small appends (SIGKILL)")
+        acknowledged = [writer.next("acknowledged") for _ in range(KILL_AFTER)]
+        last = (acknowledged + writer.kill())[-1]
+        self._say(
+            f"its last report: entry {last['entry_id']} is acknowledged, which is "
+            f"{last['rows']:,} rows"
         )
         self.result |= {
-            "acknowledged_entry_id": acknowledged["entry_id"],
-            "acknowledged_rows": acknowledged["rows"],
+            "acknowledged_entry_id": last["entry_id"],
+            "acknowledged_rows": last["rows"],
             "lost_bookie": lost,
         }
         return ledger_id, lost
 
-    def _appended(self, bk: BookKeeper, writer: WriterProcess, begun: Event) -> Event:
-        """Wait for the end of an append, showing how many bytes reach the bookies."""
-        what = f"appending a Spark DataFrame of {begun['rows']:,} rows"
-        before = _stored_bytes(bk)
-        with self._output.progress(what, unit="MB") as progress:
-            while True:
-                event = writer.poll(0.2)
-                progress.set(round(max(0, _stored_bytes(bk) - before) / 1e6))
-                if event is not None and event["event"] == "appended":
-                    break
-        last = event["last_add_confirmed"]
+    def _show_append(self, writer: WriterProcess, begun: Event) -> None:
+        """Wait for the end of an append, and show who acknowledged what."""
+        rows = begun["rows"]
+        with self._output.progress(f"appending a Spark DataFrame of {rows:,} rows"):
+            done = writer.next("appended")
+        acks = done["acks"]
         self._say(
-            f"{begun['rows']:,} rows in entries {begun['first_entry_id']}..{last}, acknowledged "
-            f"after {event['at'] - begun['at']:.1f} s"
+            f"{rows:,} rows in entries {done['first']}..{done['last']}, acknowledged after "
+            f"{done['seconds']:.1f} s; which bookie acknowledged what, and how long it took:"
         )
-        return event
+        for line in draw_acks(acks, 8):
+            self._say(f"   {line}")
+        stored = [row for row in acks if row["status"] == "stored"]
+        self._say(
+            f"   {len({row['entry_id'] for row in acks})} entries, {len(stored)} copies stored, "
+            f"{sum(row['acknowledged'] for row in stored)} of them of acknowledged entries"
+        )
 
-    def _destroy_one(self, bk: BookKeeper, writer: WriterProcess, victim: str) -> BookieId:
-        """Destroy a bookie's storage when rows of the append under way begin to arrive in it."""
-        assert bk.cluster is not None
-        root = bk.cluster.root_of(victim)
-        before = _bytes_below(root)
-        deadline = time.monotonic() + 30.0
-        while _bytes_below(root) == before and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        bk.cluster.stop_bookie(victim, destroy=True)
-        self._say(f"{victim}: its directory is gone, with everything in it")
-        return BookieId(victim)
-
-    def _recover_ledger(self, bk: BookKeeper, ledger_id: int, lost: BookieId) -> None:
+    def _recover_ledger(self, bk: BookKeeper, ledger_id: int) -> None:
         info = bk.ledger(ledger_id)
         confirmed = bk.open_ledger_no_recovery(ledger_id).last_add_confirmed
         stored = [s["last_entry_id"] for s in info.slots_arrow().to_pylist() if s["parts"] == 0]
@@ -232,13 +202,7 @@ class _Story:
             spark = bk.spark
             rest = wait_apart(lambda: spark.createDataFrame(source.slice(start)))
         with self._output.progress(f"appending a Spark DataFrame of {count:,} rows"):
-            with bk.create_ledger(
-                ensemble_size=4,
-                write_quorum_size=3,
-                ack_quorum_size=2,
-                schema=source.schema,
-                name="flights",
-            ) as writer:
+            with bk.create_ledger(**QUORUM, schema=source.schema, name="flights") as writer:
                 last = writer.append(rest)
         self._say(f"ledger {writer.ledger_id}: entries 0..{last}, CLOSED")
         self.result |= {"ledgers": [ledger_id, writer.ledger_id], "rows_in_first": start}
@@ -278,54 +242,43 @@ class _Story:
         self, bk: BookKeeper, ledger_ids: list[int], source: pa.Table, lost: BookieId
     ) -> bool:
         self._headline("The proof: everything is read again from the bookies' files")
-        acknowledged = self.result["acknowledged_rows"]
-        kept = self.result["rows_in_first"]
-        answers = [
-            proof.Answer(
-                "every acknowledged row is in the ledger that was recovered",
-                acknowledged <= kept,
-                f"{acknowledged:,} rows acknowledged, {kept:,} in the ledger",
-            )
-        ]
         with self._output.progress("reading and comparing") as progress:
-            answers.append(proof.same_rows(bk, ledger_ids, source))
-            answers.append(proof.same_counts(bk, ledger_ids, source))
-            answers.append(proof.same_replicas(bk, ledger_ids))
-            answers.append(proof.nothing_missing(bk, ledger_ids, progress.phase))
-            answers.append(proof.names_nobody_lost(bk, ledger_ids, lost))
+            answers = [
+                proof.acknowledged_rows(self.result),
+                proof.same_rows(bk, ledger_ids, source),
+                proof.same_counts(bk, ledger_ids, source),
+                proof.same_replicas(bk, ledger_ids),
+                proof.nothing_missing(bk, ledger_ids, progress.phase),
+                proof.names_nobody_lost(bk, ledger_ids, lost),
+            ]
         for answer in answers:
             mark = "holds " if answer.holds else "BROKEN"
             self._say(f"{mark}  {answer.question}: {answer.evidence}")
         holds = all(answer.holds for answer in answers)
-        self.result |= {
-            "proved": holds,
-            "proof": [
-                {"question": a.question, "holds": a.holds, "evidence": a.evidence} for a in answers
-            ],
-        }
+        self.result |= {"proved": holds, "proof": [answer._asdict() for answer in answers]}
         return holds
 
-    def _farewell(self, holds: bool, ledger_id: int) -> None:
-        seconds = time.monotonic() - self._began
+    def end(self, holds: bool, keep: Path | None) -> None:
+        """Say how it ended, and what to type next."""
+        seconds, say = time.monotonic() - self._began, self._output.say
         self.result["duration_ms"] = round(seconds * 1000)
-        say = self._output.say
         say("")
         if not holds:
             say(f"The proof does NOT hold ({seconds:.0f} s). Please report it, with this output.")
             return
         say(f"Nothing is missing ({seconds:.0f} s).")
-        if self._keep is None:
+        if keep is None:
             say("Everything is cleaned up. What to type next:")
             say("  spark-bookkeeper local start              a cluster that stays, to play with")
             say("  spark-bookkeeper demo --keep ./flights    the same again, and the cluster stays")
-        else:
-            start = f"spark-bookkeeper local start --directory {shlex.quote(str(self._keep))}"
-            say("The cluster is kept. What to type next:")
-            say(f"  {start}")
-            say("  export SPARK_BOOKKEEPER_METADATA_URI=...  as the command above says")
-            say(f"  spark-bookkeeper ledger show {ledger_id}")
-            say(f"  spark-bookkeeper ledger read {ledger_id} --limit 5")
-            say("  spark-bookkeeper doctor")
+            return
+        ledger_id = self.result["ledgers"][0]
+        say("The cluster is kept. What to type next:")
+        say(f"  spark-bookkeeper local start --directory {shlex.quote(str(keep))}")
+        say("  export SPARK_BOOKKEEPER_METADATA_URI=...  as the command above says")
+        say(f"  spark-bookkeeper ledger show {ledger_id}")
+        say(f"  spark-bookkeeper ledger read {ledger_id} --limit 5")
+        say("  spark-bookkeeper doctor")
 
     # Showing
 
@@ -346,17 +299,6 @@ class _Story:
             self._say(f"   {line}")
         self._say(f"   {legend(metadata.quorum)}")
 
-    def _show_acks(self, event: Event) -> None:
-        rows = event["acks"]
-        self._say("who acknowledged what, and how long it took:")
-        for line in draw_acks(rows, SHOWN_ENTRIES):
-            self._say(f"   {line}")
-        stored = [row for row in rows if row["status"] == "stored"]
-        self._say(
-            f"   {len({row['entry_id'] for row in rows})} entries, {len(stored)} copies stored, "
-            f"{sum(row['acknowledged'] for row in stored)} of them of acknowledged entries"
-        )
-
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
@@ -369,7 +311,7 @@ def _workplace() -> Iterator[Path]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile says its warnings there: Java's launcher takes no other advice."""
+    """Send this process's stderr to a file during the block: no option silences Java's launcher."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -389,13 +331,8 @@ def _stop_spark() -> None:
         active.stop()
 
 
-def _stored_bytes(bk: BookKeeper) -> int:
-    assert bk.cluster is not None
-    return sum(_bytes_below(bk.cluster.root_of(bookie)) for bookie in bk.cluster.bookie_ids)
-
-
 def _bytes_below(directory: Path) -> int:
-    """Bytes of all files; files and directories may come and go while we look."""
+    """Return the bytes of all files. Files and directories may come and go meanwhile."""
     total = 0
     try:
         for path in directory.rglob("*"):

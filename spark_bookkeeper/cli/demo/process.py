@@ -1,129 +1,92 @@
-"""The first writer as the demo sees it: a process that tells events, and can be killed."""
+"""The first writer as the demo sees it: a process that reports events, and can be killed."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any, Final
 
 from spark_bookkeeper.errors import BookKeeperError
 
 PATIENCE_SECONDS: Final = 120.0
-"""Without any event for so long, the writer counts as stuck."""
+"""A writer that reports nothing for this long is stuck, and is killed."""
 
 Event = dict[str, Any]
-"""What the writer told, and ``at``: when, on our monotonic clock."""
 
 
 class WriterProcess:
-    """Runs ``writer.py``. Use it in ``with``: however that ends, the process is gone after it.
+    """A running ``writer.py``, whose events are read in order."""
 
-    Args:
-        metadata_uri: the cluster.
-        rows: an Arrow file of the rows to append.
-        scratch: a directory for its log and for what its Spark leaves behind when it is killed.
-    """
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
 
-    def __init__(self, metadata_uri: str, rows: Path, scratch: Path) -> None:
-        self._command = [
-            sys.executable,
-            "-m",
-            "spark_bookkeeper.cli.demo.writer",
-            metadata_uri,
-            str(rows),
-        ]
-        scratch.mkdir()
-        self._log = scratch / "writer.log"
-        java = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -Djava.io.tmpdir={scratch}".strip()
-        self._environment = {
-            **os.environ,
-            "TMPDIR": str(scratch),
-            "SPARK_LOCAL_DIRS": str(scratch),
-            "JAVA_TOOL_OPTIONS": java,
-        }
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    def next(self, name: str) -> Event:
+        """Return the next event of that name.
 
-    def __enter__(self) -> WriterProcess:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,  # killed with its Java, and not by our own Ctrl-C
-            )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        return self
+        Raises:
+            BookKeeperError: the process ended, or reported nothing for ``PATIENCE_SECONDS``.
+        """
+        for event in self._events():
+            if event["event"] == name:
+                return event
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        raise BookKeeperError(
+            "the writer ended before its time; the last it said: "
+            + (" | ".join(said[-3:]) or "nothing")
+        )
 
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._listener.join(10.0)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        """Kill it and what it started (SIGKILL), as a power cut would. Idempotent."""
+    def kill(self) -> list[Event]:
+        """Kill it and what it started (SIGKILL); return the events that were not read yet."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        return list(self._events())
 
-    def poll(self, seconds: float) -> Event | None:
-        """The next event, or ``None`` after so long without one.
-
-        Raises:
-            BookKeeperError: the process has ended by itself.
-        """
-        try:
-            event = self._events.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if event is None:
-            said = self._log.read_text(errors="replace").strip().splitlines()
-            raise BookKeeperError(
-                "the writer ended before its time; the last it said: "
-                + (" | ".join(said[-3:]) or "nothing")
-            )
-        return event
-
-    def wait_for(self, name: str) -> Event:
-        """The next event of that name.
-
-        Raises:
-            BookKeeperError: the process ended, or is silent for ``PATIENCE_SECONDS``.
-        """
-        while True:
-            event = self.poll(PATIENCE_SECONDS)
-            if event is None:
-                raise BookKeeperError(f"the writer said nothing for {PATIENCE_SECONDS:.0f} s")
-            if event["event"] == name:
-                return event
-
-    def remaining(self) -> Iterator[Event]:
-        """What a killed writer had said and nobody has read yet."""
-        self._listener.join(10.0)
-        while True:
-            event = self._events.get()
-            if event is None:
-                return
-            yield event
-
-    def _listen(self) -> None:
+    def _events(self) -> Iterator[Event]:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith(b"\n"):  # the last line of a killed process may be a piece
-                self._events.put({**json.loads(line), "at": time.monotonic()})
-        self._events.put(None)
+        while True:
+            stuck = Timer(PATIENCE_SECONDS, os.killpg, (self._process.pid, signal.SIGKILL))
+            stuck.start()
+            try:
+                line = self._process.stdout.readline()
+            finally:
+                stuck.cancel()
+            if not line.endswith(b"\n"):  # the last line of a killed process may be a piece
+                return
+            yield json.loads(line)
+
+
+@contextmanager
+def writer_process(metadata_uri: str, place: Path) -> Iterator[WriterProcess]:
+    """Run ``writer.py`` on ``place/rows.arrow``; the process is gone at the end.
+
+    Args:
+        metadata_uri: the cluster.
+        place: a directory for its log and for what its Spark leaves behind when it is killed.
+    """
+    java = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -Djava.io.tmpdir={place}".strip()
+    directories = {"TMPDIR": str(place), "SPARK_LOCAL_DIRS": str(place)}
+    log, module = place / "writer.log", "spark_bookkeeper.cli.demo.writer"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, metadata_uri, str(place / "rows.arrow")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, **directories, "JAVA_TOOL_OPTIONS": java},
+            start_new_session=True,  # killed with its Java, and not by our own Ctrl-C
+        )
+    writer = WriterProcess(process, log)
+    with process:
+        try:
+            yield writer
+        finally:
+            writer.kill()

@@ -1,14 +1,14 @@
-"""The demo's proof: what is in the ledgers is what was appended, on every replica.
+"""The demo's proof: the ledgers hold exactly the appended rows, on every replica.
 
-Each question is answered with a sentence, for a person to judge, and a truth value. An answer
-comes from the bookies' files read anew, never from what a writer remembers.
+Each question gets a sentence, for a person to judge, and a truth value. Every answer comes from a
+new read of the bookies' files, never from a writer's memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,17 +18,26 @@ from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.job import collect
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One question of the proof, and how it was answered."""
+class Answer(NamedTuple):
+    """One question of the proof, and its answer."""
 
     question: str
     holds: bool
     evidence: str
 
 
+def acknowledged_rows(result: Mapping[str, Any]) -> Answer:
+    """Check that the recovered ledger has every row that was acknowledged to its writer."""
+    acknowledged, kept = result["acknowledged_rows"], result["rows_in_first"]
+    return Answer(
+        "every acknowledged row is in the ledger that was recovered",
+        acknowledged <= kept,
+        f"{acknowledged:,} rows acknowledged, {kept:,} in the ledger",
+    )
+
+
 def same_rows(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> Answer:
-    """Whether the ledgers, one after the other, are the source: count, order, every value."""
+    """Compare the ledgers, one after the other, with the source: count, order, every value."""
     read = pa.concat_tables([bk.open_ledger(i).read_arrow() for i in ledger_ids])
     equal = read.num_rows == source.num_rows and read.cast(source.schema).equals(source)
     return Answer(
@@ -40,7 +49,7 @@ def same_rows(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> An
 
 
 def same_counts(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> Answer:
-    """Whether Spark counts as many rows of each carrier as the source has."""
+    """Compare Spark's number of rows of each carrier with the source's."""
     frames = [bk.open_ledger(ledger_id).read().select("carrier") for ledger_id in ledger_ids]
     together = frames[0]
     for frame in frames[1:]:
@@ -58,7 +67,7 @@ def same_counts(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> 
 
 
 def same_replicas(bk: BookKeeper, ledger_ids: Sequence[int]) -> Answer:
-    """Whether every entry is on every bookie of its write set, with one digest."""
+    """Check that every entry is on every bookie of its write set, with one digest."""
     entries = replicas = 0
     wrong: list[str] = []
     for ledger_id in ledger_ids:
@@ -84,7 +93,7 @@ def same_replicas(bk: BookKeeper, ledger_ids: Sequence[int]) -> Answer:
 def nothing_missing(
     bk: BookKeeper, ledger_ids: Sequence[int], progress: Progress = no_progress
 ) -> Answer:
-    """Whether a check of all entries, as a Spark job, finds every share healthy."""
+    """Check all entries, as a Spark job, and expect every share to be healthy."""
     report = bk.check_ledgers(ledger_ids, percentage=100, progress=progress)
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
     return Answer(
@@ -95,7 +104,7 @@ def nothing_missing(
 
 
 def names_nobody_lost(bk: BookKeeper, ledger_ids: Sequence[int], lost: str) -> Answer:
-    """Whether no ensemble names the lost bookie any more."""
+    """Check that no ensemble names the lost bookie any more."""
     named = [
         f"ledger {ledger_id} fragment {fragment.first_entry_id}"
         for ledger_id in ledger_ids
@@ -111,7 +120,7 @@ def names_nobody_lost(bk: BookKeeper, ledger_ids: Sequence[int], lost: str) -> A
 
 def _first_difference(read: pa.Table, source: pa.Table) -> int:
     low, high = 0, min(read.num_rows, source.num_rows)
-    while low < high:  # the longest prefix that is equal
+    while low < high:  # find the longest equal prefix
         middle = (low + high + 1) // 2
         piece = read.slice(0, middle)
         if piece.cast(source.schema).equals(source.slice(0, middle)):

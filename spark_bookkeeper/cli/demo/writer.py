@@ -1,9 +1,8 @@
-"""The demo's first writer: a program of its own, so that it can be killed like one.
+"""The demo's first writer, in a process of its own so that it can be killed.
 
-``python -m spark_bookkeeper.cli.demo.writer METADATA_URI ROWS.arrow`` creates a ledger, appends
-two Spark DataFrames to it and then small batches one after the other, and tells on stdout, one
-JSON object a line, what was acknowledged. It never closes the ledger. It ends when its standard
-input does, so that it does not outlive who started it.
+``python -m spark_bookkeeper.cli.demo.writer METADATA_URI ROWS.arrow`` creates a ledger, appends two
+Spark DataFrames and then small batches, and prints each step as a line of JSON. It never closes
+the ledger, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -22,25 +21,18 @@ import pyarrow as pa
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.opening import connect
 
-FIRST_ROWS: Final = 120_000
-"""Rows of the DataFrame that is appended before anything goes wrong."""
-
-SECOND_ROWS: Final = 140_000
-"""Rows of the DataFrame during which a bookie is lost."""
+FRAME_ROWS: Final = (120_000, 140_000)
+"""Rows of the two DataFrames; a bookie is lost during the append of the second."""
 
 BATCH_ROWS: Final = 50
-"""Rows of one small append."""
-
 WINDOW: Final = 16
-"""Small appends under way at once, so that a killed writer leaves a tail."""
+"""Small appends in flight, so that a killed writer leaves entries without an acknowledgement."""
 
-ACK_PATIENCE_SECONDS: Final = 1.0
-
-ENTRY_BYTES: Final = 1 << 20
+QUORUM: Final[dict[str, Any]] = {"ensemble_size": 4, "write_quorum_size": 3, "ack_quorum_size": 2}
 
 
-def tell(event: str, **facts: Any) -> None:
-    """Say something to who started this program."""
+def report(event: str, **facts: Any) -> None:
+    """Print an event for the process that started this one."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -51,62 +43,37 @@ def main(metadata_uri: str, path: str) -> None:
     with pa.memory_map(path) as source:
         rows = pa.ipc.open_file(source).read_all()
     with connect(metadata_uri) as bk:
-        bk.spark  # noqa: B018 - starts it, before the clock of the first append runs
-        tell("ready")
+        bk.spark  # noqa: B018 - starts Spark before the first append is timed
         writer = bk.create_ledger(
-            ensemble_size=4,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-            schema=rows.schema,
-            name="flights",
-            entry_target_bytes=ENTRY_BYTES,
+            **QUORUM, schema=rows.schema, name="flights", entry_target_bytes=1 << 20
         )
-        tell(
-            "created",
-            ledger_id=writer.ledger_id,
-            ensemble=list(writer.metadata.last_fragment.ensemble),
-        )
+        ensemble = list(writer.metadata.last_fragment.ensemble)
+        report("created", ledger_id=writer.ledger_id, ensemble=ensemble)
         start = 0
-        for count in (FIRST_ROWS, SECOND_ROWS):
+        for count in FRAME_ROWS:
             frame = bk.spark.createDataFrame(rows.slice(start, count))
             start += count
-            first = writer.last_add_pushed + 1
-            tell("appending", first_entry_id=first, rows=count)
-            writer.append(frame)
-            tell("appended", rows=start, acks=_acks(writer, first), **_where(writer))
-        _append_batches(writer, rows, start)
-        tell("exhausted")
+            first, began = writer.last_add_pushed + 1, time.monotonic()
+            report("appending", rows=count)
+            last = writer.append(frame)
+            seconds = time.monotonic() - began
+            acks = _acks(writer, first)
+            report("appended", rows=count, first=first, last=last, seconds=seconds, acks=acks)
+        in_flight: deque[tuple[int, Future[int]]] = deque()
+        while start < rows.num_rows or in_flight:
+            if start < rows.num_rows and len(in_flight) < WINDOW:
+                batch = rows.slice(start, BATCH_ROWS)
+                start += batch.num_rows
+                in_flight.append((start, writer.append_async(batch)))
+            else:
+                end, future = in_flight.popleft()
+                report("acknowledged", entry_id=future.result(), rows=end)
         threading.Event().wait()
 
 
-def _append_batches(writer: LedgerWriter, rows: pa.Table, start: int) -> None:
-    """Append the rest of the rows in small batches, several under way at once."""
-    under_way: deque[tuple[int, Future[int]]] = deque()
-    for offset in range(start, rows.num_rows, BATCH_ROWS):
-        piece = rows.slice(offset, BATCH_ROWS)
-        under_way.append((offset + piece.num_rows, writer.append_async(piece)))
-        if len(under_way) > WINDOW:
-            _tell_oldest(under_way)
-    while under_way:
-        _tell_oldest(under_way)
-
-
-def _tell_oldest(under_way: deque[tuple[int, Future[int]]]) -> None:
-    end, future = under_way.popleft()
-    tell("acknowledged", entry_id=future.result(), rows=end)
-
-
-def _where(writer: LedgerWriter) -> dict[str, Any]:
-    return {
-        "last_add_confirmed": writer.last_add_confirmed,
-        "ensemble": list(writer.metadata.last_fragment.ensemble),
-        "fragments": len(writer.metadata.fragments),
-    }
-
-
 def _acks(writer: LedgerWriter, first: int) -> list[dict[str, Any]]:
-    """Who stored the entries from ``first`` on. The third copy gets a moment to arrive."""
-    patient_until = time.monotonic() + ACK_PATIENCE_SECONDS
+    """Return the acknowledgements from entry ``first`` on; wait up to 1 s for third copies."""
+    patient_until = time.monotonic() + 1.0
     while True:
         table = writer.acks_arrow().drop_columns(["stored_at"])  # JSON has no times
         rows = [row for row in table.to_pylist() if row["entry_id"] >= first]

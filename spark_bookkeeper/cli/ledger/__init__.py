@@ -1,1 +1,1 @@
-"""``spark-bookkeeper ledger``: its verbs, by what they are about."""
+"""``spark-bookkeeper ledger``: a module for each subject of its verbs."""

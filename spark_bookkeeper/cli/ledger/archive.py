@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger archive``: closed ledgers into a Delta table."""
+"""``spark-bookkeeper ledger archive``: copy closed ledgers to a Delta table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.session.arguments import either_of
 

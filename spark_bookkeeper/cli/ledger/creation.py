@@ -1,4 +1,4 @@
-"""What a ledger that a command creates shall be: its options, and the ledger."""
+"""Options of commands that create a ledger, and its creation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ password_option = click.option(
 
 
 def new_ledger_options(command: Command) -> Command:
-    """Options of a ledger to be created; the command gets them as ``wish``, for create_ledger."""
+    """Give a command the options of a new ledger, passed as ``wish``, for ``create_ledger``."""
 
     @click.option(
         "--ensemble-size",
@@ -105,10 +105,10 @@ def new_ledger_options(command: Command) -> Command:
 def create_ledger(
     bk: BookKeeper, wish: Mapping[str, Any], schema: pa.Schema | None
 ) -> LedgerWriter:
-    """A new ledger, as its options ask for.
+    """Create a ledger with these options.
 
     Raises:
-        NotEnoughBookiesError: with the fact that nothing was changed; and the others.
+        NotEnoughBookiesError: with the fact that nothing was changed; other errors as they are.
     """
     try:
         return bk.create_ledger(schema=schema, **wish)

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger append | read``: files and lines into a ledger, and out of it."""
+"""``spark-bookkeeper ledger append | read``: copy files and lines to a ledger, and back."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from spark_bookkeeper.logs.writer import LogWriter
 
 TABLE_BYTES: Final = 64 << 20
-"""About how many bytes of a file's rows are appended at once."""
+"""Approximate bytes of a file's rows in one append."""
 
 _ROWS_AT_ONCE: Final = 1_000
-"""Of an entry so many become Python values at once: a wide one of 8 MiB takes a second."""
+"""Rows of an entry that become Python values at once: a wide entry of 8 MiB takes a second."""
 
 _PARQUET: Final = frozenset({".parquet", ".pq"})
 _ARROW: Final = frozenset({".arrow", ".feather", ".ipc"})
@@ -122,7 +122,7 @@ def append(
 
 
 def _kind_of(files: Sequence[str], form: str | None) -> str:
-    """What all of the files are appended as."""
+    """Return the form in which all files are appended."""
     forms = {form or form_of(name) for name in files}
     if len(forms) > 1:
         raise InvalidArgumentError(
@@ -132,7 +132,7 @@ def _kind_of(files: Sequence[str], form: str | None) -> str:
 
 
 def _schema_of_all(files: Sequence[str]) -> pa.Schema:
-    """Their common columns; a file that has others is found now, and not after the ones before."""
+    """Return the common columns. Refuse a file with other columns before any file is appended."""
     schema = schema_of_file(files[0])
     for name in files[1:]:
         others = schema_of_file(name)
@@ -145,7 +145,7 @@ def _schema_of_all(files: Sequence[str]) -> pa.Schema:
 
 @contextmanager
 def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[None]:
-    """A ledger that is not written to its end is left open, and its owner is told how it stands."""
+    """Leave the ledger open after an error, and print up to which entry it is acknowledged."""
     try:
         yield
     except BaseException:
@@ -251,7 +251,7 @@ def read(
         else:
             entries = reader.entries(first or 0, last, start_time=since, end_time=until)
         if output is not None and not is_stdout:
-            begin = None if unconfirmed or since else first or 0  # else it is seen by reading
+            begin = None if unconfirmed or since else first or 0  # otherwise reading shows it
             return _read_to_file(settings, reader, entries, begin, limit, output)
         key = unlike("unconfirmed_entry_id" if unconfirmed else "entry_id", reader.schema.names)
         with suppress(KeyboardInterrupt) if follow else nullcontext():
@@ -273,7 +273,7 @@ def read(
 
 
 def check_readable(files: Sequence[str]) -> None:
-    """Raises ``InvalidArgumentError`` for the first that is no file, or may not be read."""
+    """Raise ``InvalidArgumentError`` for the first name that is no file, or is not readable."""
     for name in files:
         if name == "-":
             continue
@@ -284,7 +284,7 @@ def check_readable(files: Sequence[str]) -> None:
 
 
 def schema_of_file(name: str) -> pa.Schema:
-    """The columns of a Parquet or Arrow file.
+    """Return the columns of a Parquet or Arrow file.
 
     Raises:
         InvalidArgumentError: it is neither, or cannot be read.
@@ -294,12 +294,12 @@ def schema_of_file(name: str) -> pa.Schema:
 
 
 def form_of(name: str) -> str:
-    """Whether a file is taken as rows or as lines, from its name."""
+    """Return ``rows`` or ``lines``, by the name of a file."""
     return "rows" if Path(name).suffix.lower() in _PARQUET | _ARROW else "lines"
 
 
 def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress: Progress) -> Any:
-    """Append a file as ``lines``, ``bytes`` or ``rows``; the place of its last entry, if any."""
+    """Append a file as ``lines``, ``bytes`` or ``rows``; return its last position, if any."""
     if kind == "rows":
         last = None
         with rows_of(name) as (_, tables):
@@ -321,11 +321,11 @@ def append_file(writer: LedgerWriter | LogWriter, name: str, kind: str, progress
 
 @contextmanager
 def rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
-    """A file's schema, and its rows in pieces of about ``TABLE_BYTES``.
+    """Yield a file's schema, and its rows in pieces of about ``TABLE_BYTES``.
 
     Raises:
-        InvalidArgumentError: it is neither Parquet nor Arrow, or cannot be read; the latter also
-            while the pieces are taken.
+        InvalidArgumentError: it is neither Parquet nor Arrow, or cannot be read. A failed read may
+            be raised by the iterator of pieces.
     """
     with ExitStack() as stack:
         with _reading(name):
@@ -355,7 +355,7 @@ def _read(name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Around what reads the file, and nothing else: other things fail with ``OSError`` too."""
+    """Translate errors of reading a file. Wrap nothing else: other code also raises ``OSError``."""
     try:
         yield
     except (pa.ArrowInvalid, OSError) as error:
@@ -368,7 +368,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
-        if size >= TABLE_BYTES or len(held) >= 10_000:  # of one row each
+        if size >= TABLE_BYTES or len(held) >= 10_000:  # a limit for batches of one row each
             yield pa.Table.from_batches(held)
             held, size = [], 0
     if held:
@@ -376,7 +376,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _check_output(output: Path) -> None:
-    """Raises ``InvalidArgumentError`` unless a file of rows can be made there."""
+    """Raise ``InvalidArgumentError`` unless a file of rows can be created there."""
     if output.suffix.lower() not in _PARQUET | _ARROW:
         raise InvalidArgumentError(f"--output {output}: end it in .parquet or .arrow")
     folder = output.absolute().parent
@@ -414,7 +414,7 @@ def _read_to_file(
             if limit is not None and rows >= limit:
                 break
 
-    part = output.with_name(f".{output.name}.part")  # the name appears when it is complete
+    part = output.with_name(f".{output.name}.part")  # the file gets its name when it is complete
     try:
         with settings.output.progress("reading entries", unit="entries") as progress:
             with _file_writer(part, suffix, reader.schema) as write:
@@ -451,9 +451,9 @@ def _file_writer(
 def told_rows(
     entries: Iterable[Entry], key: str, place: Callable[[Entry, int], object]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows of entries, each behind its place in the column ``key``; the first is there at once.
+    """Yield rows of entries as they are read, each with its position in the column ``key``.
 
-    A place is that of an entry and the number of a row in it.
+    ``place`` is called with an entry and the number of a row in it.
     """
     for entry in entries:
         for start in range(0, entry.batch.num_rows, _ROWS_AT_ONCE):
@@ -473,14 +473,14 @@ def print_rows(
     raw: Callable[[Mapping[str, Any]], bytes] | None,
     as_lines: bool = False,
 ) -> None:
-    """Print rows as they come, as lines; but a table on a terminal, and with ``--json`` an object.
+    """Print rows as lines, as they come; on a terminal as a table, with ``--json`` as one object.
 
     Args:
-        value: what the object has besides.
-        limit: so many; ``None`` is all, and 20 in a table.
-        more: what shows more than a table has.
-        raw: what a line has, where an entry is bytes; ``None``: a JSON object.
-        as_lines: also on a terminal.
+        value: further keys of the object.
+        limit: the most rows; ``None`` is all, and 20 in a table.
+        more: how to see more rows than a table has.
+        raw: returns the bytes of a line, if entries are bytes; ``None``: lines are JSON objects.
+        as_lines: print lines also on a terminal.
     """
     if as_lines or not (output.is_json or sys.stdout.isatty()):
         for row in islice(rows, limit):
@@ -499,7 +499,7 @@ def print_rows(
 
 
 def unlike(name: str, columns: Sequence[str]) -> str:
-    """A name that no column has, for a column of ours beside them."""
+    """Return a name that no column has, for an additional column."""
     while name in columns:
         name = f"_{name}"
     return name

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger delete | fence``: shows what is to go or to stop, and asks."""
+"""``spark-bookkeeper ledger delete | fence``: show the affected ledgers, and ask."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings, begun
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -124,8 +124,8 @@ def fence(work: Work, ledger_ids: Sequence[int]) -> int:
 def _delete(
     settings: Settings, bk: BookKeeper, ledger_ids: Sequence[LedgerId], *, even_if_alive: bool
 ) -> tuple[Mapping[LedgerId, Mapping[BookieId, str]], Mapping[int, str]]:
-    """One after the other; those that are gone with the bookies that were not fenced before, and
-    why the others are not.
+    """Delete ledgers one after the other. Return the deleted ones, each with its unfenced bookies,
+    and the reasons why the others remain.
     """
     deleted: dict[LedgerId, Mapping[BookieId, str]] = {}
     left: dict[int, str] = {}
@@ -136,10 +136,10 @@ def _delete(
             continue
         try:
             deleted[ledger_id] = bk.delete_ledger(ledger_id, even_if_alive=even_if_alive).not_fenced
-        except MetadataUnavailableError as error:  # the others would wait for it as long
+        except MetadataUnavailableError as error:  # the others would wait as long for it
             left[ledger_id] = f"ledger {ledger_id} may or may not be deleted: {error.message}"
             silent = "ZooKeeper did not answer; repeat it"
-        except BookKeeperError as error:  # what was deleted before is told all the same
+        except BookKeeperError as error:  # continue, and report all deletions
             left[ledger_id] = error.message
         except KeyboardInterrupt:
             ids = ", ".join(map(str, deleted)) or "nothing"
@@ -153,7 +153,7 @@ def _as_found(
     ledger_id: LedgerId,
     found: Versioned[LedgerMetadata] | MetadataFormatError | None,
 ) -> str:
-    """A line about a ledger that is to be deleted or fenced."""
+    """Return a line about a ledger that is to be deleted or fenced."""
     if found is None:
         return f"ledger {ledger_id} does not exist"
     if isinstance(found, MetadataFormatError):

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger``: create, list, show, delete, and the verbs of its sister modules."""
+"""``spark-bookkeeper ledger``: create, list, show, and the verbs of the sibling modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.session.arguments import known_bookies
 
 MOST_SLOTS: Final = 200
-"""Slots that are listed for a person; programs get them all."""
+"""The most slots that a person sees; programs get all."""
 
 
 @click.group(name="ledger", epilog="Example: spark-bookkeeper ledger list --state OPEN")
@@ -121,7 +121,7 @@ def list_(
             for row in ledger_rows(bk.context, ask_bookies=ask_bookies)
         ]
         if bookie is not None and not any(bookie in row["bookies"] for row in rows):
-            known_bookies(bk.context, [bookie])  # that it holds nothing is said of no other
+            known_bookies(bk.context, [bookie])  # a mistyped id must not give an empty list
         now_ms = bk.context.runtime.wall_ms()
     rows = [
         row
@@ -181,7 +181,7 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         rows = info.slots_arrow().to_pylist() if slots else []
         now_ms = bk.context.runtime.wall_ms()
         if info.writer_state == "gone":
-            from spark_bookkeeper.cluster.endangered import how_to_close
+            from spark_bookkeeper.doctor.ledgers import how_to_close
 
             closing = how_to_close([parse_ledger_id(ledger_id)])
             advice.append(f"\n  its end is not fixed: {closing}")
@@ -198,21 +198,21 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
 
 
 def _front(row: Mapping[str, Any], now_ms: int) -> tuple[object, object]:
-    """The last add confirmed, and the age of the newest entry."""
+    """Return the last add confirmed, and the age of the newest entry."""
     moment = row["newest_entry_at"]
     at = None if moment is None else age(int(moment.timestamp() * 1000), now_ms)
     return row["last_add_confirmed"], at
 
 
 def _writer_cell(row: Mapping[str, Any]) -> str | None:
-    """The writer of a ledger that is not closed: whether it lives, and who it is."""
+    """Return whether the writer of an unclosed ledger lives, and its name."""
     if row["writer_state"] is None:
         return None
     return ": ".join(filter(None, (row["writer_state"], row["writer"])))
 
 
 def ledger_object(info: LedgerInfo) -> dict[str, Any]:
-    """A ledger for programs: the columns of ``views.LEDGERS``, with ``fragments`` as rows."""
+    """Return a ledger for programs, with the columns of ``views.LEDGERS`` and fragments as rows."""
     return {
         "ledger_id": info.ledger_id,
         "state": info.state,
@@ -236,9 +236,9 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
 
 
 def _copies(context: ClientContext, ledger_id: LedgerId, lost: Set[BookieId]) -> list[str]:
-    """What makes the copies of lost bookies again, as `doctor` says, and what that waits for."""
-    from spark_bookkeeper.cluster.at_work import AutorecoverySeen
-    from spark_bookkeeper.cluster.endangered import make_again
+    """Return how to replace copies of lost bookies, as `doctor` says, and what prevents it now."""
+    from spark_bookkeeper.doctor.autorecovery import AutorecoverySeen
+    from spark_bookkeeper.doctor.ledgers import make_again
 
     autorecovery = AutorecoverySeen.of(context, ledger_id)
     advice = make_again(sorted(lost), autorecovery.instead_of_recover([ledger_id]))
@@ -322,4 +322,4 @@ def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
     columns: Iterable[pa.Field] | None = schema_of(info.custom_metadata)
-    return columns or []  # none where another BookKeeper client wrote it
+    return columns or []  # another BookKeeper client stores no schema

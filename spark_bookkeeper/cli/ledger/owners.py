@@ -1,5 +1,5 @@
-"""``spark-bookkeeper ledger history | orphans | delete-orphans``: what became of ledgers, and whose
-they are.
+"""``spark-bookkeeper ledger history | orphans | delete-orphans``: the past of ledgers, and their
+owners.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.output import number
 from spark_bookkeeper.cli.shell.parameters import LedgerType, Time, TimeType, time_of
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, YES, Work, work_options
 from spark_bookkeeper.replication.report import counted, some_of
@@ -21,7 +21,7 @@ from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.cluster.orphan_deletion import OrphansReport
+    from spark_bookkeeper.agent.orphan_deletion import OrphansReport
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger history 7")
@@ -99,7 +99,7 @@ def orphans(settings: Settings, access: Access) -> int:
 def _only_one(
     context: click.Context, parameter: click.Parameter, values: tuple[Time, ...]
 ) -> Time | None:
-    """The time that was given; of two, nobody can tell which is meant."""
+    """Return the given time; refuse two, because it is unclear which is meant."""
     if len(values) > 1:
         raise click.BadParameter("given more than once; give one time", context, parameter)
     return values[0] if values else None

@@ -1,7 +1,7 @@
-"""A ledger in characters: its fragments by bookies, and who acknowledged its entries.
+"""A ledger in characters: its fragments by bookies, and the acknowledgements of its entries.
 
-Of the fragments one row for each bookie, one block of columns for each fragment, and in it one cell
-for each stripe class (``entry id mod E``), or a single wide one where nothing is striped::
+Fragments have one row for each bookie, and one block of columns for each fragment. A block has one
+cell for each stripe class (``entry id mod E``), or a single wide one if nothing is striped::
 
     entries          0..11         12..23
     127.0.0.1:3181   ██ ·· ██ ██   ██ ·· ██ ██
@@ -23,7 +23,7 @@ LOST: Final = "▒▒"
 NOT_HERE: Final = "··"
 
 MOST_CELLS: Final = 12
-"""An ensemble with more bookies than this is drawn as one cell for each fragment."""
+"""The largest ensemble with a cell for each stripe class; a larger one has a cell per fragment."""
 
 
 def draw_fragments(
@@ -32,10 +32,10 @@ def draw_fragments(
     lost: Set[BookieId] = frozenset(),
     width: int = 100,
 ) -> list[str]:
-    """Lines of at most about ``width`` characters; fragments that do not fit go below.
+    """Return lines of at most about ``width`` characters; fragments that do not fit go below.
 
     Args:
-        lost: bookies that are not alive; what they held is drawn in another shade.
+        lost: bookies that are not alive; their cells have another shade.
     """
     named = sorted({bookie for fragment in fragments for bookie in fragment.ensemble})
     margin = max(map(len, [*named, "entries"]))
@@ -54,11 +54,11 @@ def draw_fragments(
 
 
 def draw_acks(acks: Sequence[Mapping[str, Any]], most: int) -> list[str]:
-    """A line for each of the first ``most`` entries, a column for each bookie: how long it took.
+    """Return a line for each of the first ``most`` entries, with the time that each bookie took.
 
     Args:
         acks: rows of ``LedgerWriter.acks``.
-        most: entries that are drawn.
+        most: the number of entries to draw.
     """
     entries: dict[int, dict[str, str]] = {}
     for row in acks:
@@ -76,7 +76,7 @@ def draw_acks(acks: Sequence[Mapping[str, Any]], most: int) -> list[str]:
 
 
 def legend(quorum: Quorum) -> str:
-    """What the cells mean, for the ledger's quorum."""
+    """Return the meaning of the cells, for the ledger's quorum."""
     cells = f"{HELD} held   {LOST} held by a lost bookie"
     if not _has_classes(quorum):
         return cells

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger recover | check | repair | diff``: work on what is in ledgers."""
+"""``spark-bookkeeper ledger recover | check | repair | diff``: work on ledgers' entries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import looking
 from spark_bookkeeper.cli.shell.engine import sizes_of
 from spark_bookkeeper.cli.shell.parameters import LedgerType, WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS, Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -22,7 +22,7 @@ from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
-"""Entries of a comparison that a person is shown; programs get them all."""
+"""The most entries of a comparison that a person sees; programs get all."""
 
 _ledger_ids = click.argument("ledger_ids", type=LedgerType(), nargs=-1, metavar="[LEDGER]...")
 
@@ -58,7 +58,7 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
     def job(bk: BookKeeper, dry_run: bool, progress: Progress) -> RecoveryReport:
         run = partial(bk.recover_ledgers, wanted, gone=gone, progress=progress)
         loss = shown or accept_loss
-        if loss is True and not dry_run:  # nobody is asked
+        if loss is True and not dry_run:  # no question is asked
             loss = run(accept_loss=True, dry_run=True)
         return run(accept_loss=loss, dry_run=dry_run)
 
@@ -78,7 +78,7 @@ def recover(work: Work, ledger_ids: Sequence[int], accept_loss: bool, gone: Sequ
 
 
 def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
-    """Show what may be missing for good; where nothing is, nobody is asked."""
+    """Show the entries that may be lost for good, and ask; ask nothing if there are none."""
     for row in islice(plan.rows, MOST_ROWS):
         last = "" if row.last_entry_id is None else row.last_entry_id
         said = f"entries {row.first_entry_id}..{last}: {row.reason or row.status}"
@@ -91,7 +91,7 @@ def _ask_about_losses(settings: Settings, plan: RecoveryReport) -> None:
 
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
-    """Who writes the ledgers that are not closed is stopped, if somebody does."""
+    """Show the ledgers that are not closed, and ask, because recovery stops their writers."""
     with settings.output.progress():
         rows = ledger_rows(bk.context)
         open_ones = [row for row in rows if row["state"] in ("OPEN", "IN_RECOVERY")]

@@ -1,1 +1,1 @@
-"""``spark-bookkeeper log``: its verbs, by what they are about."""
+"""``spark-bookkeeper log``: a module for each subject of its verbs."""

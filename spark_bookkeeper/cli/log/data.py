@@ -1,4 +1,4 @@
-"""``spark-bookkeeper log append | read``: files and lines into a log, and rows out of it."""
+"""``spark-bookkeeper log append | read``: copy files and lines to a log, and print its rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
     check_readable(files)
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
-        for file in files:  # a wrong call deposes nobody
+        for file in files:  # check first, so that a wrong call fences no writer
             is_rows = form_of(file) == "rows"
             check_schema(schema_of_file(file) if is_rows else PAYLOAD_SCHEMA, opened.schema)
         writer = opened.become_writer()

@@ -10,10 +10,10 @@ import click
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
 from spark_bookkeeper.cli.ledger.data import schema_of_file
 from spark_bookkeeper.cli.log.data import append, read
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.parameters import Time, TimeType, WholeNumber, shown_time, time_of
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options, would_go
 from spark_bookkeeper.client.deletion import Deletion, planned_deletions
@@ -192,7 +192,7 @@ def truncate(work: Work, name: str, before: str | None, times: Sequence[Time]) -
             if not work.yes:
                 confirm(f"Delete {counted(len(doomed), 'ledger')} for ever?")
             with work.settings.output.progress("deleting ledgers"):
-                deleted = opened.truncate(doomed[-1].ledger_id + 1)  # what was shown, and no more
+                deleted = opened.truncate(doomed[-1].ledger_id + 1)  # exactly the shown ledgers
     work.settings.output.result(
         {"log": name, "dry_run": work.dry_run, "planned": doomed, "deleted": deleted},
         lambda: work.settings.output.say(
@@ -254,7 +254,7 @@ def delete(work: Work, name: str) -> int:
                 planned = bk.delete_log(name, dry_run=True)
         except NoSuchLogError:
             if not work.dry_run:
-                bk.delete_log(name)  # what is left of it; whoever deleted it was asked
+                bk.delete_log(name)  # finishes a failed deletion, which was already confirmed
             raise
         _show_going(output, planned)
         if not work.dry_run and not work.yes:

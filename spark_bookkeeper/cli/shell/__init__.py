@@ -1,1 +1,1 @@
-"""What every command shares: options, output, exit codes, how a cluster is reached."""
+"""Code that all commands share: options, output, exit codes, access to a cluster."""

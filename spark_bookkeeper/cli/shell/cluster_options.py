@@ -1,4 +1,4 @@
-"""How a command reaches its cluster: options that travel, and one open ``BookKeeper``."""
+"""How a command reaches its cluster: options, and one open ``BookKeeper``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.config import Conf, load_conf
@@ -31,24 +31,24 @@ CONF_VARIABLE: Final = "SPARK_BOOKKEEPER_CONF"
 
 @dataclass(frozen=True)
 class Access:
-    """What a command was told about reaching the cluster, besides its metadata URI."""
+    """How to reach a cluster, apart from its metadata URI."""
 
     conf: Conf = field(default_factory=Conf)
-    """The file given, with the options of the command line in it."""
+    """The given file, updated with the options of the command line."""
 
     def connection(self, settings: Settings) -> Connection:
-        """How the cluster is reached. Raises ``InvalidArgumentError`` when none was named."""
+        """Return the connection's settings. Raises ``InvalidArgumentError`` without a cluster."""
         conf = self.conf
         uri = settings.require_metadata_uri()
         return Connection(uri, conf.client, conf.storage_options, conf.zk_options)
 
-    def open_root(self, uri: str, runtime: Runtime) -> Storage:
-        """The storage at a root, see ``connection.open_root``."""
+    def open_root(self, uri: str, runtime: Runtime) -> Partition:
+        """Return the partition at a root, see ``connection.open_root``."""
         return open_root(uri, runtime, self.conf.client, self.conf.storage_options)
 
 
 def access_options(command: Command) -> Command:
-    """Give a command the options of ``Access``; it gets them as ``access``, and ledgers by id."""
+    """Give a command the options of ``Access``, passed as ``access``, and ids for ledger names."""
 
     @click.option(
         "--conf",
@@ -94,7 +94,7 @@ def access_options(command: Command) -> Command:
 
 
 def _ids(access: Access, given: Any) -> Any:
-    """Ids as they were given, and those of the ledgers that were given by name."""
+    """Return ids unchanged, and the id of each ledger that was given by name."""
     if isinstance(given, str):
         with looking(click.get_current_context().obj, access) as bk:
             return ledger_called(bk.context, given)
@@ -104,10 +104,10 @@ def _ids(access: Access, given: Any) -> Any:
 def pairs(
     option: str, texts: Sequence[str], example: str, *, is_secret: bool = True
 ) -> dict[str, str]:
-    """``KEY=VALUE`` texts as a mapping.
+    """Return ``KEY=VALUE`` texts as a mapping.
 
     Raises:
-        InvalidArgumentError: one has another form. It is not shown when it may be a secret.
+        InvalidArgumentError: one has another form. The message hides it if it may be a secret.
     """
     values: dict[str, str] = {}
     for text in texts:
@@ -126,7 +126,7 @@ def pairs(
 def connected(
     settings: Settings, access: Access | None = None, *, waits: bool = False
 ) -> Iterator[BookKeeper]:
-    """An open connection to the cluster of the global options. Jobs run in this process.
+    """Yield an open connection to the cluster of the global options. Jobs run in this process.
 
     Args:
         waits: see ``opened_store``.
@@ -140,7 +140,7 @@ def connected(
     def connect() -> BookKeeper:
         bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=True)
         try:
-            bk.context.store.require_cluster()  # no cluster there: say so before anything else
+            bk.context.store.require_cluster()  # without a cluster, fail before anything else
         except BaseException:
             bk.close()
             raise
@@ -156,10 +156,10 @@ def connected(
 def looking(
     settings: Settings, access: Access, what: str = "reading ledger metadata"
 ) -> Iterator[BookKeeper]:
-    """As ``connected``, for a command that only looks: nothing was changed whenever ZooKeeper goes.
+    """Connect like ``connected``, for a command that changes nothing.
 
-    So its exit code says that the cluster cannot be reached, and not that something is amiss in it.
-    While the block runs it is shown, as ``what``, that somebody is at work: it prints nothing.
+    If ZooKeeper fails at any time, the exit code says that the cluster cannot be reached, not that
+    it has a problem. The block prints nothing; meanwhile a display shows ``what`` as the work.
     """
     with _nothing_changed(), connected(settings, access) as bk, settings.output.progress(what):
         yield bk
@@ -174,10 +174,10 @@ def opened_store(
     *,
     waits: bool = False,
 ) -> Iterator[MetadataStore]:
-    """Only the metadata store, for who has no business with bookies. Raises as ``connected``.
+    """Yield only the metadata store, for work without bookies. Raises as ``connected``.
 
     Args:
-        waits: for ZooKeeper, as what runs on does, until it answers or somebody interrupts.
+        waits: wait for ZooKeeper until it answers or Ctrl-C comes, as long-running commands do.
     """
     connection = access.connection(settings)
 
@@ -193,16 +193,16 @@ def opened_store(
 
 
 _PAUSE_SECONDS: Final = 1.0
-"""Between two attempts: one that is refused ends at once."""
+"""The time between two attempts, because a refused attempt ends at once."""
 
 SAID_AGAIN_SECONDS: Final = 60.0
-"""Between two words about why nothing begins."""
+"""The time between two messages that the command still waits."""
 
 
 def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Runtime) -> T:
-    """Connect as soon as ZooKeeper answers: after a power cut it may be up last.
+    """Connect as soon as ZooKeeper answers: after a power cut it may start last.
 
-    Ctrl-C ends the wait, and so does what no waiting mends: a refusal by every server.
+    The wait ends at Ctrl-C, or at an error that it cannot resolve: a refusal by every server.
     """
     said: float | None = None
     while True:
@@ -217,7 +217,7 @@ def patiently(connect: Callable[[], T], tell: Callable[[str], None], runtime: Ru
 
 @contextmanager
 def _nothing_changed() -> Iterator[None]:
-    """What cannot be reached in the first place was not changed."""
+    """Add the fact that nothing was changed to an error that prevents a connection."""
     try:
         yield
     except MetadataError as error:

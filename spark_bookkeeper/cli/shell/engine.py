@@ -1,4 +1,4 @@
-"""Where the work of a command is done: as a Spark job, or here before Spark would have started."""
+"""Where the work of a command runs: as a Spark job, or here if it ends before Spark would start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spark_bookkeeper.session import BookKeeper
 SMALL_LEDGERS: Final = 1_000
 SMALL_ENTRIES: Final = 100_000
 SMALL_BYTES: Final = 1 << 30
-"""Up to so many ledgers with so many entries and bytes this process does within about the 7 seconds
-that Spark takes to start: of entries of few bytes each takes 10 (a check) to 70 microseconds."""
+"""Spark takes about 7 seconds to start. In that time, this process handles so many ledgers, entries
+and bytes: an entry of a few bytes takes 10 (a check) to 70 microseconds."""
 
 READ_LEDGERS: Final = 20_000
-"""Of more ledgers nobody reads the metadata only to find out whether the work is small (0.4 s)."""
+"""For more ledgers, metadata are not read merely to decide whether the work is small (0.4 s)."""
 
 spark_or_not = click.option(
     "--spark/--no-spark",
@@ -30,9 +30,7 @@ spark_or_not = click.option(
 
 
 def is_small(sizes: Iterable[tuple[int, int]]) -> bool:
-    """Whether work on ledgers of so many entries and bytes is done here, unless somebody says
-    otherwise.
-    """
+    """Return whether work on ledgers of these entries and bytes runs here by default."""
     entries = size_bytes = 0
     for count, (more, more_bytes) in enumerate(sizes, 1):
         entries += more
@@ -49,9 +47,10 @@ def sizes_of(
     naming: Set[BookieId] | None = None,
     only_open: bool = False,
 ) -> Iterator[tuple[int, int]]:
-    """Entries and bytes of each of these ledgers (``None``: of all) as metadata tell; 0 if open.
+    """Yield the entries and bytes that metadata give for each ledger (``None``: all); 0 if open.
 
-    Only of those that name one of some bookies, or of those that are not closed.
+    With ``naming``, only those that name one of these bookies; with ``only_open``, only those that
+    are not closed.
     """
     store = bk.context.store
     if ledger_ids is None:

@@ -1,7 +1,7 @@
-"""The scripts in ``jobs/``: the same verbs as on the command line, for ``spark-submit``.
+"""The scripts in ``jobs/``: the verbs of the command line, for ``spark-submit``.
 
-A script takes the metadata URI first, as the documents write it, and never asks. Everything else,
-exit codes included, is the verb's.
+A script takes the metadata URI first, as the documents write it, and never asks a question.
+Everything else, exit codes included, is as in the verb.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ JOBS: Final[dict[str, click.Command]] = {
     "collect_garbage": gc,
     "compact": compact,
 }
-"""What each script runs."""
+"""The command that each script runs."""
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose", "--log-format")
-"""Options that the verb has when the command line was used in this process; a job has its own."""
+"""Options that a verb has if the command line ran in this process before; a job defines its own."""
 
 _OURS: Final = ("yes", "on_spark")
-"""Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
+"""Options of a verb that a job does not have: it asks no question, and always has Spark."""
 
 
 def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def job_command(name: str) -> click.Command:
-    """The click command of a script."""
+    """Return the click command of a script."""
     verb = JOBS[name]
     kept = [
         copy(parameter)

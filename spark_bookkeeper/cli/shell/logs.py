@@ -1,4 +1,4 @@
-"""Where the lines of the log go in a command: stderr, as text for people or JSON for machines."""
+"""The log of a command: lines on stderr, as text for people or JSON for machines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LOG_FORMATS: Final = ("text", "json")
 LOG_FORMAT_VARIABLE: Final = "SPARK_BOOKKEEPER_LOG_FORMAT"
 
 _FOREIGN: Final = ("kazoo", "py4j")
-"""What they say of a connection that is lost and found again, our own loggers say in our words."""
+"""Libraries that may only log errors: our own loggers report lost and restored connections."""
 
 
 class _Stderr(logging.Handler):
-    """To stderr, whatever that is when a line is said: ``spark-submit`` brings its own."""
+    """Writes to the ``sys.stderr`` of the moment: ``spark-submit`` replaces it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -30,12 +30,12 @@ class _Stderr(logging.Handler):
 
 
 def start_logging(log_format: LogFormat, level: int = logging.INFO, **facts: Any) -> None:
-    """From now on what is logged goes to stderr; an earlier call holds no more.
+    """Write the log to stderr from now on, in place of any earlier call's settings.
 
     Args:
         log_format: a line for people, or a JSON object (``log_facts.JsonFormatter``).
-        level: of what is shown.
-        facts: what every line is about, as ``about`` takes it.
+        level: the lowest level that is shown.
+        facts: facts to add to every line, as ``about`` takes them.
     """
     handler = _Stderr()
     text = logging.Formatter("%(asctime)s %(message)s")

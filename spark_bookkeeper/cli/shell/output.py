@@ -1,7 +1,7 @@
-"""What commands print: tables for people or one JSON object for programs, and progress.
+"""The output of commands: tables for people or one JSON object for programs, and progress.
 
-stdout holds the result and nothing else; everything said on the way goes to stderr. On a
-terminal progress is a bar, elsewhere a line at least every ten seconds.
+stdout has only the result; messages before it go to stderr. On a terminal progress is a bar,
+elsewhere a line at least every ten seconds.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ T = TypeVar("T")
 
 
 def open_closed_streams() -> None:
-    """Give this process a stdin, stdout and stderr that lead nowhere where it was given none.
+    """Open ``/dev/null`` for each of stdin, stdout and stderr that is closed at the start.
 
-    A caller that closed them (``>&-``) wants no output, and its command done. Their numbers are
-    taken before a connection to the cluster gets one of them, for others write there unasked.
+    A caller that closed them (``>&-``) wants no output, but the command should run. Otherwise a
+    connection to the cluster could get one of their numbers, and other code would write into it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            taken = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
-            os.set_inheritable(taken, True)  # or a JVM's first file would get the number
+            taken = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is ``number``
+            os.set_inheritable(taken, True)  # otherwise a JVM's first file would get the number
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - till the end
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def print_what_can_be_printed() -> None:
-    """From here on, stdout shows a question mark for what its encoding has no character for."""
+    """Make stdout print a question mark for each character that its encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command says things, and for whom."""
+    """The output of a command, and its form."""
 
     is_json: bool = False
     typed: Sequence[str] = ()
-    """The words of this command line: what it was given, those that it tells of have to be."""
+    """The words of this command line. Suggested commands in messages repeat its options."""
 
     def result(self, value: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print the result: ``value`` as one JSON object, or ``show()`` for a person."""
@@ -74,17 +74,17 @@ class Output:
         text = _dumped(value, is_ascii=False) + "\n"
         try:
             text.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:  # JSON has a form for every character in plain ASCII
+        except UnicodeEncodeError:  # JSON can escape every character in plain ASCII
             text = _dumped(value, is_ascii=True) + "\n"
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def line(self, row: bytes | Mapping[str, Any]) -> None:
-        """Print a row on a line of its own, at once: bytes as they are, others as JSON."""
+        """Print a row on a line of its own, at once: bytes unchanged, other values as JSON."""
         if not isinstance(row, bytes):
             self.json(row)
-        elif sys.stdout.isatty():  # which obeys some bytes
-            Output().say(str(cell(row)))  # as it is: no commands are completed in it
+        elif sys.stdout.isatty():  # which would obey control characters
+            Output().say(str(cell(row)))  # without ``typed``, so that the row's text is not changed
         else:
             sys.stdout.buffer.write(row + b"\n")
             sys.stdout.flush()
@@ -94,9 +94,9 @@ class Output:
     ) -> None:
         """Print a table on stdout; numbers to the right, ``None`` as an empty cell.
 
-        Cells are text as it stands: square brackets in them are not markup. Where stdout is not
-        a terminal, the table is as wide as it needs to be, so that no cell is cut. In a terminal
-        that is too narrow for the columns, each row is a block of lines, one for each cell.
+        Square brackets in cells are text, not markup. If stdout is not a terminal, the table is as
+        wide as its content, so that no cell is cut. In a terminal too narrow for the columns,
+        each row is a block of lines, one for each cell.
         """
         from rich.cells import cell_len
         from rich.markup import escape
@@ -126,36 +126,36 @@ class Output:
         console.print(table)
 
     def say(self, text: str) -> None:
-        """Print a sentence for a person: on stdout, or on stderr beside JSON."""
+        """Print a sentence for a person: on stdout, or on stderr if stdout has JSON."""
         console = _stderr() if self.is_json else _stdout()
         told = pasteable(text, self.typed)
         console.print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a sentence on stderr: a step on the way, a warning, what to do next."""
+        """Print a sentence on stderr: progress, a warning, or the next step."""
         told = without_passwords(pasteable(text, self.typed))
         _stderr().print(plain(told), markup=False, highlight=False, soft_wrap=True)
 
     def progress(
         self, what: str = "reading ledger metadata", total: float | None = None, unit: str = ""
     ) -> AbstractContextManager[Progress]:
-        """Show how far ``what`` has come while the block runs (``runtime/progress.py``).
+        """Show the progress of ``what`` while the block runs (``runtime/progress.py``).
 
         Args:
-            what: the work, as a person would name it ("copying fragments").
-            total: how much there is to do; ``None`` while that is not known.
-            unit: of what is counted ("fragments", "MB").
+            what: the work, in words for people ("copying fragments").
+            total: the total of the counted things; ``None`` while it is unknown.
+            unit: the counted things ("fragments", "MB").
         """
         return shown(what, total, unit)
 
 
 def plain(text: str) -> str:
-    """Text as a terminal shows it and does not obey it: others chose names, labels and reasons."""
+    """Escape the control characters of a text: names, labels and reasons may have some."""
     return text.translate(_CONTROLS)
 
 
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""They turn round what is behind them on the line."""
+"""Characters that reverse the direction of the rest of a line."""
 
 _CONTROLS: Final = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
@@ -165,7 +165,7 @@ _CONTROLS: Final = {
 
 
 def cell(value: Any) -> Any:
-    """A value for people: bytes as text where they are text."""
+    """Return a value for people: bytes as text if they are text."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -176,17 +176,17 @@ def cell(value: Any) -> Any:
 
 
 def number(value: int | None) -> str | None:
-    """A number for people, with commas."""
+    """Return a number for people, with commas."""
     return None if value is None else f"{value:,}"
 
 
 def gib(size_bytes: object) -> str | None:
-    """Bytes for people; nothing for what is no number."""
+    """Return bytes as GiB for people; ``None`` if the value is no number."""
     return f"{size_bytes / (1 << 30):,.1f}" if isinstance(size_bytes, int) else None
 
 
 def text_of(label: bytes | None) -> str | None:
-    """A label as text, of which a line shows the beginning."""
+    """Return a label as text, cut to the length that a line shows."""
     from spark_bookkeeper.protocol.arguments import LABEL_CHARACTERS  # not for `--help`
 
     if label is None:
@@ -196,7 +196,7 @@ def text_of(label: bytes | None) -> str | None:
 
 
 def _stdout() -> Console:
-    """A console that fits the terminal, or never wraps when stdout is not one."""
+    """Return a console that fits the terminal, or one that never wraps if stdout is no terminal."""
     from rich.console import Console  # not for `--help` and `--version`, which print no table
 
     return Console() if sys.stdout.isatty() else Console(width=10_000)
@@ -209,11 +209,11 @@ def _stderr() -> Console:
 
 
 _WHOLE_CHARACTERS: Final = 24
-"""Up to so many, no word is folded, nor what says which row it is and its state."""
+"""Words, keys of rows and states up to this length are not folded."""
 
 
 def _least_width(cells: Sequence[str], index: int, cell_len: Callable[[str], int]) -> int:
-    """Of a column that can still be read; its name is the first cell."""
+    """Return the least readable width of a column; its name is the first cell."""
     is_key = index == 0 or cells[0] == "state"
     words = cells if is_key else [word for cell in cells for word in cell.split()]
     return min(max((1, *map(cell_len, words))), _WHOLE_CHARACTERS)
@@ -222,7 +222,7 @@ def _least_width(cells: Sequence[str], index: int, cell_len: Callable[[str], int
 def _blocks(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None
 ) -> Iterator[str]:
-    """A line for each cell that is not empty, and an empty line between two rows."""
+    """Yield a line for each cell that is not empty, and an empty line between two rows."""
     if title is not None:
         yield title
     names = max(map(len, columns))
@@ -244,12 +244,12 @@ def _dumped(value: Any, *, is_ascii: bool) -> str:
 
     try:
         return dumped(value)
-    except ValueError:  # JSON has no NaN and no infinity, and programs refuse what has one
+    except ValueError:  # programs refuse JSON with NaN or infinity
         return dumped(_finite(json.loads(json.dumps(value, default=_plain))))
 
 
 def _finite(value: Any) -> Any:
-    """The same with the names of the numbers that are none, as Spark writes them."""
+    """Replace infinite numbers and NaN by their names, as Spark writes them."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -260,7 +260,7 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for, as the nearest thing that it has."""
+    """Convert a value without a JSON form to the nearest value that has one."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Enum):

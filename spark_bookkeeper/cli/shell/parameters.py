@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Types and options of arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spark_bookkeeper.runtime.iso_times import parse_time
 
 
 def is_decimal(text: str) -> bool:
-    """Whether these are the digits of a whole number. Python would take ``1_0`` for 10, and a slip
-    would be another ledger or limit.
+    """Return whether a text is a whole number in plain digits. Python would read ``1_0`` as 10, so
+    a typing error would become another ledger or limit.
     """
     return re.fullmatch(r"-?[0-9]+", text) is not None
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in decimal digits, within bounds that are included."""
+    """A whole number in decimal digits, within inclusive bounds."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -34,7 +34,7 @@ class WholeNumber(click.IntRange):
 
 
 class LedgerIdType(WholeNumber):
-    """A ledger id; refused under that name."""
+    """A ledger id; error messages use that name."""
 
     name = "ledger id"
 
@@ -43,11 +43,11 @@ class LedgerIdType(WholeNumber):
 
 
 _LIKE_AN_ID: Final = re.compile(r"[\s+-]*(\d[\d_.x]*)?")
-"""Rather a slip in an id than a name."""
+"""Matches texts that are more likely a mistyped id than a name."""
 
 
 class LedgerType(LedgerIdType):
-    """A ledger's id, or its name as text, of which ``access_options`` makes the id."""
+    """A ledger's id, or its name as text, which ``access_options`` converts to the id."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -66,13 +66,13 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 
 
 Time = datetime | timedelta
-"""What ``TimeType`` reads."""
+"""The result of ``TimeType``."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class TimeType(click.types.StringParamType):
-    """A time as ISO 8601 has it, or how long ago it was; ``time_of`` makes one of either."""
+    """A time in ISO 8601, or an age; ``time_of`` converts either to a time."""
 
     name = "time"
 
@@ -95,7 +95,7 @@ class TimeType(click.types.StringParamType):
 
 
 def time_range_options(command: Command) -> Command:
-    """Give a command the times between which the rows it reads were appended."""
+    """Give a command options for the range of times at which its rows were appended."""
     end = click.option(
         "--end-time", type=TimeType(), help="Stop before the first that was appended then or later."
     )
@@ -108,20 +108,20 @@ def time_range_options(command: Command) -> Command:
 
 
 def refuse_both(one: tuple[str, object], other: tuple[str, object]) -> None:
-    """Raises ``InvalidArgumentError`` where two options that say one thing were both given."""
+    """Raise ``InvalidArgumentError`` if two options with the same meaning were both given."""
     if one[1] is not None and other[1] is not None:
         raise InvalidArgumentError(f"{one[0]} and {other[0]} say the same in two ways; give one")
 
 
 def shown_time(time: datetime) -> str:
-    """With its zone, so that a slip of hours is seen."""
+    """Return a time with its zone, so that an error of hours is visible."""
     with suppress(OverflowError, ValueError):  # at the ends of the calendar
         time = time.astimezone()
     return time.isoformat(" ", "seconds")
 
 
 def time_of(told: Time | None, now_ms: int) -> datetime | None:
-    """The time that was told as one, or as how long ago it was; not before 1970."""
+    """Return a time unchanged, and an age as the time that long ago; not before 1970."""
     if isinstance(told, timedelta):
         ago_ms = told // timedelta(milliseconds=1)
         return datetime.fromtimestamp(max(now_ms - ago_ms, 0) / 1000, timezone.utc)
@@ -132,7 +132,7 @@ _EMPTY = "it is empty; is a variable not set that should hold it?"
 
 
 class _FilledText(click.types.StringParamType):
-    """Text that says something."""
+    """A text that is not empty."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -140,7 +140,7 @@ class _FilledText(click.types.StringParamType):
 
 
 class _FilledPath(click.Path):
-    """A path that was given: an empty one would be the directory that one happens to be in."""
+    """A path that is not empty: an empty path would mean the current directory."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -148,7 +148,7 @@ class _FilledPath(click.Path):
 
 
 def refuse_empty(command: click.Command) -> None:
-    """Have a command refuse every text and path that is empty, unless that is its default."""
+    """Make a command refuse empty texts and paths, unless an empty text is the default."""
     for parameter in command.params:
         if parameter.default == "":
             continue

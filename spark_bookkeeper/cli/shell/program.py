@@ -1,7 +1,7 @@
-"""How a program of ours begins: the command line, and each script in ``jobs/``.
+"""The start of each program: the command line, and each script in ``jobs/``.
 
-Their imports take a moment, in which Ctrl-C and SIGTERM come, too. So this file imports next to
-nothing, and what a program needs is imported within ``exit_with``.
+Imports take a moment, in which Ctrl-C and SIGTERM may come. So this module imports almost
+nothing, and a program's own imports happen within ``exit_with``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from spark_bookkeeper.cli.shell.termination import is_first_to_say, termination_
 
 
 def exit_with(program: Callable[[], int]) -> NoReturn:
-    """Exit with the code of a program; 1 and a word, where it is interrupted while it imports."""
+    """Exit with the code of a program; with 1 and a message, if a signal interrupts its imports."""
     try:
         with termination_interrupts():
             code = program()
-    except KeyboardInterrupt:  # before its work began, or after that ended; in between it says more
+    except KeyboardInterrupt:  # the program itself reports an interruption of its work
         if is_first_to_say():
             sys.stderr.write("Interrupted.\n")
         code = 1

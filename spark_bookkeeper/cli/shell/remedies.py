@@ -1,4 +1,4 @@
-"""What is told as a remedy, as it can be typed or pasted."""
+"""Remedies in messages, as commands that can be typed or pasted."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _COMMANDS: Final = (
     (r"ask for fewer: ensemble_size=", "ask for fewer: --ensemble-size "),
     (r"recover_ledgers\(\)", "`ledger recover`"),
 )
-"""What a message says, and what a person types behind ``spark-bookkeeper``."""
+"""Calls in messages, and the commands that a person types instead, after ``spark-bookkeeper``."""
 
 
 _NEEDS_CLUSTER: Final = re.compile(
     r"spark-bookkeeper (doctor|(cluster(?! back)|bookie( cookie)?|ledger|log|autorecovery) [a-z-]+)"
 )
-"""Not so a backup: who restores one is told of it, and it is of another cluster."""
+"""Commands that need this cluster's URI. A message may suggest ``cluster backup`` for another."""
 
 
 def pasteable(text: str, typed: Sequence[str]) -> str:
-    """Its commands with the URI and the options that were typed for this one, but for secrets."""
+    """Add the URI and options of this command line, except secrets, to the commands in a text."""
     words = [part for each in typed for part in each.split("=", int(each[:2] == "--"))]
     given = dict(pairwise(words))
     command = "spark-bookkeeper "
     if uri := given.get("--metadata-uri"):
         command += f"--metadata-uri {shlex.quote(uri)} "
-    if conf := given.get("--conf"):  # which stands behind a verb; its variable stands before
+    if conf := given.get("--conf"):  # valid only after the verb; its variable goes first
         command = f"SPARK_BOOKKEEPER_CONF={shlex.quote(conf)} {command}"
     options = ""
     for option, pair in pairwise(words):
@@ -46,7 +46,7 @@ def pasteable(text: str, typed: Sequence[str]) -> str:
 
 
 def in_commands(message: str) -> str:
-    """The message of an error, for whoever typed a command. Calls of an object stay."""
+    """Replace calls in an error message by commands. Calls of an object stay."""
     for call, command in _COMMANDS:
         typed = command.replace("`", "`spark-bookkeeper ", 1)
         message = re.sub(rf"(?<![\w.`]){call}", typed, message)

@@ -1,4 +1,4 @@
-"""What every command is told (the global options) and what it tells the shell (exit codes)."""
+"""The global options of every command, and its exit codes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
 EXIT_DONE: Final = 0
-"""Everything that was asked for is done."""
+"""Everything that was requested is done."""
 EXIT_LEFT_UNDONE: Final = 1
 """Something is left undone, or may be; the message says what."""
 EXIT_NOTHING_CHANGED: Final = 2
 """The call was wrong or the cluster cannot be reached; nothing was changed."""
 
 EXIT_CLOSED_PIPE: Final = 141
-"""Whoever read the output went away, as `head` does: what SIGPIPE gives other programs."""
+"""The reader of the output ended, as `head` does; the code of programs that end by SIGPIPE."""
 
 _REFUSALS = (
     errors.InvalidArgumentError,
@@ -50,7 +50,7 @@ class Settings:
     log_format: LogFormat = "text"
 
     def require_metadata_uri(self) -> str:
-        """The metadata URI.
+        """Return the metadata URI.
 
         Raises:
             InvalidArgumentError: none was given.
@@ -64,12 +64,12 @@ class Settings:
 
 
 def exit_code_of(error: BookKeeperError) -> int:
-    """The exit code of a command that ended with ``error``.
+    """Return the exit code of a command that ended with ``error``.
 
-    2 for errors that refuse a call before it does anything, and for any other error whose raiser
-    knows that nothing was changed and says so with the fact ``nothing_changed=True`` (a cluster
-    that cannot be reached in the first place). 1 for everything else: an answer that was lost
-    leaves open what happened.
+    2 for errors that refuse a call before it does anything. 2 also for any other error with the
+    fact ``nothing_changed=True``, which the raiser sets if it knows that nothing was changed (the
+    cluster could not be reached in the first place). 1 for everything else: after a lost answer,
+    the outcome is unknown.
     """
     is_unchanged = error.facts.get("nothing_changed", isinstance(error, _REFUSALS))
     return EXIT_NOTHING_CHANGED if is_unchanged else EXIT_LEFT_UNDONE
@@ -77,7 +77,7 @@ def exit_code_of(error: BookKeeperError) -> int:
 
 @contextmanager
 def begun() -> Iterator[None]:
-    """Something was changed before this block, so no error in it ends the command with 2."""
+    """Run a block after a change, so that no error in it ends the command with 2."""
     try:
         yield
     except BookKeeperError as error:

@@ -1,6 +1,6 @@
-"""SIGTERM ends a command as Ctrl-C does: what runs is cancelled, and nothing is left half done.
+"""SIGTERM ends a command as Ctrl-C does: running work is cancelled, and nothing is left half done.
 
-This file is imported before everything else of a command, so it imports next to nothing.
+This module is imported before all others of a command, so it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Meanwhile SIGTERM does what Ctrl-C would do at that moment.
+    """Make SIGTERM do the same as Ctrl-C while the block runs.
 
-    So who cancels a job at Ctrl-C does it at SIGTERM as well. A command with a handler of its own
-    (``bookie start``, ``autorecovery start``) sets it within, and one that is there already stays.
+    So code that cancels a job at Ctrl-C does so at SIGTERM. A command with a handler of its own
+    (``bookie start``, ``autorecovery start``) sets it in the block. An existing handler stays.
     """
     _UNSAID[:] = [None]
     is_main = threading.current_thread() is threading.main_thread()
@@ -37,15 +37,15 @@ class Stopping(threading.Event):
     """Set when a command is to end."""
 
     is_at_once = False
-    """Whether nothing is to be waited for any more."""
+    """Whether to end without waiting for anything."""
 
 
 AT_ONCE_SECONDS: Final = 1.0
-"""So long a command that is to end at once may take to give its sessions back."""
+"""The most time to close sessions for a command that is to end at once."""
 
 
 def _end_at_once() -> None:
-    """End this process when it has not ended by itself."""
+    """End this process if it has not ended within ``AT_ONCE_SECONDS``."""
 
     def end() -> None:
         if is_first_to_say():
@@ -60,17 +60,16 @@ def _end_at_once() -> None:
 
 @contextmanager
 def until_signalled(end_at_once: Callable[[], None] = _end_at_once) -> Iterator[Stopping]:
-    """An event that is set by Ctrl-C and SIGTERM, for a command that then ends in its own time.
+    """Yield an event that Ctrl-C and SIGTERM set, for a command that then ends when it is ready.
 
-    A second one interrupts it, as Ctrl-C does any other: what is under way may take hours, or wait
-    for a disk that hangs, and whatever these commands do may be ended at any moment. Who waits for
-    several things leaves out those that are left, by ``is_at_once``. What cannot be left out, the
-    end of a session where ZooKeeper does not answer, takes no longer than ``AT_ONCE_SECONDS``: then
-    the process is ended as by ``kill -9``, which loses nothing, and its registration ends with the
-    session's time-out.
+    A second signal interrupts the command, as Ctrl-C does any other. Current work may take hours,
+    or wait for a disk that hangs, and these commands may be ended at any moment. A command that
+    waits for several things skips the rest if ``is_at_once``. Only the end of a session cannot be
+    skipped. If ZooKeeper does not answer it, ``AT_ONCE_SECONDS`` later the process is ended as by
+    ``kill -9``. That loses nothing; its registration ends with the session's time-out.
 
     Args:
-        end_at_once: called at the second signal; sees to it that the process ends.
+        end_at_once: called at the second signal; makes sure that the process ends.
     """
     stopping = Stopping()
 
@@ -90,17 +89,17 @@ def until_signalled(end_at_once: Callable[[], None] = _end_at_once) -> Iterator[
 
 
 INTERRUPTED: Final = "Interrupted. What was under way may be unfinished."
-"""What a command says that was interrupted."""
+"""The message of an interrupted command."""
 
 _UNSAID: Final[list[None]] = [None]
-"""Empty once somebody has said that the command was interrupted."""
+"""Empty after a thread has printed that the command was interrupted."""
 
 
 def is_first_to_say() -> bool:
-    """Whether nobody has said yet that the command was interrupted; then the caller does.
+    """Return whether the caller has to print that the command was interrupted.
 
-    A command that is told a second time to end is ended by whoever comes first: itself, or the
-    thread that waits no longer for what it gives back.
+    After a second signal, either the command or the timer of ``_end_at_once`` ends the process. The
+    first of them prints the message.
     """
     try:
         _UNSAID.pop()  # in one step, as both may come at once
@@ -110,12 +109,12 @@ def is_first_to_say() -> bool:
 
 
 STOPPING: Final = "stopping, once what is under way is done; Ctrl-C again stops at once"
-"""What such a command says when it was told to end."""
+"""The message after the first signal, for commands that use ``until_signalled``."""
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)
-    else:  # ignored, as in whatever a script starts with `&`: that is of Ctrl-C, and not of this
+    else:  # SIGINT is ignored after `&` in a script, but SIGTERM must still end the command
         raise KeyboardInterrupt

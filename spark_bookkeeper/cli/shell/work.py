@@ -1,4 +1,4 @@
-"""What the verbs that do replication work share: where it runs, and how its report is shown."""
+"""Code that verbs with replication work share: where it runs, and how its report is shown."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.engine import is_small, sizes_of, spark_or_not
 from spark_bookkeeper.cli.shell.parameters import WholeNumber
+from spark_bookkeeper.cli.shell.prompt import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
@@ -41,7 +41,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ReportT = TypeVar("ReportT", bound=Report)
 
 MOST_ROWS: Final = 40
-"""Rows of a report that a person is shown; unfinished ones come first, programs get all."""
+"""The most rows of a report that a person sees, unfinished ones first; programs get all."""
 
 _FILE: Final = "spark_bookkeeper.report_file"
 
@@ -53,7 +53,7 @@ def _keep(context: click.Context, parameter: click.Parameter, path: str | None) 
 
 
 def report_table(command: Command) -> Command:
-    """The options that say where a report is kept, besides being shown."""
+    """Give a command the options for where to keep its report."""
     in_table = click.option(
         "--report-table",
         metavar="PATH",
@@ -70,7 +70,7 @@ def report_table(command: Command) -> Command:
 
 
 def kept_in_file() -> str | None:
-    """Where ``--report-file`` of the command that runs has all rows written; ``None``: nowhere."""
+    """Return the file of ``--report-file`` in the running command; ``None``: not given."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_FILE)
 
@@ -78,14 +78,14 @@ def kept_in_file() -> str | None:
 _REPLICATING: Final = frozenset(
     {"recover_bookie", "refill_bookie", "repair_ledgers", "rereplicate"}
 )
-"""Jobs after which a ledger of which nothing is left is fully replicated."""
+"""Jobs after which a ledger without unfinished rows is fully replicated."""
 
 PLAN: Final = "Show what would be done; change nothing."
 YES: Final = "Do not ask."
 
 
 def would_go(planned: Sequence[Deletion]) -> str:
-    """What a dry run says of ledgers that would be deleted; of an open one nobody knows a size."""
+    """Describe the result of a dry run of deletions; the size of an open ledger is unknown."""
     least = "at least " if any(each.length_bytes is None for each in planned) else ""
     size = least + counted(sum(each.length_bytes or 0 for each in planned), "byte")
     return f"{counted(len(planned), 'ledger')} with {size} would go; nothing was changed"
@@ -95,7 +95,7 @@ def would_go(planned: Sequence[Deletion]) -> str:
 class Work:
     """One job from the command line: its plan, a question, the work, and the report.
 
-    What all such commands have as options is in it; see ``work_options``.
+    It holds the options that all such commands have; see ``work_options``.
     """
 
     settings: Settings
@@ -103,7 +103,7 @@ class Work:
     dry_run: bool
     yes: bool
     on_spark: bool | None
-    """``None``: as ``engine.is_small`` says."""
+    """``None``: ``engine.is_small`` decides."""
     report_table: str | None
 
     def run(
@@ -117,24 +117,24 @@ class Work:
         sizes: Callable[[BookKeeper], Iterable[tuple[int, int]]] = sizes_of,
         unit: str = "",
     ) -> ReportT:
-        """Run a job with a bar; before it the same as a dry run, where somebody is to be asked.
+        """Run a job with a progress bar; if a question is needed, first make a dry run.
 
         Args:
-            what: the job's first phase, as a person would name it.
-            job: called with whether it is a dry run, and with what to tell how far it is.
-            ask: is shown the plan, and raises ``NotConfirmedError`` when it is not wanted.
-            before: refuses what makes no sense, before there is a plan.
-            after: of what was done and not planned, what is left to do.
-            sizes: entries and bytes of each ledger that it is about.
-            unit: of what is counted in the first phase.
+            what: the job's first phase, in words for people.
+            job: called with whether it is a dry run, and with the function that receives progress.
+            ask: gets the plan, and raises ``NotConfirmedError`` if the person refuses it.
+            before: raises if the call makes no sense, before there is a plan.
+            after: gets the report of a run that is no dry run, to do what remains.
+            sizes: entries and bytes of each ledger of the job.
+            unit: the counted things of the first phase.
 
         Raises:
-            as ``connected``, and what the job raises.
+            the errors of ``connected``, and those of the job.
         """
         with connected(self.settings, self.access) as bk:
             if before is not None:
                 before(bk)
-            _ = self._table  # what is missing for it shows before the work
+            _ = self._table  # a missing requirement shows before the work
             bk.runs_here = is_small(sizes(bk)) if self.on_spark is None else not self.on_spark
             where = "in this process" if bk.runs_here else "on Spark"
 
@@ -155,12 +155,12 @@ class Work:
         return report
 
     def show(self, report: Report) -> int:
-        """Keep and print the report; returns the exit code."""
+        """Keep and print the report; return the exit code."""
         return show_report(self.settings, report, self._table)
 
     @cached_property
     def _table(self) -> ReportTable | None:
-        """Opened once: it costs a look by Spark."""
+        """The table for the report, opened once, because Spark has to look at it."""
         return open_table(self.settings, self.report_table)
 
 
@@ -172,13 +172,13 @@ def work_options(
     limit: str | None = None,
     reports: bool = True,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command the options of all that do a job, and hand it a ``Work`` that has them.
+    """Give a command the options of all that do a job, and pass it a ``Work`` with their values.
 
     Args:
-        dry_run: what ``--dry-run`` does; ``None``: there is none.
-        yes: what ``--yes`` does, where a person is asked.
+        dry_run: the help of ``--dry-run``; ``None``: the command has no such option.
+        yes: the help of ``--yes``, for a command that asks a person.
         engine: where its jobs run; ``either`` has the options ``--spark`` and ``--no-spark``.
-        limit: what ``--bytes-per-second`` limits; ``None``: there is none.
+        limit: the subject of ``--bytes-per-second``; ``None``: there is no such option.
         reports: whether it has a report that can be kept.
     """
 
@@ -215,7 +215,7 @@ def work_options(
 
 
 def open_table(settings: Settings, path: str | None) -> ReportTable | None:
-    """Where the report is to be kept, before there is one: what is missing shows at once."""
+    """Return the table for the report, opened before the job, so that a problem shows at once."""
     if path is None:
         return None
     from spark_bookkeeper.spark.report_table import open_report_table  # pyspark only where needed
@@ -224,9 +224,9 @@ def open_table(settings: Settings, path: str | None) -> ReportTable | None:
 
 
 def show_report(settings: Settings, report: Report, table: ReportTable | None = None) -> int:
-    """Keep and print a report; return the exit code: 0 when nothing is left undone.
+    """Keep and print a report; return the exit code: 0 if nothing is left undone.
 
-    What a dry run is asked for is the plan, and 0 says that a run would leave nothing undone.
+    The report of a dry run is the plan. There 0 means that a run would leave nothing undone.
     """
 
     def show() -> None:
@@ -257,9 +257,9 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
 
 
 def refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
-    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
+    """Refuse a call that names a ledger which does not exist, before anything is begun.
 
-    One whose metadata cannot be decoded is there; the report says what is wrong with it.
+    A ledger whose metadata cannot be decoded exists; the report shows what is wrong with it.
 
     Raises:
         NoSuchLedgerError: for the first of them.
@@ -271,16 +271,16 @@ def refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a plan of copying comes to."""
+    """The totals of a plan of copying."""
 
     steps: int
-    """Rows that would be done."""
+    """The number of rows that would be done."""
     copies: int
     bytes: int
     opened: Sequence[int]
     """Ledgers that would be fenced, recovered and closed."""
     left: Row | None
-    """The first of what cannot be done."""
+    """The first row that cannot be done."""
 
     @classmethod
     def of(cls, plan: Report) -> Planned:
@@ -298,7 +298,7 @@ class Planned:
         return cls(steps, copies, size, sorted(opened), next(iter(plan.unfinished), None))
 
     def note(self, settings: Settings) -> None:
-        """Tell it, before anybody is asked."""
+        """Print the totals before a question."""
         note = settings.output.note
         note(f"{counted(self.copies, 'share')} to copy, {counted(self.bytes, 'byte')}")
         if self.opened:
@@ -311,7 +311,7 @@ class Planned:
 
 
 def ask_about(settings: Settings, plan: Report, forgotten: Sequence[str] = ()) -> None:
-    """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
+    """Ask before ledgers are closed or bookies forgotten. Copying alone removes nothing."""
     planned = Planned.of(plan)
     if not planned.opened and not forgotten:
         return
@@ -337,7 +337,7 @@ def _show_rows(settings: Settings, report: Report) -> None:
 
 
 def _show_plan(settings: Settings, rows: Sequence[Row]) -> None:
-    """Entries are for programs, which get everything."""
+    """Print a plan without numbers of entries; programs get these."""
     settings.output.table(
         ["ledger", "entry ids", "action", "bookie", "from", "target", "bytes", "copies", "remark"],
         [plan_cells(row) for row in rows],
@@ -345,8 +345,8 @@ def _show_plan(settings: Settings, rows: Sequence[Row]) -> None:
 
 
 def plan_cells(row: Row) -> Sequence[object]:
-    """What a person is shown of a row of a plan: about 100 characters, and those that are copied
-    from, which stand below each other.
+    """Return the cells of a plan's row, about 100 characters. All source bookies share one cell,
+    which is wrapped.
     """
     return [
         row.ledger_id,
@@ -362,14 +362,14 @@ def plan_cells(row: Row) -> Sequence[object]:
 
 
 def _copies(row: Row) -> str | None:
-    """Live copies of any entry at the least, now and then."""
+    """Return the least number of live copies of an entry, before and after."""
     if not isinstance(row, PlanRow) or row.live_copies is None:
         return None
     return f"{row.live_copies} > {row.live_copies_after}"
 
 
 def _remark(row: Row) -> str | None:
-    """What the other columns do not say."""
+    """Return facts that the other columns lack."""
     if row.status is not Outcome.PLANNED:
         return f"{row.status}: {row.reason}"
     if not isinstance(row, PlanRow) or row.live_copies is None:
@@ -399,7 +399,7 @@ def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
         ],
         [
             [
-                None if row.ledger_id < 0 else row.ledger_id,  # it is about a bookie as a whole
+                None if row.ledger_id < 0 else row.ledger_id,  # the row is about a whole bookie
                 _range(row.first_entry_id, row.last_entry_id),
                 row.action,
                 row.source,

@@ -1,4 +1,4 @@
-"""The writers of ledgers in words."""
+"""Descriptions of the writers of ledgers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spark_bookkeeper.client.presence import GONE, WriterState
 
 
 def about_writer(writer: object, state: WriterState | None) -> str:
-    """What is known of the writer of a ledger that is not closed."""
+    """Describe the writer of a ledger that is not closed."""
     who = "" if writer is None else f" ({writer})"
     if state == "lives":
         return f"its writer{who} lives"

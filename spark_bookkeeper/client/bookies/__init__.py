@@ -1,1 +1,1 @@
-"""Reaching bookies: who there is, asking one with a bound on its silence."""
+"""Reaching bookies: which ones exist, and calls to them with a bound on silence."""

@@ -1,7 +1,7 @@
-"""The bookies a client can reach: where each one's storage is, and who may be chosen.
+"""The bookies that a client can reach: where their storage is, and which may be chosen.
 
-Registrations say who lives; cookies also know where the dead ones' storage was, which remains
-a source to copy from as long as it answers with the right incarnation.
+Registrations list the live bookies. Cookies also say where the storage of dead ones was, which can
+still be copied from as long as it answers with the right incarnation.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.call import Call, Patience
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -29,17 +27,20 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.placement import Candidate, drawn
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.call import Call
+from spark_bookkeeper.storage.retry_policy import Patience
 
 T = TypeVar("T")
 
 TABLE_ROOT: Final = "table+"
-"""What a root URI begins with where a table stands for a bookie; the table's URI follows."""
+"""The prefix of a root URI if a table stands for a bookie; the table's URI follows."""
 
 _OTHER_STORAGE: Final = "its cookie names another storage than its registration (see `doctor`)"
 
-OpenBookie = Callable[[str, Door], Bookie]
-"""Opens the bookie at a root URI. No call of it takes for ever: what it asks of its storage is seen
-by its door. The session decides how (options, back ends)."""
+OpenBookie = Callable[[str, BookieClient], Bookie]
+"""Opens the bookie at a root URI. No call of the bookie lasts for ever, because its bookie client
+watches the calls of its storage. The session decides how (options, back ends)."""
 
 
 class Bookies:
@@ -61,17 +62,17 @@ class Bookies:
         self._runtime = runtime
         self._patience = Patience.of(config or ClientConfig())
         self._roots: dict[BookieId, str] = {}
-        self._opened: dict[str, tuple[Door, Bookie]] = {}
+        self._opened: dict[str, tuple[BookieClient, Bookie]] = {}
         self._looks: dict[BookieId, Call[None]] = {}
         self._agreed: set[tuple[BookieId, str, str]] = set()
         """Registrations that a cookie has confirmed: id, incarnation and root."""
 
     def registrations(self) -> Mapping[BookieId, Registration]:
-        """Bookies that are alive now."""
+        """Return the bookies that are alive now."""
         return self._learned(self._registry.registrations())
 
     def last_registrations(self) -> Mapping[BookieId, Registration]:
-        """Bookies that were alive when the metadata store answered anything last."""
+        """Return the bookies that were alive at the metadata store's last answer of any kind."""
         return self._learned(self._registry.last_registrations())
 
     def _learned(self, registrations: Sequence[Registration]) -> Mapping[BookieId, Registration]:
@@ -80,53 +81,53 @@ class Bookies:
         return alive
 
     def hosts(self) -> Mapping[BookieId, str]:
-        """The hosts of live bookies, as their ids say, without those in buckets. Asks nobody."""
+        """Return the hosts of live bookies that are not in buckets, by their ids; make no call."""
         alive = self.last_registrations()
         on_disk = (b for b, each in alive.items() if each.root_uri.startswith(("/", "file:")))
         return {bookie: bookie.rpartition(":")[0] for bookie in on_disk}
 
     def known(self) -> Sequence[BookieId]:
-        """The bookies that are registered or have a cookie, in order."""
+        """Return the bookies that are registered or have a cookie, in order."""
         cookies = {cookie.value.bookie_id for cookie in self._registry.cookies()}
         return sorted(cookies | self.registrations().keys())
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
-        """The live bookies by lot, weighted by free space (``drawn``), and silent ones last."""
+        """Return live bookies in random order, by free space (``drawn``), with silent ones last."""
         candidates = [
             Candidate(each, r.is_readonly, r.rack, self.is_silent(each), r.usable_bytes)
             for each, r in registrations.items()
         ]
         self._runtime.shuffle(candidates)
-        if any(each.free_bytes for each in candidates):  # else there is nothing to weigh
+        if any(each.free_bytes for each in candidates):  # else there are no weights
             candidates = drawn(self._runtime.token(), candidates)
         return sorted(candidates, key=lambda candidate: candidate.is_silent)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
-        """Whether this client waits for an answer of a bookie for so long that others are better.
+        """Whether this client has waited for a bookie so long that others are better.
 
-        Asks nobody.
+        Makes no call.
         """
         opened = self._opened.get(self._roots.get(bookie_id, ""))
         return opened is not None and opened[0].is_silent
 
     def silent(self) -> Iterator[tuple[BookieId, str, float]]:
-        """The bookies that this client waits for: what has had no answer, for how many seconds."""
-        for door, _ in tuple(self._opened.values()):
-            if door.is_silent and (silence := door.silence()) is not None:
-                yield BookieId(door.bookie_id), *silence
+        """Yield the late bookies, each with the call that has no answer and its seconds."""
+        for bookie_client, _ in tuple(self._opened.values()):
+            if bookie_client.is_silent and (silence := bookie_client.silence()) is not None:
+                yield BookieId(bookie_client.bookie_id), *silence
 
     def look(self, bookie_ids: Iterable[BookieId]) -> None:
-        """Ask whether these bookies answer, and wait for none; ``silent`` tells who does not.
+        """Start a call to each of these bookies, without waiting; ``silent`` yields the late ones.
 
-        A bookie that has not answered the last look is asked again only as one that hangs is.
+        If the last look at a bookie has no answer, it is repeated only after its time-out.
         """
         for bookie in bookie_ids:
             last = self._looks.get(bookie)
             if last is not None and not last.is_over and last.left_to_answer() > 0:
                 continue
             with suppress(BookieUnavailableError):
-                door, opened = self._open(bookie)
-                self._looks[bookie] = door.begin(
+                bookie_client, opened = self._open(bookie)
+                self._looks[bookie] = bookie_client.begin(
                     "looking whether it answers",
                     opened.answer,
                     self._runtime.condition(),
@@ -140,15 +141,15 @@ class Bookies:
         ledger: Ledger | None = None,
         excluded: Mapping[BookieId, str] | None = None,
     ) -> dict[BookieId, str]:
-        """Bookies that must not be chosen, with the reason a person is told.
+        """Return bookies that must not be chosen, with the reason for people.
 
         Args:
             needed: how many will be chosen; when too few are left, the bookies that have a cookie
-                but no registration are listed as well, because that is what one wants to know.
-            ledger: a ledger they would join. It remembers one incarnation for each bookie id, so
-                a bookie that was formatted again since cannot join it under the same id. ``None``
-                is a new one, which gets no bookie of which the cookie says something else than
-                the registration. The cookies are asked for once for each registration.
+                but no registration are listed as well, because a reader of the error needs them.
+            ledger: a ledger that they would join. It remembers one incarnation for each bookie id,
+                so a bookie that was formatted again since cannot join it under the same id.
+                ``None`` is a new ledger, which gets no bookie whose cookie contradicts its
+                registration. The cookies are read once for each registration.
             excluded: further ones.
         """
         reasons: dict[BookieId, str] = {}
@@ -161,7 +162,7 @@ class Bookies:
         if ledger is None:
             reasons.update(dict.fromkeys(self._doubtful(registrations), _OTHER_STORAGE))
         archived = _archived(ledger) if ledger else None
-        if archived is not None:  # what is copied there now would be dropped with the rest
+        if archived is not None:  # copies made there now would be dropped with the others
             reasons.update(dict.fromkeys(archived.dropping, "is to drop what it has of the ledger"))
         reasons.update(excluded or {})
         usable = {bookie for bookie, r in registrations.items() if not r.is_readonly}
@@ -172,10 +173,10 @@ class Bookies:
         return reasons
 
     def _doubtful(self, registrations: Mapping[BookieId, Registration]) -> set[BookieId]:
-        """The bookies that are registered with another storage than their cookies name.
+        """Return bookies that are registered with another storage than their cookies name.
 
-        Their agents are about to notice, or no agent has registered them. Without a cookie, or
-        an answer, nothing speaks against them.
+        Their agents will notice soon, or no agent has registered them. A bookie without a cookie is
+        not doubtful, and none is if the registry does not answer.
         """
         said = {
             bookie: (bookie, each.incarnation, each.root_uri.rstrip("/"))
@@ -194,11 +195,11 @@ class Bookies:
         return doubtful
 
     def root_uri(self, bookie_id: BookieId) -> str:
-        """Where a bookie's partition is, also of one that is not registered now.
+        """Return where a bookie's partition is, even if the bookie is not registered now.
 
         Raises:
-            BookieUnavailableError: neither a registration nor a cookie knows it, or what they
-                say cannot be decoded.
+            BookieUnavailableError: neither a registration nor a cookie knows it, or they cannot be
+                decoded.
         """
         if bookie_id not in self._roots:
             self.registrations()
@@ -222,17 +223,17 @@ class Bookies:
         return self._roots[bookie_id]
 
     def have_moved(self) -> bool:
-        """Ask again where the live bookies are; whether one is elsewhere than was known."""
+        """Read the registrations again; return whether a live bookie has moved."""
         before = dict(self._roots)
         self.registrations()
         return any(self._roots[bookie] != uri for bookie, uri in before.items())
 
     def learn(self, roots: Mapping[BookieId, str]) -> None:
-        """Take over root URIs from somebody who asked the registry."""
+        """Add root URIs that were read from the registry elsewhere."""
         self._roots.update(roots)
 
     def known_roots(self, bookie_ids: Iterable[BookieId]) -> dict[BookieId, str]:
-        """The root URIs of those of these bookies that anybody knows."""
+        """Return the root URIs of those of these bookies that have a known one."""
         roots: dict[BookieId, str] = {}
         for bookie_id in bookie_ids:
             with suppress(BookieUnavailableError):
@@ -240,17 +241,17 @@ class Bookies:
         return roots
 
     def bookie(self, bookie_id: BookieId) -> Bookie:
-        """A session with a bookie, for one who does one thing there.
+        """Return a session with a bookie, for a caller that does one thing there.
 
         Raises:
-            BookieUnavailableError: nobody knows where it is.
+            BookieUnavailableError: its storage is not known.
         """
         return self._open(bookie_id)[1].session()
 
     def replica(
         self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None
     ) -> Replica:
-        """One ledger on one bookie, in a session of its own.
+        """Return one ledger on one bookie, in a session of its own.
 
         Args:
             incarnation: for a bookie that the ledger's metadata does not name yet.
@@ -258,14 +259,14 @@ class Bookies:
         Raises:
             BookieUnavailableError: the bookie is not known, or its incarnation is not.
         """
-        ref = self.ref(bookie_id, ledger, incarnation)  # which also says where a table is
+        ref = self.ref(bookie_id, ledger, incarnation)  # also learns where a table is
         return Replica(self.bookie(bookie_id), ref)
 
     def ref(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerRef:
-        """A ledger as a bookie is asked for it; as ``replica``.
+        """Return a reference to a ledger for calls of a bookie; as ``replica``.
 
-        Where its copies were removed before, or another formatting of it is named, only what is
-        brought now counts for who is about to have it named [copy_era].
+        If copies were removed from the bookie before, or the ledger means another formatting of it,
+        only new copies count for a caller that is about to publish the bookie [copy_era].
         """
         if is_table(bookie_id) and (archived := _archived(ledger)) is not None:
             self._roots[bookie_id] = TABLE_ROOT + archived.table
@@ -281,38 +282,40 @@ class Bookies:
         era_alone = incarnation is not None and (cleared > 0 or named != expected)
         return LedgerRef(ledger.key, expected, ledger.encoding, cleared, era_alone)
 
-    def door(self, bookie_id: BookieId) -> Door:
-        """Where to ask a bookie for something that takes several calls of its storage.
+    def bookie_client(self, bookie_id: BookieId) -> BookieClient:
+        """Return the bookie client, for tasks that take several calls of the bookie's storage.
 
         Raises:
-            BookieUnavailableError: nobody knows where its storage is.
+            BookieUnavailableError: its storage is not known.
         """
         return self._open(bookie_id)[0]
 
     def ask(self, replica: Replica, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks the bookie of a replica; see ``Door.ask``."""
-        return self.door(BookieId(replica.bookie_id)).ask(purpose, run)
+        """Return the result of ``run``, which calls this bookie; see ``BookieClient.ask``."""
+        return self.bookie_client(BookieId(replica.bookie_id)).ask(purpose, run)
 
     def ask_both(self, source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks the bookies of two replicas; see ``Door.ask_with``."""
-        other = self.door(BookieId(source.bookie_id))
-        return self.door(BookieId(target.bookie_id)).ask_with(other, purpose, run)
+        """Return the result of ``run``, which calls the bookies of two replicas; see
+        ``BookieClient.ask_with``.
+        """
+        other = self.bookie_client(BookieId(source.bookie_id))
+        return self.bookie_client(BookieId(target.bookie_id)).ask_with(other, purpose, run)
 
-    def _open(self, bookie_id: BookieId) -> tuple[Door, Bookie]:
+    def _open(self, bookie_id: BookieId) -> tuple[BookieClient, Bookie]:
         uri = self.root_uri(bookie_id)
         found = self._opened.get(uri)
         if found is None:
-            door = Door(bookie_id, uri, self._runtime, self._patience)
+            bookie_client = BookieClient(bookie_id, uri, self._runtime, self._patience)
             try:
-                bookie = self._open_bookie(uri, door)
+                bookie = self._open_bookie(uri, bookie_client)
             except (InvalidArgumentError, MissingRequirementError) as error:
                 raise BookieUnavailableError(
                     f"bookie {bookie_id} says that its storage is at {uri!r}, which cannot be "
                     f"opened here: {error.message}",
                     bookie_id=bookie_id,
                 ) from error
-            # Of two tasks that open it at once, one wins, and both use that.
-            found = self._opened.setdefault(uri, (door, bookie))
+            # If two tasks open it at once, both use the one that was first.
+            found = self._opened.setdefault(uri, (bookie_client, bookie))
             if found[1] is not bookie:
                 bookie.close()
         return found
@@ -325,7 +328,7 @@ class Bookies:
 
 
 def _archived(ledger: Ledger) -> Archived | None:
-    """Raises ``BookieUnavailableError``: which table stands for copies cannot be read."""
+    """Return the table that stands for copies. Raises ``BookieUnavailableError`` if unreadable."""
     try:
         return archived_of(ledger.metadata)
     except MetadataFormatError as error:

@@ -1,9 +1,9 @@
-"""How the columns of a log may change from one ledger to the next, and its rows under one schema.
+"""Check changes of a log's columns from ledger to ledger, and convert rows to one schema.
 
-A column may be added behind the others, if it may be null: rows from before have null there. A
-type may become one that holds every value of the old one, exactly. A column without nulls may
-come to have some. The same holds within structs, lists and maps. Nothing else: what is there
-keeps its name, its place and its meaning.
+A nullable column may be added behind the others; earlier rows have null in it. A type may change to
+one that holds every value of the old one exactly. A column without nulls may become nullable. The
+same holds within structs, lists and maps. No other change is allowed: an existing column keeps its
+name, its position and its meaning.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def evolved(old: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """The schema ``new``, if a log with the columns ``old`` can go on with it.
+    """Return the schema ``new`` if a log with the columns ``old`` may change to it.
 
     Raises:
-        InvalidArgumentError: it cannot; both are shown, and what is amiss. Nothing was changed.
+        InvalidArgumentError: it may not; shows both schemas and the reasons. Nothing was changed.
     """
     check_new_columns(new)
     causes = complaints(list(old), list(new), "column ")
@@ -35,7 +35,7 @@ def evolved(old: pa.Schema, new: pa.Schema) -> pa.Schema:
 
 
 def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of an earlier ledger under the schema of their log; ``evolved`` said that they fit."""
+    """Return rows of an earlier ledger under their log's schema, which ``evolved`` checked."""
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = [
@@ -48,7 +48,7 @@ def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def widen_all(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The rows of tables, one after the other, under one schema."""
+    """Return the rows of tables, one table after the other, under one schema."""
     return pa.Table.from_batches(
         [widen(batch, schema) for table in tables for batch in table.to_batches()], schema=schema
     )

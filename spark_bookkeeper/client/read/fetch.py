@@ -1,4 +1,4 @@
-"""Fetch entries of a ledger in order, each verified, from whichever bookie can deliver it."""
+"""Fetch and verify entries of a ledger in order, from any bookie that can deliver them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, log_of
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.read.salvage import salvage
 from spark_bookkeeper.client.write.rows import one_batch
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -37,17 +37,17 @@ from spark_bookkeeper.runtime.own_machine import is_here
 T = TypeVar("T")
 
 WINDOW_BYTES = 16 << 20
-"""About how many bytes of entries are fetched before the first of them is handed on."""
+"""About how many bytes of entries one window fetches before it yields the first of them."""
 
 WINDOW_ENTRIES = 65_536
-"""And at most how many entries."""
+"""The most entries that one window fetches."""
 
 
 class Fetcher:
-    """Reads entries of one ledger; keeps what it learnt of its bookies.
+    """Reads entries of one ledger and remembers which bookies failed or were slow.
 
-    One thread uses it. Bookies are asked in others, which are given what they need and note
-    nothing here.
+    One thread uses it. Calls to bookies run in other threads; these get all they need as arguments
+    and change nothing here.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Fetcher:
 
         Args:
             context: the cluster.
-            ledger: as its metadata is known.
+            ledger: the ledger, with its metadata as far as known.
             spread: lets readers of the same ledger begin with different replicas.
-            columns: what ``scan`` decodes; ``None`` is all.
-            only: read the replicas of this bookie alone, and so the entries that it should have.
-            skip_lost: go on past entries that no bookie can deliver, and note them in ``lost``.
-            has_details: have ``scan`` tell of each entry where it was read.
+            columns: the columns that ``scan`` decodes; ``None`` is all.
+            only: read from this bookie alone, and only the entries that it should have.
+            skip_lost: skip entries that no bookie can deliver, and add them to ``lost``.
+            has_details: let ``scan`` add to each entry where it was read.
         """
         self.lost: list[Unreadable] = []
-        """What was passed over, in order."""
+        """The entries that were skipped, in order."""
         self._context = context
         self._ledger = ledger
         self._spread = spread
@@ -84,10 +84,10 @@ class Fetcher:
         self._replicas: dict[BookieId, Replica] = {}
         self._down: dict[BookieId, str] = {}
         self._slow: set[BookieId] = set()
-        """Those that another was asked beside."""
+        """Slow bookies, for which another bookie was called as a hedge."""
 
     def fetch(self, first: EntryId, last: EntryId) -> Iterator[StoredEntry]:
-        """The entries ``first .. last`` in order, verified.
+        """Return the entries ``first .. last`` in order, verified.
 
         Raises:
             EntryUnreadableError: no replica of an entry could be read; names each bookie and why.
@@ -98,11 +98,11 @@ class Fetcher:
             for answer in answers:
                 found.update((EntryId(entry.entry_id), entry) for entry in answer.content)
             for entry_id in entries:
-                if EntryId(entry_id) in found:  # the others were passed over
+                if EntryId(entry_id) in found:  # lost entries are skipped
                     yield found.pop(EntryId(entry_id))
 
     def scan(self, first: EntryId, last: EntryId) -> Iterator[Rows]:
-        """The rows of the same entries in the same order, a message at a time: the quick way.
+        """Return the rows of the same entries in the same order, by messages; this is faster.
 
         Raises what ``fetch`` raises.
         """
@@ -113,7 +113,7 @@ class Fetcher:
     def _windows(
         self, first: EntryId, last: EntryId, read: _Read[T]
     ) -> Iterator[tuple[range, list[_Answer[T]]]]:
-        """The range, piece by piece: the entries of each, and what bookies delivered of them."""
+        """Yield each window of the range: its entries, and the answers of the bookies."""
         window = self._first_window()
         start = first
         while start <= last:
@@ -139,7 +139,7 @@ class Fetcher:
             start = EntryId(end + 1)
 
     def _first_window(self) -> int:
-        """How many entries to begin with, before it is known how large they are."""
+        """Return how many entries the first window has, before the size of an entry is known."""
         metadata = self._ledger.metadata
         if not metadata.length_bytes or not metadata.last_entry_id:
             return 4
@@ -151,7 +151,7 @@ class Fetcher:
         return EntryId(min((f - 1 for f in later if f > entry_id), default=last))
 
     def _wanted(self, ensemble: tuple[BookieId, ...], entries: range) -> list[EntryId]:
-        """Those of the entries that are to be read: of one bookie alone, what it should have."""
+        """Return the entries to read; with ``only``, those that this bookie should have."""
         ids = [EntryId(entry_id) for entry_id in entries]
         if self._only is None:
             return ids
@@ -166,16 +166,16 @@ class Fetcher:
         read: _Read[T],
         lost: list[Unreadable] | None = None,
     ) -> list[_Answer[T]] | Unreadable:
-        """What bookies deliver of some entries, or the first that none of them can.
+        """Return the answers of bookies for some entries, or the first entry that none can deliver.
 
         Args:
-            lost: takes the entries that none can deliver; the others are read then.
+            lost: gets the entries that no bookie can deliver; the other entries are then read.
         """
         if not ids:
             return []
         quorum = self._ledger.metadata.quorum
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
-        answers = Answers[Ask, _Delivery[T]](self._context.runtime)
+        answers = Gather[Ask, _Delivery[T]](self._context.runtime)
         asked: set[Ask] = set()
         late: set[Ask] = set()
         found: list[_Answer[T]] = []
@@ -184,7 +184,7 @@ class Fetcher:
             asks = reader.next(asked, late)
             if isinstance(asks, Unreadable):
                 if not asked:
-                    rescued = self._crosswise(ensemble, reader.waiting, read)
+                    rescued = self._salvage(ensemble, reader.waiting, read)
                     is_rescued = any(asks.entry_id in answer.entry_ids for answer in rescued)
                     if lost is None and not is_rescued:
                         return asks
@@ -206,11 +206,11 @@ class Fetcher:
                 else:
                     asked.add(ask)
             if not reader.waiting:
-                return found  # whoever is late may be
+                return found  # late answers are not needed
             came = answers.next(self._context.config.read_hedge_ms / 1000)
             if came is None:
                 continue
-            if isinstance(came, Late):
+            if isinstance(came, TimedOut):
                 is_twofold = True
                 asked.difference_update(came.keys)
                 late.update(came.keys)
@@ -231,21 +231,21 @@ class Fetcher:
             reader.answered(ask, answer.entry_ids, {EntryId(e): why for e, why in refused.items()})
 
     def _note_late(self, bookies: Sequence[BookieId]) -> None:
-        """They are silent, and others are asked as well."""
+        """Note that these bookies are late, and that other bookies were called too."""
         self._context.metrics.speculative_reads.inc(len(bookies))
         self._slow.update(bookies)
-        for bookie in bookies:  # what it uses is its own from now on
+        for bookie in bookies:  # the late call may still use the replica
             self._replicas.pop(bookie, None)
 
     def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
-        """A bookie cannot be asked at all."""
+        """Note that a bookie could not deliver any of its entries."""
         self._down[reader.ensemble[ask.position]] = error.message
         self._context.metrics.read_retries.inc(len(ask.entries))
         reader.answered(ask, (), dict.fromkeys(ask.entries, error.message))
 
     def _preference(self, ensemble: tuple[BookieId, ...]) -> list[int]:
-        """Positions, the best first: on this machine, then others, then those that were slow, and
-        last those that failed before, or are silent now.
+        """Return positions, best first: on this machine, then on others, then slow ones, then
+        tables, and last those that failed before or that time out now.
         """
         size = len(ensemble)
         turned = [(p + self._spread) % size for p in range(size)]
@@ -254,33 +254,33 @@ class Fetcher:
         return sorted(turned, key=lambda p: self._burden(ensemble[p]))
 
     def _burden(self, bookie: BookieId) -> tuple[bool, bool, bool, bool]:
-        """Less is better. A table that stands for a copy reads whole files for a few entries."""
+        """Return a sort key; the least is best. A table reads whole files for a few entries."""
         is_poor = bookie in self._down or self._context.bookies.is_silent(bookie)
         return is_poor, is_table(bookie), bookie in self._slow, not is_here(bookie)
 
     def _ask(
-        self, answers: Answers[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
+        self, answers: Gather[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
     ) -> None:
-        """Ask a bookie for entries: what it delivers of them, and why not the rest."""
+        """Request entries from a bookie; the answer has the reason for each missing one."""
         replica = self._replicas.get(bookie)
         if replica is None:
             replica = self._context.bookies.replica(bookie, self._ledger)
             self._replicas[bookie] = replica
         purpose = f"reading ledger {self._ledger.ledger_id}"
-        # The replica is for ever the same, also where the read comes late.
+        # The read may run late: it keeps this replica, since the dictionary may change.
         deliver = partial(read, replica, ask.entries, None)
-        answers.ask(ask, self._context.bookies.door(bookie), purpose, deliver)
+        answers.ask(ask, self._context.bookies.bookie_client(bookie), purpose, deliver)
 
-    def _crosswise(
+    def _salvage(
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
     ) -> list[_Answer[T]]:
-        """What can be read by one bookie's records from another's files; each entry once."""
+        """Read entries by one bookie's records from another's files; return each entry once."""
         if self._only is not None:
             return []
         rescued: list[_Answer[T]] = []
         missing = set(entries)
         replicas = [each for bookie, each in self._replicas.items() if bookie in ensemble]
-        for replica, told, known in crosswise(replicas, entries):
+        for replica, told, known in salvage(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id in missing]
             if wanted:
                 answer, _ = read(replica, wanted, told)
@@ -289,7 +289,7 @@ class Fetcher:
         return [answer for answer in rescued if answer.entry_ids]
 
     def _refresh(self, found: Unreadable) -> bool:
-        """Has the fragment changed under us, or a bookie moved? Then it is worth another try."""
+        """Whether the fragment has changed or a bookie has moved, so that a retry may succeed."""
         ledger, _ = self._context.ledger(self._ledger.ledger_id, self._ledger.metadata.nonce)
         before = self._ledger.metadata.fragment_of(found.entry_id).ensemble
         is_same = ledger.metadata.fragment_of(found.entry_id).ensemble == before
@@ -329,14 +329,14 @@ class Fetcher:
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[T]):
-    """What one bookie delivered."""
+    """The entries that one bookie delivered."""
 
     entry_ids: list[EntryId]
     size_bytes: int
     content: list[T]
 
     def of(self, wanted: Set[EntryId]) -> _Answer[T]:
-        """The same without entries that another bookie delivered before."""
+        """Return the same answer without entries that another bookie delivered before."""
         if all(entry_id in wanted for entry_id in self.entry_ids):
             return self
         kept = [piece for piece in (_of(piece, wanted) for piece in self.content) if piece]
@@ -376,7 +376,7 @@ def _read_entries(
     refused = dict(delivery.refused)
     for entry in delivery.found:
         try:
-            # What matches its digest may be no rows, and another bookie has them.
+            # The bytes may match their digest and still be no rows; another bookie may have rows.
             found.append(entry if entry.is_payload else entry._replace(rows=entry.batch()))
         except CorruptEntryError as error:
             refused[entry.entry_id] = error.message
@@ -398,7 +398,7 @@ def _scan_rows(
 
 
 def in_entry_order(found: list[Rows]) -> Iterator[Rows]:
-    """What several bookies delivered, as one sequence in entry order.
+    """Merge the rows of several bookies into one sequence in entry order.
 
     Entries that are batches only need sorting. Small entries share messages, and in a striped
     ledger the messages of several bookies interleave: their rows are put in order one by one.
@@ -427,14 +427,14 @@ def in_entry_order(found: list[Rows]) -> Iterator[Rows]:
 def checked_range(
     metadata: LedgerMetadata, ledger_id: int, first: int, last: int | None, readable: EntryId
 ) -> tuple[EntryId, EntryId]:
-    """``(first, last)`` of a read, or the error that says what can be read.
+    """Return ``(first, last)`` of a read, or raise an error that says which entries can be read.
 
     Args:
         readable: the last entry, or the last add confirmed of a ledger that is not closed.
 
     Raises:
-        NoSuchEntryError: outside of what can be read.
-        InvalidArgumentError: not a number.
+        NoSuchEntryError: the range is outside of the readable entries.
+        InvalidArgumentError: an argument is not a number.
     """
     first = whole_number("first", first)
     end = readable if last is None else whole_number("last", last)

@@ -1,4 +1,4 @@
-"""How far a ledger has come that is not closed, as its bookies tell without being disturbed."""
+"""Read how far an open ledger has come, without fencing its bookies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The front of a ledger; for people, as everything about its age (SLOT-LOG rule R17)."""
+    """How far a ledger has come; for people, as everything about its age (SLOT-LOG rule R17)."""
 
     last_add_confirmed: EntryId | None = None
-    """The highest that any bookie of the last fragment was told; a little behind the writer's.
+    """The highest LAC that any bookie of the last fragment knows; a little behind the writer's.
 
     ``None`` when none of them answered, or the ledger is another client's.
     """
@@ -26,9 +26,9 @@ class Newest:
 
 
 def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata) -> Newest:
-    """Ask the bookies of the last fragment, all at once; nothing is fenced.
+    """Query the bookies of the last fragment, all at once; nothing is fenced.
 
-    Where nothing was stored there yet, the fragment before it says when the newest entry came.
+    If they have stored nothing yet, the time of the newest entry is from an earlier fragment.
     """
     try:
         ledger = Ledger.of(ledger_id, metadata)

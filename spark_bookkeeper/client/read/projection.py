@@ -1,4 +1,4 @@
-"""Some columns of a ledger: which they are, and rows with only those."""
+"""Select columns of a ledger, and reduce rows to these columns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
-    """These columns of a schema, in the order given; all of them without.
+    """Return these columns of a schema, in the order given; ``None`` returns all.
 
     Raises:
-        InvalidArgumentError: there is none of that name, or several; no column is named, or these
-            are no names.
+        InvalidArgumentError: a name fits no column or several, the list is empty, or its items are
+            no names.
     """
     if columns is None:
         return schema
@@ -45,16 +45,16 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
 
 
 def present_in(schema: pa.Schema, wanted: pa.Schema) -> Sequence[str] | None:
-    """Those columns of a projection that a ledger has; ``None`` is all of the ledger, in order."""
+    """Return the columns of a projection that a ledger has; ``None`` if these are all, in order."""
     if wanted.names == schema.names:
         return None
     return [name for name in wanted.names if name in schema.names]
 
 
 def under(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Rows under a projection of their schema, or of a later one of their log.
+    """Return rows under a projection of their schema, or of a later one of their log.
 
-    Columns that the rows do not have are null; ``evolution.evolved`` said that the others fit.
+    Columns that the rows do not have are null; ``evolution.evolved`` checked that the others fit.
     """
     if batch.schema.equals(wanted, check_metadata=False):
         return batch

@@ -1,4 +1,4 @@
-"""Reading a ledger: entries, Arrow tables, and following one that is still written."""
+"""Read a ledger: entries, Arrow tables, and new entries of a ledger that is still written."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.presence import ENDED_FIRST, GONE, WriterState, writer_of, writer_state
-from spark_bookkeeper.client.read.confirmed import Replicas, read_last_add_confirmed, read_tails
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
-from spark_bookkeeper.client.read.lost import lost_table, tell_of_accepted_loss
+from spark_bookkeeper.client.read.last_add_confirmed import (
+    Replicas,
+    read_last_add_confirmed,
+    read_tails,
+)
 from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import check_order, first_at_or_after, to_ms
+from spark_bookkeeper.client.read.unreadable import lost_table, warn_of_accepted_loss
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
@@ -35,40 +39,40 @@ from spark_bookkeeper.runtime.progress import watched
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 TAIL_POLL_SECONDS = 0.1
-"""Between two looks of ``tail`` at a ledger that has nothing new."""
+"""How long ``tail`` sleeps between two looks at a ledger that has nothing new."""
 
 WRITER_LOOK_MS = 5_000
-"""Between two looks of ``tail`` for the writer of a ledger that has nothing new."""
+"""How often ``tail`` checks whether the writer lives, while the ledger has nothing new."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One entry as it was read and verified; equal to another with the same facts and rows."""
+    """One entry, read and verified; it equals another with the same facts and rows."""
 
     ledger_id: LedgerId
     entry_id: EntryId
     last_add_confirmed: EntryId
     """The LAC that was known when the entry was written."""
     content: bytes | pa.RecordBatch = field(repr=False)
-    """Its payload, or its rows, as it was read; ``payload`` and ``batch`` give what is wanted. A
-    payload is kept as it is: most who read one by one want nothing else of it."""
+    """The payload or the rows, as they were read; ``payload`` and ``batch`` convert them. A payload
+    stays bytes, because most callers that read entries one by one need only these."""
     schema: pa.Schema = field(repr=False)
-    """Of its rows."""
+    """The schema of the rows."""
     appended_at_ms: int | None = None
-    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people.
-    ``None`` where an earlier version wrote it."""
+    """When the writer accepted the entry, in milliseconds since 1970 by the writer's clock; for
+    people. ``None`` where an earlier version wrote the entry."""
 
     @property
     def batch(self) -> pa.RecordBatch:
-        """Its rows."""
+        """The rows of the entry."""
         if isinstance(self.content, bytes):
             return payload_batch(self.content, self.schema)
         return self.content
 
     def with_batch(self, batch: pa.RecordBatch) -> Entry:
-        """The same entry with other rows: those of a log that was evolved since."""
+        """Return the same entry with other rows: those under a later schema of its log."""
         return replace(self, content=batch, schema=batch.schema)
 
     @override
@@ -87,7 +91,7 @@ class Entry:
 
     @property
     def appended_at(self) -> datetime | None:
-        """The same as a time in UTC."""
+        """The same time as a ``datetime`` in UTC."""
         if self.appended_at_ms is None:
             return None
         return datetime.fromtimestamp(self.appended_at_ms / 1000, timezone.utc)
@@ -114,8 +118,8 @@ class Entry:
 class LedgerReader(PublicNames):
     """Reads one ledger: up to its last entry when closed, up to the LAC when open.
 
-    Entry ranges include both ends. Every byte is verified before it is handed out; a replica
-    that is dead, wiped or damaged is passed over for the next one.
+    Entry ranges include both ends. Every byte is verified before it is returned. The reader skips a
+    replica that is dead, wiped or damaged and reads the next one.
     """
 
     _INTERNALS = frozenset({"advance", "check_range", "ledger"})
@@ -130,12 +134,12 @@ class LedgerReader(PublicNames):
         self._confirmed = self._readable()
         self._is_done = False
         self._lost: Sequence[Unreadable] = ()
-        """What the last ``read_arrow(skip_lost=True)`` passed over."""
-        tell_of_accepted_loss(ledger)
+        """The entries that the last ``read_arrow(skip_lost=True)`` skipped."""
+        warn_of_accepted_loss(ledger)
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Which ledger it reads."""
+        """The id of the ledger."""
         return self._ledger.ledger_id
 
     @property
@@ -145,7 +149,7 @@ class LedgerReader(PublicNames):
 
     @property
     def accepted_loss(self) -> AcceptedLoss | None:
-        """What may be missing, as somebody accepted; see ``BookKeeper.recover_ledgers``."""
+        """The loss of entries that an operator accepted; see ``BookKeeper.recover_ledgers``."""
         return accepted_loss_of(self.metadata.custom_metadata)
 
     @property
@@ -155,12 +159,12 @@ class LedgerReader(PublicNames):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the ledger's rows."""
+        """The columns of the ledger's rows."""
         return self._ledger.schema
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger has its last entry; as of ``refresh`` or the opening."""
+        """Whether the ledger was closed, as of the opening or the last ``refresh``."""
         return self._ledger.metadata.is_closed
 
     @property
@@ -170,15 +174,15 @@ class LedgerReader(PublicNames):
 
     @property
     def writer(self) -> WriterInfo | None:
-        """The process that created the ledger; ``None`` when its client left no such note."""
+        """The process that created the ledger; ``None`` when its client did not record it."""
         return writer_of(self.metadata)
 
     def writer_state(self) -> WriterState | None:
-        """Whether the ledger's writer lives, asked of the metadata store now; ``None`` if closed.
+        """Read from the metadata store whether the ledger's writer lives; ``None`` if closed.
 
-        ``lives``; ``gone``: its process ended, was frozen for long, or lost ZooKeeper, and nothing
-        more comes until somebody recovers the ledger; ``unknown``: it left no note of itself. For
-        people: a writer that is gone may come back.
+        ``lives``; ``gone``: its process ended, was frozen for long, or lost ZooKeeper, and no
+        entries follow until a client recovers the ledger; ``unknown``: the writer did not record
+        itself. For people: a writer that is gone may come back.
         """
         self._check_in_use()
         if self.is_closed:
@@ -209,10 +213,10 @@ class LedgerReader(PublicNames):
         return f".{how}({self.ledger_id})"
 
     def refresh(self) -> EntryId:
-        """Look again at a ledger that was not closed; returns the new last add confirmed.
+        """Read again the state of a ledger that was not closed; return the new last add confirmed.
 
         Raises:
-            NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+            NoSuchLedgerError: it was deleted, even if another ledger has its id now.
         """
         self._check_in_use()
         if not self.is_closed:
@@ -220,15 +224,15 @@ class LedgerReader(PublicNames):
         return self.advance()
 
     def advance(self) -> EntryId:
-        """Look only how far its bookies are, for who knows that the metadata are as they were."""
+        """Read and return only the LAC, for a caller that knows the metadata to be unchanged."""
         self._check_in_use()
         self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
 
     def entry_at(self, time: datetime) -> EntryId:
-        """The first entry that was appended at a time or later, by the writer's clock.
+        """Return the first entry that was appended at a time or later, by the writer's clock.
 
-        The entry after the last one that can be read, if there is none. Without a time zone it is
+        If there is none, return the entry after the last readable one. A time without a zone is
         local time. Entries of an earlier version have no time, and count as older than any.
 
         Raises:
@@ -245,23 +249,23 @@ class LedgerReader(PublicNames):
         start_time: datetime | None = None,
         end_time: datetime | None = None,
     ) -> Iterator[Entry]:
-        """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
+        """Return the entries ``first .. last`` in order; ``last=None`` means the last readable one.
 
-        Without ``last``, the entry after the last one is a beginning too, of nothing: an empty
-        ledger is read from 0, and whoever follows a ledger goes on where he stopped.
+        Without ``last``, ``first`` may be the entry after the last one, and the result is empty. So
+        an empty ledger can be read from 0, and a follower can continue where it stopped.
 
         Args:
             first: id of the first entry.
             last: id of the last one.
             start_time: instead of ``first``, see ``entry_at``.
-            end_time: instead of ``last``: up to and without the first entry that was appended then
+            end_time: instead of ``last``: end before the first entry that was appended at this time
                 or later.
 
         Raises:
-            NoSuchEntryError: outside of what can be read.
+            NoSuchEntryError: the range is outside of the readable entries.
             EntryUnreadableError: no replica of an entry is left.
-            InvalidArgumentError: neither numbers nor times, an end that is before the beginning,
-                or the reader was closed.
+            InvalidArgumentError: neither numbers nor times, an end before the beginning, or the
+                reader was closed.
         """
         start, end = self._range(first, last, start_time, end_time)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
@@ -269,10 +273,10 @@ class LedgerReader(PublicNames):
             self._check_here()
 
     def read_unconfirmed(self) -> Iterator[Entry]:
-        """The entries behind the last add confirmed that bookies can deliver, in order; none of a
-        ledger that is closed. Nothing is fenced.
+        """Return the entries after the last add confirmed that bookies can deliver, in order. A
+        closed ledger has none. Nothing is fenced.
 
-        Whether they were acknowledged is unknown, and a recovery may end the ledger before them.
+        These entries may not be acknowledged, and a recovery may end the ledger before them.
 
         Raises ``EntryUnreadableError``: no bookie of the last fragment answered.
         """
@@ -294,17 +298,16 @@ class LedgerReader(PublicNames):
         end_time: datetime | None = None,
         skip_lost: bool = False,
     ) -> pa.Table:
-        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``.
+        """Return the rows of the entries ``first .. last`` as one table, in order; see ``entries``.
 
         Args:
             first, last: the range.
             start_time, end_time: instead of them, see ``entries``.
-            columns: only these are decoded, and delivered in this order; ``None`` is all.
-            skip_lost: go on past entries that no bookie can deliver; ``skipped`` says then which
-                they were.
+            columns: decode only these columns, and return them in this order; ``None`` is all.
+            skip_lost: skip entries that no bookie can deliver; ``skipped`` then lists them.
 
         Raises:
-            NoSuchEntryError, InvalidArgumentError: as ``entries``; or there is no such column.
+            NoSuchEntryError, InvalidArgumentError: as ``entries``; or a column does not exist.
             EntryUnreadableError: no replica of an entry is left.
         """
         check_flag("skip_lost", skip_lost)
@@ -330,7 +333,7 @@ class LedgerReader(PublicNames):
 
     @property
     def skipped(self) -> pa.Table:
-        """What the last ``read_arrow(skip_lost=True)`` passed over; columns as ``lost_entries``."""
+        """Entries that the last ``read_arrow(skip_lost=True)`` skipped; as ``lost_entries``."""
         return lost_table(self.ledger_id, self._lost)
 
     def read(
@@ -343,23 +346,23 @@ class LedgerReader(PublicNames):
         end_time: datetime | None = None,
         skip_lost: bool = False,
     ) -> Any:
-        """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
+        """Return the rows of the entries ``first .. last`` as a Spark DataFrame, in order.
 
-        The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
-        replica it likes best; they need neither this reader nor its session.
+        The range is that of ``entries``. Spark's tasks read whole files in parallel, each from its
+        best replica; they need neither this reader nor its session.
 
         Args:
             first, last: the range.
             start_time, end_time: instead of them, see ``entries``.
-            columns: only these are decoded and sent, in this order; ``None`` is all.
-            skip_lost: go on past entries that no bookie can deliver. The tasks' logs say which,
-                and ``BookKeeper.lost_entries`` tells of all of them.
+            columns: decode and send only these columns, in this order; ``None`` is all.
+            skip_lost: skip entries that no bookie can deliver. The tasks log these entries, and
+                ``BookKeeper.lost_entries`` lists them all.
 
         Raises:
             NoSuchEntryError, InvalidArgumentError: as ``read_arrow``; or there is no Spark session.
 
-        What cannot be read is met when the DataFrame is used, as Spark's own error: its text
-        begins with the condition (``[BOOKKEEPER_ENTRY_UNREADABLE]``).
+        An entry that cannot be read fails the use of the DataFrame with Spark's own error, whose
+        text begins with the condition (``[BOOKKEEPER_ENTRY_UNREADABLE]``).
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
@@ -373,13 +376,13 @@ class LedgerReader(PublicNames):
         )
 
     def tail(self, timeout_ms: int | None = None, *, first: int = 0) -> Iterator[Entry]:
-        """Entries as they are confirmed, until the ledger closes.
+        """Return entries as they are confirmed, until the ledger closes.
 
-        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration
+        If the writer pauses, its last entry is returned ``explicit_lac_ms`` of its configuration
         after it was acknowledged.
 
-        While nothing comes it looks from time to time whether the writer lives. When it is gone,
-        that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
+        While no entry comes, it checks from time to time whether the writer lives. If the writer is
+        gone, it logs this once, with the remedy: no other process ends or writes the ledger.
 
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
@@ -415,7 +418,7 @@ class LedgerReader(PublicNames):
                 self._context.runtime.sleep(TAIL_POLL_SECONDS)
 
     def close(self) -> None:
-        """Read no more. DataFrames that ``read`` gave go on; idempotent."""
+        """Read no more. DataFrames that ``read`` returned stay usable; idempotent."""
         self._is_done = True
 
     def __enter__(self) -> Self:
@@ -425,14 +428,14 @@ class LedgerReader(PublicNames):
         self.close()
 
     def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
-        """Both ends of a read. Raises ``NoSuchEntryError``, ``InvalidArgumentError``."""
+        """Return both ends of a read. Raises ``NoSuchEntryError``, ``InvalidArgumentError``."""
         self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
     def _range(
         self, first: int, last: int | None, start_time: datetime | None, end_time: datetime | None
     ) -> tuple[EntryId, EntryId]:
-        """Both ends of a read; where it has no entry, the last one is before the first."""
+        """Return both ends of a read; if it has no entry, the last one is before the first."""
         if start_time is not None and first:
             raise InvalidArgumentError(
                 f"first={first} and start_time={start_time} both say where to begin; give one"
@@ -462,7 +465,7 @@ class LedgerReader(PublicNames):
             )
 
     def _tell_if_writer_is_gone(self) -> bool:
-        """Whether a person was told so; what cannot be found out now does not end the following."""
+        """Log it if the writer is gone; return whether it is. A ``MetadataError`` is ignored."""
         try:
             if self.writer_state() != "gone":
                 return False

@@ -1,4 +1,4 @@
-"""About how large entries are, without reading them."""
+"""Estimate the size of entries without reading them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import EntryId
 
 SAMPLE_ENTRIES: Final = 64
-"""So many entries tell how large the entries of an open ledger are."""
+"""How many entries are measured to estimate the size of an open ledger's entries."""
 
 
 def average_bytes(context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> float:
-    """About how large the entries ``first .. last`` are, each.
+    """Return the average size of the entries ``first .. last``, as an estimate.
 
-    Of a ledger that is not closed one bookie is asked about the first of them; nothing is read.
+    For an open ledger, one bookie lists the first of them; no entry is read.
     """
     metadata = ledger.metadata
     if metadata.length_bytes is not None and metadata.last_entry_id is not None:

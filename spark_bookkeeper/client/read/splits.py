@@ -1,4 +1,4 @@
-"""Cutting a range of entries into pieces, each for one reader among many.
+"""Cut a range of entries into pieces, one for each of many readers.
 
 Pieces follow what the writing tasks wrote: a reader then takes whole part files, from front to
 back. Where that is not known (copies, many small slots, no bookie answers) the range is cut evenly.
@@ -17,10 +17,10 @@ from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
 PIECE_BYTES: Final = 128 << 20
-"""A piece is no larger than about this."""
+"""About the largest size of a piece."""
 
 SMALL_PIECE_BYTES: Final = 8 << 20
-"""And smaller than this only where there is no more; less is not worth a task of its own."""
+"""About the smallest size of a piece of a larger range; less is not worth a task of its own."""
 
 
 def cut(
@@ -29,7 +29,7 @@ def cut(
     """Cut ``first .. last`` into runs of entries, in order, without gaps.
 
     Args:
-        pieces: how many there should be at least, when the range is large enough for that.
+        pieces: the number of pieces to return at least, if the range is large enough.
     """
     if first > last:
         return []
@@ -43,11 +43,11 @@ def cut(
 
 
 def tasks_for(ranges: Sequence[EntryRange], pieces: int) -> int:
-    """How many tasks are worth it, where each takes about as many of the ranges.
+    """Return how many tasks to start, if each takes about equally many of the ranges.
 
     Args:
         ranges: as they were cut.
-        pieces: how many tasks there should be at least, when there are as many ranges.
+        pieces: the number of tasks to start at least, if there are as many ranges.
     """
     sizes = [_size_bytes(each.ledger, each.first, each.last) for each in ranges]
     known = [size for size in sizes if size is not None]
@@ -57,7 +57,7 @@ def tasks_for(ranges: Sequence[EntryRange], pieces: int) -> int:
 
 
 def pack(spans: Sequence[Span], target_bytes: float) -> Iterator[tuple[EntryId, EntryId]]:
-    """Join small neighbours and split large ones, so that each run has about the target's size."""
+    """Join small neighbours and split large spans, so that each run has about the target's size."""
     start: int | None = None
     end = -1
     size = 0.0
@@ -84,7 +84,7 @@ def _evenly(span: Span, count: int) -> Iterator[tuple[EntryId, EntryId]]:
 
 
 def _size_bytes(ledger: Ledger, first: int, last: int) -> float | None:
-    """From the metadata alone; ``None`` for a ledger that is not closed."""
+    """Return the size by the metadata alone; ``None`` for a ledger that is not closed."""
     length, end = ledger.metadata.length_bytes, ledger.metadata.last_entry_id
     if length is None or end is None:
         return None
@@ -92,7 +92,7 @@ def _size_bytes(ledger: Ledger, first: int, last: int) -> float | None:
 
 
 def _spans(context: ClientContext, ledger: Ledger, first: int, last: int) -> list[Span]:
-    """What is known of the range, ascending."""
+    """Return the spans that bookies know in the range, ascending."""
     found: list[Span] = []
     for fragment in ledger.metadata.fragment_ranges():
         start = max(first, fragment.first_entry_id)
@@ -120,7 +120,7 @@ def _spans_of_fragment(
 def _without_gaps(
     spans: Sequence[Span], first: int, last: int, size: float | None
 ) -> Iterator[Span]:
-    """The spans, and between them what no record tells of, by the average size of an entry."""
+    """Yield the spans, and fill each gap with a span by the average size of an entry."""
     entries = last - first + 1
     if size is not None:
         average = size / entries

@@ -1,8 +1,8 @@
-"""Entries by the time of their append, as the clock of their writer told it.
+"""Find entries by the time of their append, by the clock of their writer.
 
-For people: to begin to read an hour ago. Nothing about safety is decided by it (SLOT-LOG rule
-R17). Within a ledger times do not go back, since its writer sees to it; so the first entry at or
-after a time is found by bisection, from the headers of a few records.
+This is for people, for example to read from an hour ago on. No decision about safety uses it
+(SLOT-LOG rule R17). The writer ensures that times do not decrease within a ledger. So bisection
+finds the first entry at or after a time, from the headers of a few records.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from spark_bookkeeper.protocol.ids import EntryId
 
 
 def to_ms(time: datetime) -> int:
-    """Milliseconds since 1970; a time without a zone is local time.
+    """Return milliseconds since 1970; a time without a zone is local time.
 
     Raises:
-        InvalidArgumentError: it is no ``datetime``, or pandas's ``NaT``, which is one by its class.
+        InvalidArgumentError: it is no ``datetime``, or is pandas's ``NaT``, which is one by class.
     """
     if not isinstance(time, datetime):
         raise InvalidArgumentError(
@@ -32,7 +32,7 @@ def to_ms(time: datetime) -> int:
 
 
 def check_order(start_time: datetime | None, end_time: datetime | None) -> None:
-    """Raises ``InvalidArgumentError`` for a read that would begin behind its end."""
+    """Raise ``InvalidArgumentError`` if a read begins after its end."""
     if start_time is None or end_time is None or to_ms(start_time) <= to_ms(end_time):
         return
     raise InvalidArgumentError(
@@ -45,15 +45,15 @@ def _seconds(time: datetime) -> float:
     try:
         return time.timestamp()
     except (ValueError, OverflowError, OSError):
-        # The first and last days of the calendar have no local time, and stand for "all" and
-        # "nothing".
+        # The first and last days of the calendar have no local time; callers give them for "all"
+        # and "nothing".
         return time.replace(tzinfo=timezone.utc).timestamp()
 
 
 def first_at_or_after(
     context: ClientContext, ledger: Ledger, last: EntryId, time_ms: int
 ) -> EntryId:
-    """The first entry of ``0 .. last`` that was appended at a time or later.
+    """Return the first entry of ``0 .. last`` that was appended at a time or later.
 
     Entries that an earlier version wrote have no time, and count as older than any.
 
@@ -77,17 +77,17 @@ def first_at_or_after(
 def appended_at_ms_of(
     context: ClientContext, ledger: Ledger, entry_id: EntryId, *, lost_is_old: bool = False
 ) -> int | None:
-    """When an entry was appended, by its writer's clock; ``None`` where it was not told.
+    """Return when an entry was appended, by its writer's clock; ``None`` if that is unknown.
 
     Args:
         context: the cluster.
-        ledger: with the entry.
-        entry_id: of the entry.
-        lost_is_old: also ``None`` where every bookie of its write set answered that it does not
-            have the entry. Who waits for such an entry waits for ever.
+        ledger: the ledger that has the entry.
+        entry_id: the entry.
+        lost_is_old: also return ``None`` if every bookie of the write set answered that it does not
+            have the entry. A caller that waits for such an entry waits for ever.
 
     Raises:
-        EntryUnreadableError: no bookie of its write set says where it is.
+        EntryUnreadableError: no bookie of its write set knows the entry.
     """
     ensemble = ledger.metadata.fragment_of(entry_id).ensemble
     causes: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Copies of entries on another bookie: of whole part files where the entries lie in parts.
+"""Copy entries to another bookie; entries in parts are copied as whole part files.
 
-Used wherever entries are made again: by recovery before it closes a ledger, and by
-re-replication. A copy is named by its content, so making it twice makes it once; it needs no
-slot and never disturbs a writer (SLOT-LOG "Copies").
+Recovery uses this before it closes a ledger, and so does rereplication. A copy's name derives from
+its content, so repeating it makes no second copy. It needs no slot and never disturbs a writer
+(SLOT-LOG "Copies").
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.asking import aside
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.read.salvage import salvage
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -30,24 +29,25 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
 from spark_bookkeeper.runtime.runtime import Runtime
+from spark_bookkeeper.storage.bookie_client import aside
 
 COPY_BYTES = 8 << 20
-"""Small entries that share one copy file, about."""
+"""About how many bytes of small entries share one copy file."""
 
 COPY_ENTRIES = 16_384
-"""And at most so many."""
+"""The most entries that share one copy file."""
 
 FILES_AT_ONCE = 4
-"""Written at once for one share: some are read or read back while others are synced."""
+"""Number of a share's files in work at once: some are read (back) while others are synced."""
 
 T = TypeVar("T")
 
 Throttle = Callable[[int], None]
-"""Called with bytes that are copied; waits while they are too many. Any thread calls."""
+"""Called with the number of copied bytes; waits while there are too many. Any thread calls it."""
 
 
 class TargetError(Exception):
-    """The bookie that was to take the copies could not; the cause says why."""
+    """Raised when the target could not store or read back copies; the cause says why."""
 
     def __init__(self, cause: BookKeeperError) -> None:
         super().__init__(cause.message)
@@ -55,19 +55,19 @@ class TargetError(Exception):
 
 
 class AskBoth(Protocol):
-    """Runs what asks two bookies in turn: in one task, as ``Bookies.ask_both``."""
+    """Runs a function that calls two bookies in turn, in one task, as ``Bookies.ask_both``."""
 
     def __call__(self, source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns."""
+        """Return the result of ``run``."""
 
 
 def each_by_itself(source: Replica, target: Replica, purpose: str, run: Callable[[], T]) -> T:
-    """Asks as it comes."""
+    """Call ``run`` directly."""
     return run()
 
 
 def no_throttle(size_bytes: int) -> None:
-    """Copies as fast as the storage goes."""
+    """Never wait: copy as fast as the storage allows."""
 
 
 def copy_entries(
@@ -86,23 +86,23 @@ def copy_entries(
 ) -> int:
     """Copy entries of one fragment to a bookie, durably, and read them back.
 
-    What the target holds already, verified, is not copied again. Several files are under way at
+    Entries that the target holds, verified, are not copied again. Several files are in work at
     once: while one is synced, the next is read, and another is read back.
 
     Args:
         entries: ascending, at least one.
         sources: the replica for each position that may be read from.
-        preference: positions in the order they are asked.
-        held: what the target is known to hold; ``None`` is what can be read there now.
-        ask_both: how a file is read from one bookie and written to the other.
+        preference: positions in the order in which they are read.
+        held: the entries that the target is known to hold; ``None`` verifies them now.
+        ask_both: runs the copy of one file from one bookie to the other.
 
     Returns:
         bytes of the entries that were copied.
 
     Raises:
         EntryUnreadableError: no source could deliver an entry.
-        TargetError: the target could not store, or not read back. What was copied stays, and is
-            found when the copy is repeated.
+        TargetError: the target could not store or not read back. Copies stay, and a repeated copy
+            finds them.
     """
     there = _held(target, entries) if held is None else held
     wanted = [e for e in entries if e not in there]
@@ -113,7 +113,7 @@ def copy_entries(
         if isinstance(asks, Unreadable):
             source = next(iter(sources.values()), target)
             run = _CopyRun(runtime, source, target, throttle, ask_both)
-            done = run.copy_crosswise(list(sources.values()), reader.waiting)
+            done = run.copy_salvaged(list(sources.values()), reader.waiting)
             if asks.entry_id not in done:
                 raise _unreadable(ledger_id, asks)
             copied += run.copied_bytes
@@ -132,7 +132,7 @@ def copy_entries(
 
 
 def _held(target: Replica, entries: Sequence[EntryId]) -> Collection[int]:
-    """What can be read there now; nothing where it cannot be asked just now."""
+    """Return the entries that can be read at the target now; none if it does not answer."""
     try:
         return target.verify(entries).good.keys()
     except BookKeeperError:
@@ -176,7 +176,7 @@ class _CopyRun:
         self.copied_bytes = 0
 
     def copy(self, entries: Sequence[EntryId]) -> tuple[list[EntryId], dict[EntryId, str]]:
-        """Copy what the source can deliver; the reasons for the rest. Raises ``TargetError``."""
+        """Copy entries of the source; return them and the failures. Raises ``TargetError``."""
         try:
             found = self._source.holdings(entries[0], entries[-1])
         except BookKeeperError as error:
@@ -187,7 +187,7 @@ class _CopyRun:
         return [e for e in entries if e not in refused], refused
 
     def _copy_parts(self, found: Holdings, entries: Sequence[EntryId]) -> set[EntryId]:
-        """Whole part files, for all the entries wanted that lie in parts."""
+        """Copy whole part files, for all wanted entries that are in parts."""
         wanted = set(entries)
         useful: list[PlacedPart] = []
         for part in found.parts:
@@ -203,7 +203,7 @@ class _CopyRun:
         return set(entries).intersection(EntryId(e) for part in placed for e in part.entry_ids)
 
     def _copy_part(self, part: PlacedPart) -> PlacedPart | None:
-        """A part as it is named at the target, read back; ``None`` if the source's is no good."""
+        """Copy a part and read it back; return it under its new name, ``None`` if it is damaged."""
 
         def copy() -> PlacedPart | None:
             ref = self._target.copy_part(self._source, part.ref, self._wait_for)
@@ -216,12 +216,12 @@ class _CopyRun:
         except BookieError as error:
             if error.bookie_id == self._target.bookie_id:
                 raise TargetError(error) from error
-            return None  # entry by entry then: most of a damaged part may still be good
+            return None  # then entry by entry: most of the part may be good
 
     def _copy_inline(
         self, source: Replica, known: Holdings, entries: Sequence[EntryId]
     ) -> dict[EntryId, str]:
-        """Entry by entry, in files of ``COPY_BYTES``; why the rest could not be read."""
+        """Copy entry by entry, in files of ``COPY_BYTES``; return why entries could not be read."""
 
         def copy(group: Sequence[EntryId]) -> tuple[dict[EntryId, str], int]:
             delivery = source.read(group, known)
@@ -245,25 +245,25 @@ class _CopyRun:
             self.copied_bytes += size
         return refused
 
-    def copy_crosswise(
+    def copy_salvaged(
         self, replicas: Sequence[Replica], entries: Sequence[EntryId]
     ) -> list[EntryId]:
-        """Copy entries that the records of one bookie list and the files of another hold; returns
-        those copied.
+        """Copy entries that the records of one bookie list and the files of another hold; return
+        the copied ones.
         """
         done: dict[EntryId, None] = {}
-        for replica, told, known in crosswise(replicas, entries):
+        for replica, told, known in salvage(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]
             refused = self._copy_inline(replica, told, wanted) if wanted else {}
             done |= dict.fromkeys(entry_id for entry_id in wanted if entry_id not in refused)
         return list(done)
 
     def _wait_for(self, size_bytes: int) -> None:
-        """Until the limit gives so many bytes; nobody waits for a place because of that."""
+        """Wait until the throttle allows these bytes; other calls may use the place meanwhile."""
         aside(partial(self._throttle, size_bytes))
 
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:
-        """Bytes of the group, when they are durably there."""
+        """Write a file durably; return the bytes of ``group``."""
         size = sum(entry.size_bytes for entry in group)
         self._wait_for(size)
         try:
@@ -274,7 +274,7 @@ class _CopyRun:
 
 
 def _groups(known: Holdings, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:
-    """Entries that share a copy file: neighbours, and those that share a message not parted.
+    """Yield the entries of one copy file at a time; those of a message stay in one file.
 
     A large message has a file for itself: it is copied as it is, and not encoded again.
     """
@@ -294,7 +294,7 @@ def _groups(known: Holdings, entries: Sequence[EntryId]) -> Iterator[list[EntryI
 def _messages(
     known: Holdings, entries: Sequence[EntryId]
 ) -> Iterator[tuple[Sequence[EntryId], int]]:
-    """Runs of entries that lie in one message, each with its size."""
+    """Yield runs of entries that are in one message, each with its size."""
     numbers, sizes = known.pieces(entries)
     is_new = (numbers[1:] != numbers[:-1]) | (numbers[1:] == -1)
     starts = (np.flatnonzero(is_new) + 1).tolist()

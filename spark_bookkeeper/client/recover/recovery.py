@@ -1,12 +1,11 @@
-"""Recovery of one ledger: carries out what ``protocol.recovery.Recovery`` decides.
+"""Recover one ledger: carry out the decisions of ``protocol.recovery.Recovery``.
 
-Flag the ledger IN_RECOVERY, fence its bookies, find its last entry, copy what lacks copies,
-close it; two compare-and-swaps and one fence for each bookie of the last ensemble. It may be
-repeated, and run by many at once: the first to close decides, the others adopt that.
+Flag the ledger IN_RECOVERY, fence its bookies, find its last entry, copy entries that lack copies,
+close it. That takes two compare-and-swaps and one fence for each bookie of the last ensemble. A
+recovery may be repeated and run concurrently: the first close decides, the others adopt it.
 
-A bookie that is silent is waited for only while the others do not suffice. Then it is as one that
-did not answer: it says nothing (SLOT-LOG rule R5), and its fence may
-land later, which harms nobody.
+The recovery waits for a slow bookie only while the others do not suffice. Then it counts the bookie
+as unknown (SLOT-LOG rule R5). The fence may still arrive later, which does no harm.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from spark_bookkeeper.bookie.bookie import Verification
 from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.verdict import RefusalKind, Verdict
-from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.gather import Gather, TimedOut
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, with_incarnations
-from spark_bookkeeper.client.read.crosswise import crosswise
+from spark_bookkeeper.client.ledger import Ledger, needs_refill, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.salvage import salvage
+from spark_bookkeeper.client.recover.batch_copy import SmallCopy
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
-from spark_bookkeeper.client.recover.copying_many import SmallCopy
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
@@ -52,16 +51,13 @@ from spark_bookkeeper.protocol.recovery import (
     UnknownAnswer,
 )
 from spark_bookkeeper.runtime.log_facts import about
+from spark_bookkeeper.storage import retry_policy
 
 _log = logging.getLogger(__name__)
 
-FENCE_GRACE_SECONDS: Final = 2.0
-"""A bookie that is silent for so long after enough others are fenced is not waited for. One that is
-merely a little slower stays in the ensemble."""
-
 
 def _tell_nobody(bookie: BookieId, said: str) -> None:
-    """The log has it."""
+    """Do nothing: the log has it."""
 
 
 def recover_ledger(
@@ -72,25 +68,25 @@ def recover_ledger(
     on_silent: Callable[[BookieId, str], object] = _tell_nobody,
     accepting: AcceptedLoss | None = None,
 ) -> Versioned[LedgerMetadata]:
-    """Close a ledger that nobody closed; returns its metadata, CLOSED.
+    """Close a ledger that no client closed; return its metadata, CLOSED.
 
     Args:
         known: its metadata as it was read before.
-        accepting: who accepts that entries are lost with bookies that are gone for good, and which.
-        on_silent: called with each silent bookie that the ledger was closed without, and with
-            what it was asked for, and for how long.
+        accepting: which entries and gone bookies an operator accepts as lost, and who accepts it.
+        on_silent: called for each bookie that timed out and that the ledger was closed without,
+            with the request and its duration.
 
     Raises:
-        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        NoSuchLedgerError: it was deleted, even if another ledger has its id now.
         MetadataFormatError: it was written by another client. Nothing was changed.
-        RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY and fenced
-            as far as it is; the error says which entry, who answered what, who would unblock it.
+        RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY, and fences
+            stay. The error shows the entry, each answer, and the bookies that would decide it.
         NotEnoughBookiesError: recovered entries could not be brought to an ack quorum.
         MetadataUnavailableError: the close may or may not have happened; repeat.
         VersionConflictError: another program changed it as only a close may; it was not closed.
     """
     found = known or context.store.read_ledger(ledger_id)
-    ledger = Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
+    ledger = Ledger.of(ledger_id, found.value)  # another client's ledger is refused, not flagged
     found = update_ledger(context.store, ledger_id, flag, known=found)
     if found.value.is_closed:
         return found
@@ -100,7 +96,7 @@ def recover_ledger(
             return recovery(ledger.with_metadata(found.value), found).run()
         except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
             now = read_again(context.store, ledger_id, found.value.nonce)
-            if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
+            if now.value.is_closed:  # by a client that met less trouble: all-closes-agree
                 return now
             if context.bookies.have_moved():
                 return recovery(Ledger.of(ledger_id, now.value), now).run()
@@ -108,15 +104,15 @@ def recover_ledger(
 
 
 def flag(old: LedgerMetadata) -> LedgerMetadata | None:
-    """Step 1: from now on the writer can change nothing."""
+    """Flag the ledger (step 1): from now on its writer cannot change the metadata."""
     return old.in_recovery() if old.state is LedgerState.OPEN else None
 
 
 class LedgerRecovery:
-    """The recovery of one ledger that is flagged: what its bookies said, and what follows.
+    """The recovery of one flagged ledger: the answers of its bookies, and the decisions from them.
 
-    ``run`` asks the bookies itself. ``many.py`` asks them for many ledgers at a time, and takes
-    each from step to step by the same methods.
+    ``run`` calls the bookies itself. ``batch_recovery.py`` calls them for many ledgers at a time,
+    and takes each ledger from step to step by the same methods.
     """
 
     def __init__(
@@ -131,26 +127,25 @@ class LedgerRecovery:
         self._on_silent = on_silent
         self._accepting = accepting
         self._not_gone: Mapping[BookieId, str] | None = None
-        """Once others were given up: the bookies that were not, and why."""
+        """The bookies that are not given up, and why; ``None`` before any is given up."""
         self._unheard: set[BookieId] = set()
-        """Bookies that were fenced, and then could not verify all that they have just now."""
+        """Bookies that were fenced but then could not verify all of their entries."""
         self._silent: dict[BookieId, str] = {}
-        """The bookies whose fence was not waited for, or no longer, each with what was asked and
-        for how long."""
+        """Bookies that timed out or were not waited for, each with the request and its duration."""
         self._ledger = ledger
         self._found = found
         self._machine = Recovery(found.value)
         self.ensemble = found.value.last_fragment.ensemble
-        """The last ensemble, as it is seen now: the bookies that the recovery asks."""
+        """The last ensemble as it is known now: the bookies that the recovery calls."""
         self._ask = Replica.fence
-        self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
+        self._fences = Gather[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
         self._verified: set[tuple[int, EntryId]] = set()
-        """Positions and entries that were looked at, whatever came of it."""
+        """Positions and entries that were verified, with any result."""
         self.is_settled = False
         """Whether every verification since the last call of ``unverified`` held. If one did not,
-        ``unverified`` may name further entries."""
+        ``unverified`` may return further entries."""
         self._joined: dict[BookieId, str] = {}
         """Bookies that took copies in place of others, with the incarnation that took them."""
 
@@ -171,14 +166,14 @@ class LedgerRecovery:
             )
         ensemble = self.write_back(decision)
         if decision.given_up and self._give_up():
-            self._decide()  # a bookie came back while entries were copied
+            self._decide()  # a bookie came back during the copies: decide again
         closed = self._close(decision, ensemble)
         for bookie, said in self._silent.items():
             self._on_silent(bookie, said)
         return closed
 
     def foresee(self) -> Decision:
-        """What ``run`` would decide, as bookies are now; nothing is fenced or changed."""
+        """Return what ``run`` would decide, as bookies are now; nothing is fenced or changed."""
         self._ask = Replica.tail
         self._fence()
         return self._decide()
@@ -186,16 +181,16 @@ class LedgerRecovery:
     # Step 2: fence
 
     def _fence(self) -> None:
-        """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
+        """Fence all bookies at once; wait for those that answer, at least for as many as needed."""
         for position, bookie in enumerate(self.ensemble):
             try:
                 replica = self._context.bookies.replica(bookie, self._ledger).ending()
-                door = self._context.bookies.door(bookie)
+                bookie_client = self._context.bookies.bookie_client(bookie)
             except BookieError as error:
                 self._machine.answered(position, UnknownAnswer(error.message))
                 continue
             purpose = f"fencing ledger {self._ledger.ledger_id}"
-            self._fences.ask(position, door, purpose, partial(_asked, replica, self._ask))
+            self._fences.ask(position, bookie_client, purpose, partial(_asked, replica, self._ask))
         covered_at: float | None = None
         while covered_at is None or self._fences.is_waited_for():
             if covered_at is None and self._machine.is_fenced:
@@ -216,16 +211,16 @@ class LedgerRecovery:
             self._machine.answered(position, UnknownAnswer(said))
 
     def _take_fence(self, late_since: float | None = None) -> bool:
-        """Take in the next answer to a fence; whether there was any, or somebody is late.
+        """Take in the next answer to a fence; return whether one came or timed out.
 
         Args:
-            late_since: from then on a silence of ``FENCE_GRACE_SECONDS`` is late; else never.
+            late_since: from then on, ``FENCE_GRACE_SECONDS`` of silence is a time-out; else never.
         """
         if late_since is None:
             came = self._fences.next()
         else:
-            came = self._fences.next(FENCE_GRACE_SECONDS, late_since)
-        if came is None or isinstance(came, Late):
+            came = self._fences.next(retry_policy.FENCE_GRACE_SECONDS, late_since)
+        if came is None or isinstance(came, TimedOut):
             return came is not None
         position, result = came
         bookie = self.ensemble[position]
@@ -241,14 +236,14 @@ class LedgerRecovery:
         return True
 
     def fenced(self, position: int, replica: Replica, tail: LedgerTail) -> None:
-        """A bookie answered its fence."""
+        """Take in the answer of a bookie to its fence."""
         self._replicas[position], self._tails[position] = replica, tail
         if self._ask is Replica.fence:
             self._context.metrics.fences.inc()
         self._machine.answered(position, self._fenced_answer(position))
 
     def not_fenced(self, position: int, error: BookKeeperError) -> None:
-        """A bookie could not be fenced, or not be read afterwards."""
+        """Note that a bookie could not be fenced, or not be read afterwards."""
         self._machine.answered(position, UnknownAnswer(error.message))
 
     def _fenced_answer(self, position: int) -> FencedAnswer:
@@ -262,7 +257,7 @@ class LedgerRecovery:
     # Step 3: find the last entry, counting only what is verified
 
     def _decide(self) -> Decision:
-        while True:  # what is refuted or rescued may move the end, and with it what counts
+        while True:  # a refuted or rescued entry may move the end
             todo = self.unverified()
             for (position, entries), verdict in zip(
                 todo, self._context.runtime.map(self._verify_one, todo), strict=True
@@ -280,7 +275,7 @@ class LedgerRecovery:
             raise self._undecided(decision)
 
     def unverified(self) -> list[tuple[int, tuple[EntryId, ...]]]:
-        """Positions with entries there that must be verified before they count."""
+        """Return positions, each with its entries that must be verified before they count."""
         self.is_settled = True
         todo = [
             (
@@ -294,8 +289,8 @@ class LedgerRecovery:
         return [(position, entries) for position, entries in todo if entries]
 
     def verification(self, position: int, entries: Sequence[EntryId]) -> Verification:
-        """The request for a position. It says where the entries are, so that the bookie need not
-        look them up again.
+        """Return the request for a position. It includes the known locations of the entries, so
+        that the bookie need not look them up again.
         """
         known = self._tails[position].entries
         return Verification(self._replicas[position].ledger, entries, known)
@@ -303,7 +298,7 @@ class LedgerRecovery:
     def verified(
         self, position: int, entries: Sequence[EntryId], verdict: Verdict | BookKeeperError
     ) -> None:
-        """Take in what a bookie verified. Entries that it could not look at stay unknown there."""
+        """Take in the verdict of a bookie. Entries that it could not read stay unknown there."""
         if isinstance(verdict, BookKeeperError):
             bad, is_unheard = dict.fromkeys(entries, verdict.message), True
         else:
@@ -318,7 +313,7 @@ class LedgerRecovery:
         self._verified.update((position, entry_id) for entry_id in entries)
 
     def decide(self) -> Decision | Undecided:
-        """The end of the ledger; once what there was to verify is, and it is settled."""
+        """Return the end of the ledger. Call it when all is verified and ``is_settled`` is true."""
         return self._machine.decide()
 
     def _verify_one(self, todo: tuple[int, tuple[EntryId, ...]]) -> Verdict | BookieError:
@@ -333,18 +328,18 @@ class LedgerRecovery:
             return error
 
     def _give_up(self) -> bool:
-        """Whether, as a person says, other bookies are gone than was known before."""
+        """Give up the bookies that the operator says are gone; return whether they changed."""
         if self._accepting is None:
             return False
         registered = self._context.bookies.registrations()
         cookies = [each.value for each in self._context.store.cookies() if each.value.incarnation]
-        known = {  # where a registration and its cookie differ, nobody knows which disk it is
+        known = {  # if a registration and its cookie differ, the disk is unknown
             each.bookie_id: each.incarnation
             for each in cookies
             if registered.get(each.bookie_id, each).incarnation == each.incarnation
         }
         answered = {self.ensemble[position] for position in self._replicas} - self._unheard
-        replaced = in_limbo(self._ledger.metadata, known) - answered
+        replaced = needs_refill(self._ledger.metadata, known) - answered
         named = self._accepting.gone
         kept = not_gone(self.ensemble, replaced, named, answered, registered)
         is_new = kept != self._not_gone
@@ -353,16 +348,16 @@ class LedgerRecovery:
         return is_new
 
     def _rescue(self, found: Undecided | Decision) -> bool:
-        """Whether entries of which copies are damaged can be read by one bookie's record from
-        another's files. They are tried from the undecided entry on, if that is damaged; and
-        before anything is given up, wherever they are.
+        """Whether some entries with damaged copies can be read by one bookie's record from
+        another's files. It tries the damaged entries from the undecided entry on, if that one is
+        damaged, and all of these before any entry is given up.
         """
         first = found.entry_id if isinstance(found, Undecided) else found.first_recovered
         damaged = self._machine.refuted_from(first)
         if not damaged or (self._not_gone is None and first not in damaged):
             return False
         rescued: set[EntryId] = set()
-        for replica, told, known in crosswise(list(self._replicas.values()), damaged):
+        for replica, told, known in salvage(list(self._replicas.values()), damaged):
             wanted = [entry_id for entry_id in known if entry_id not in rescued]
             if wanted:
                 read = replica.read(wanted, told).found
@@ -370,10 +365,10 @@ class LedgerRecovery:
         self._machine.rescue(rescued)
         return bool(rescued)
 
-    # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
+    # Before the close: copy every recovered entry to an ack quorum, if possible to the write set
 
     def small_copies(self, decision: Decision) -> dict[int, SmallCopy]:
-        """What ``write_back`` would copy to members of the ensemble, by position."""
+        """Return the copies that ``write_back`` would make on ensemble members, by position."""
         return {
             position: SmallCopy(
                 self._ledger,
@@ -387,10 +382,10 @@ class LedgerRecovery:
         }
 
     def write_back(self, decision: Decision, copied: Collection[int] = ()) -> tuple[BookieId, ...]:
-        """Copy what is missing; returns the ensemble that holds the recovered entries.
+        """Copy the missing entries; return the ensemble that holds the recovered entries.
 
         Args:
-            copied: positions that have theirs already (``small_copies``).
+            copied: positions that have their copies already (``small_copies``).
         """
         ensemble = list(self.ensemble)
         holders = {e: set(positions) for e, positions in decision.sources.items()}
@@ -406,9 +401,9 @@ class LedgerRecovery:
                     continue
                 failures[ensemble[position]] = error.message
             if registrations is None:
-                # One that is stale costs another choice: whoever takes copies is asked first.
+                # A stale registration costs only another choice: the bookie is checked first.
                 registrations = self._context.bookies.last_registrations()
-            # A successor has nothing yet: it needs what its predecessor held as well.
+            # A successor has no entries yet: it also needs the entries that its predecessor held.
             quorum = self._ledger.metadata.quorum
             entries = tuple(e for e in decision.sources if quorum.holds(position, e))
             while True:
@@ -429,7 +424,7 @@ class LedgerRecovery:
                     _hold(holders, entries, position)
                     break
                 failures[bookie] = error.message
-        if not decision.given_up:  # else there may be no Qa bookies left; what exists is kept
+        if not decision.given_up:  # else fewer than Qa bookies may be left
             self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
@@ -443,8 +438,8 @@ class LedgerRecovery:
                 self.ensemble,
                 entries,
                 self._replicas,
-                # The target is no source, for it lacks the entries. It is handed on below all the
-                # same: it may have the record or the file of a part, and another the other half.
+                # The target lacks the entries, so it is not preferred. It stays in the sources: it
+                # may have the record or the file of a part, and another bookie the other half.
                 [p for p, replica in sorted(self._replicas.items()) if replica is not target],
                 target,
                 ask_both=self._context.bookies.ask_both,
@@ -474,7 +469,7 @@ class LedgerRecovery:
                 quorum, tuple(ensemble), {position}, candidates, reasons, purpose
             )[position]
         except NotEnoughBookiesError:
-            return None  # whether an ack quorum is reached without it decides
+            return None  # `_check_ack_quorum` decides then
 
     def _check_ack_quorum(
         self, holders: Mapping[EntryId, set[int]], failures: Mapping[BookieId, str]
@@ -503,7 +498,7 @@ class LedgerRecovery:
         return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
 
     def closing(self, decision: Decision, ensemble: tuple[BookieId, ...]) -> Transform:
-        """The step that closes the ledger."""
+        """Return the step that closes the ledger."""
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
@@ -516,7 +511,7 @@ class LedgerRecovery:
 
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
-                return None  # somebody was faster: all-closes-agree
+                return None  # another recovery was faster: all-closes-agree
             if old.last_fragment != base or old.state is LedgerState.OPEN:
                 raise self._changed_by_others(old)
             if ensemble != self.ensemble:
@@ -527,8 +522,8 @@ class LedgerRecovery:
         return close
 
     def _changed_by_others(self, found: LedgerMetadata) -> VersionConflictError:
-        """The error for metadata that were changed as only a close may change them: by a client
-        that is not ours, or by a fault in one that is.
+        """Return the error for metadata that another client changed as only a close may change it.
+        That is another program, or a fault in a client of ours.
         """
         known, now = self._found.value.last_fragment, found.last_fragment
         return VersionConflictError(
@@ -549,7 +544,7 @@ class LedgerRecovery:
                 return length
         if last == NO_ENTRY:
             return 0
-        may_be_lost = self._not_gone is not None  # then one of the entries before it says about
+        may_be_lost = self._not_gone is not None  # then an earlier entry gives it roughly
         first = EntryId(max(0, last - 99)) if may_be_lost else last
         found = Fetcher(self._context, self._ledger, skip_lost=may_be_lost).fetch(first, last)
         return max((stored.length_after for stored in found), default=0)
@@ -582,7 +577,7 @@ class LedgerRecovery:
         )
 
     def _unfenced(self, found: Undecided) -> tuple[str, str]:
-        """Why too few fences decide nothing, and who would change that."""
+        """Return why too few fences decide nothing, and which bookies would change that."""
         quorum = self._ledger.metadata.quorum
         write_set = {self.ensemble[p] for p in quorum.write_set(found.entry_id)}
         unfenced = [bookie for bookie in found.blockers if bookie in write_set]

@@ -1,1 +1,1 @@
-"""Writing a ledger: adds, the lanes that carry them to bookies, ensemble changes, bulk appends."""
+"""Writing a ledger: adds, channels that carry them to bookies, ensemble changes, bulk appends."""

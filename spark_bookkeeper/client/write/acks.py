@@ -1,4 +1,4 @@
-"""Who stored which entry, and when: what a writer remembers of its bookies' answers."""
+"""Which bookie stored which entry, and when: a writer's record of the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 ACKS_KEPT = 10_000
-"""Slots of which is remembered who stored them, and when."""
+"""The number of slots for which a writer remembers the answers."""
 
 STORED_AT = pa.timestamp("us", tz="UTC")
 ACKS_SCHEMA = pa.schema(
@@ -39,20 +39,20 @@ class SlotAck(NamedTuple):
     stored_at_ms: int
     """When it answered, in milliseconds since 1970; for people to read."""
     waited_ms: float
-    """From when the first of the bookies was sent them to this one's answer."""
+    """From the first send to any bookie until this bookie's answer."""
 
 
 def acks_table(
     slots: Sequence[SlotAck], metadata: LedgerMetadata, confirmed: EntryId, pushed: EntryId
 ) -> pa.Table:
-    """Who stored which entry, from the slots that a writer remembers.
+    """Return which bookie stored which entry, from the slots that a writer remembers.
 
-    Worked out column by column: a slot may hold thousands of small entries.
+    It is computed column by column, because a slot may hold thousands of small entries.
     """
     quorum = metadata.quorum
     width = quorum.write_quorum_size
     first = min((slot.first for slot in slots), default=EntryId(0))
-    # A row for each entry and each of its write set.
+    # A row for each entry and each bookie of its write set.
     ids: Int64Array = np.repeat(np.arange(first, pushed + 1), width)
     positions = (ids + np.arange(len(ids)) % width) % quorum.ensemble_size
     bookies = sorted(metadata.members())

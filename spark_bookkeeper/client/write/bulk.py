@@ -1,8 +1,8 @@
 """Bulk appends: tasks write rows into part files on every bookie, in one pass.
 
-A task does not know how many entries the tasks before it make. So each makes a multiple of E
-entries when the ledger is striped: the k-th entry of every task then lands on the same
-position whatever came before it, and the ids can be given afterwards, in task order.
+A task does not know how many entries the earlier tasks make. So if the ledger is striped, each task
+makes a multiple of E entries. Then the k-th entry of every task is at the same position in any
+case, and the ids can be given afterwards, in task order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.call import Call
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.write import rows
@@ -29,9 +28,10 @@ from spark_bookkeeper.client.write.pending import BulkBlock
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.auto_reset_event import AutoResetEvent
 from spark_bookkeeper.runtime.channel import Channel
 from spark_bookkeeper.runtime.progress import watched
+from spark_bookkeeper.storage.call import Call
 
 CHANNEL_BYTES = 32 << 20
 """Encoded bytes that may wait for one slow bookie before the task waits too."""
@@ -42,7 +42,7 @@ Target = tuple[int, BookieId, str, str]
 
 @dataclass(frozen=True, slots=True)
 class BulkPlan:
-    """What every task of one bulk append must know. Picklable."""
+    """The plan that every task of one bulk append needs. Picklable."""
 
     key: LedgerKey
     encoding: LedgerEncoding
@@ -58,7 +58,7 @@ class BulkPlan:
         return self.quorum.ensemble_size if self.quorum.is_striped else 1
 
     def stripe_class(self, ordinal: int) -> int:
-        """The stripe class of a task's ``ordinal``-th entry; 0 when nothing is striped."""
+        """Return the stripe class of a task's ``ordinal``-th entry; 0 when nothing is striped."""
         return (self.first_entry_id + ordinal) % self.entries_multiple
 
 
@@ -73,7 +73,7 @@ class WrittenPart:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task attempt wrote. Only results that are listed in slots ever count (R15)."""
+    """The result of one task attempt. Only results that are listed in slots ever count (R15)."""
 
     task: int
     """Order of the tasks: the order of their rows in the ledger."""
@@ -88,26 +88,26 @@ class TaskResult:
 
 
 class Frames(Protocol):
-    """The door to Spark DataFrames, given by the session; the client knows no Spark."""
+    """Access to Spark DataFrames, given by the session; the client itself has no Spark code."""
 
     def is_frame(self, data: Any) -> bool:
         """Whether this is a Spark DataFrame (classic or Connect)."""
 
     def schema(self, frame: Any) -> pa.Schema:
-        """Its schema as Arrow types.
+        """Return its schema as Arrow types.
 
-        Raises ``InvalidArgumentError`` for one whose rows nobody can take: a stream, or one of a
-        session that was stopped.
+        Raises ``InvalidArgumentError`` if its rows cannot be read: it is a stream, or its session
+        was stopped.
         """
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
-        """A Spark or Arrow schema as an Arrow schema. Raises ``InvalidArgumentError``."""
+        """Return a Spark or Arrow schema as an Arrow schema. Raises ``InvalidArgumentError``."""
 
     def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
-        """Run ``write_task`` over its partitions as one job; results in partition order."""
+        """Run ``write_task`` over its partitions as one job; return results in partition order."""
 
     def from_arrow(self, table: pa.Table) -> Any:
-        """An Arrow table as a DataFrame."""
+        """Return an Arrow table as a DataFrame."""
 
     def read(
         self,
@@ -117,19 +117,19 @@ class Frames(Protocol):
         *,
         skip_lost: bool = False,
     ) -> Any:
-        """The rows of ranges of ledgers, one after the other, as a DataFrame whose tasks take
-        whole files.
+        """Return the rows of ranges of ledgers, one after the other, as a DataFrame whose tasks
+        read whole files.
 
         Args:
             context: the cluster.
             schema: of all the ledgers, or some columns of it: only those are decoded.
             ranges: what to read, in order.
-            skip_lost: go on past entries that no bookie can deliver.
+            skip_lost: skip entries that no bookie can deliver.
         """
 
 
 def write_local(plan: BulkPlan, table: pa.Table, context: ClientContext) -> Sequence[TaskResult]:
-    """The same as a job of one task, in this process: for large Arrow and pandas data."""
+    """Write a table as one task in this process: for large Arrow and pandas data."""
     what = f"append to ledger {plan.key.ledger_id}"
 
     def shown(entries: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,18 +145,18 @@ def write_task(
     context: ClientContext,
     shown: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
 ) -> TaskResult:
-    """Write a task's rows to part files, one for each stripe class, on each bookie of it.
+    """Write a task's rows to part files, one for each stripe class, on each bookie of the class.
 
     The rows have the ledger's schema. Every entry is encoded once; each bookie has a thread of its
     own. A bookie that fails or hangs is left out and reported; the task goes on while every part is
     stored somewhere.
 
     Args:
-        shown: the entries as they go by, for who wants to see how far it is.
+        shown: passes the entries through, to show the progress.
 
     Raises:
-        BookieUnavailableError: some part is stored nowhere. Nothing was listed, so nothing of
-            this attempt is in the ledger.
+        BookieUnavailableError: no bookie stores some part. Nothing was listed, so nothing of this
+            attempt is in the ledger.
     """
     fan_out = FanOut(plan, task, context)
     row_count = 0
@@ -172,7 +172,7 @@ def write_task(
 
 
 def _entries(plan: BulkPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows gathered and cut into entries, a multiple of E of them when striped."""
+    """Gather rows and cut them into entries, a multiple of E of them when striped."""
     multiple = plan.entries_multiple
     full = plan.entry_target_bytes * multiple
     gathered: list[pa.RecordBatch] = []
@@ -201,12 +201,12 @@ def _cut(batch: pa.RecordBatch, target_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 class FanOut:
-    """The parts of one task attempt, on their way to every bookie at once."""
+    """Sends the parts of one task attempt to every bookie at once."""
 
     def __init__(self, plan: BulkPlan, task: int, context: ClientContext) -> None:
         self.failures: dict[tuple[int, BookieId], str] = {}
         self._finished: set[int] = set()
-        """Positions whose bookie stores everything; who is not here holds nothing that counts."""
+        """Positions whose bookie stores everything; no other bookie holds a part that counts."""
         self._plan = plan
         self._task = task
         self._attempt = context.runtime.token()
@@ -215,9 +215,9 @@ class FanOut:
         self._limit = context.config.bookie_timeout_ms / 1000
         self._changed = runtime.condition()
         self._calls: dict[Target, Call[None] | None] = dict.fromkeys(plan.targets)
-        """The bookies that are still written to; one that has left this mapping never returns to
-        it."""
-        self._over = Bell(runtime)
+        """The bookies that are still written to; a bookie that has left this mapping never returns
+        to it."""
+        self._over = AutoResetEvent(runtime)
         self._encoders: dict[int, PartEncoder] = {}
         self._channels = {t[0]: Channel[_Chunk](runtime, CHANNEL_BYTES) for t in plan.targets}
         for target in plan.targets:
@@ -225,7 +225,7 @@ class FanOut:
         runtime.spawn(f"part-{task}-watch", self._watch)
 
     def add(self, stripe_class: int, entry: pa.RecordBatch) -> None:
-        """The next entry of a stripe class."""
+        """Send the next entry of a stripe class."""
         encoder = self._encoders.get(stripe_class)
         if encoder is None:
             encoder = PartEncoder(
@@ -235,17 +235,17 @@ class FanOut:
         encoder.add(entry)
 
     def finish(self) -> list[WrittenPart]:
-        """Complete every part everywhere; what is stored where.
+        """Complete every part on every bookie; return the parts and their bookies.
 
         Raises:
-            BookieUnavailableError: some part is stored nowhere.
+            BookieUnavailableError: no bookie stores some part.
         """
         refs = {c: encoder.finish(self._name(c)) for c, encoder in sorted(self._encoders.items())}
         self._end()
         return [self._written(stripe_class, ref) for stripe_class, ref in refs.items()]
 
     def abandon(self) -> None:
-        """Give up: what was written stays unlisted and will be collected."""
+        """Stop: the written parts stay unlisted and will be collected."""
         for channel in self._channels.values():
             channel.abandon()
         self._end()
@@ -256,7 +256,7 @@ class FanOut:
         with self._changed:
             while self._calls:
                 self._changed.wait()
-        self._over.ring()
+        self._over.set()
 
     def _name(self, stripe_class: int) -> str:
         return part_name(self._attempt, self._task, stripe_class)
@@ -285,10 +285,12 @@ class FanOut:
         return WrittenPart(stripe_class, ref, holders)
 
     def _write(self, target: Target) -> None:
-        """One bookie's thread: its parts, from what the encoders send."""
+        """Write the parts of one bookie, in its own thread, from the data of the encoders."""
         failure: str | None = "given up"
         try:
-            call = self._bookies.door(target[1]).attend(f"writing parts of {self._plan.key}")
+            call = self._bookies.bookie_client(target[1]).attend(
+                f"writing parts of {self._plan.key}"
+            )
             with self._changed:
                 self._calls[target] = call
             call.in_person(lambda: self._write_parts(target))
@@ -323,9 +325,7 @@ class FanOut:
                 sink.abandon()
 
     def _end_of(self, target: Target, failure: str | None) -> None:
-        """End the writing to a bookie. Nothing that it answers after it was given up is looked
-        at.
-        """
+        """End the writing to a bookie. After the bookie was given up, its answers are ignored."""
         position, bookie = target[0], target[1]
         channel = self._channels[position]
         with self._changed:
@@ -341,9 +341,9 @@ class FanOut:
             channel.abandon()
 
     def _watch(self) -> None:
-        """Give up bookies that hang; they keep neither the others nor the task waiting.
+        """Give up bookies that hang, so that neither the others nor the task wait for them.
 
-        After this process stood still, each gets its time again.
+        If this process itself stood still, each bookie gets its full time again.
         """
         looked_at = self._runtime.now()
         while True:
@@ -372,10 +372,10 @@ class _Chunk:
 def place(
     plan: BulkPlan, results: Sequence[TaskResult], length_before: int
 ) -> tuple[BulkBlock, list[int]]:
-    """Number the entries that tasks wrote, in task order.
+    """Give ids to the entries that tasks wrote, in task order.
 
     Returns:
-        The block for the lanes, and the size of every entry in id order.
+        The block for the channels, and the size of every entry in id order.
     """
     sizes: list[int] = []
     spans: list[tuple[int, int]] = []

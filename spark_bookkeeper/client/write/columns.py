@@ -1,7 +1,7 @@
-"""The columns of a ledger: which there may be, and whether data have the same.
+"""The columns of a ledger: which ones are allowed, and whether data have the same.
 
-Names and order must be the ledger's. A type may be narrower (an int for a long); layouts may differ
-(large, view and dictionary forms), and nullability, which the values decide.
+Names and order must be the ledger's. A type may be narrower (an int for a long). Layouts may differ
+(large, view and dictionary forms). Nullability may differ too, because the values decide it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from spark_bookkeeper.errors import InvalidArgumentError
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _UNSIGNED = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 64}
 _FLOATS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
-"""Bits of a whole number that each holds exactly."""
+"""Bits of whole numbers that each type holds exactly."""
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Whether a new ledger can have these columns.
+    """Check that a new ledger can have these columns.
 
     Raises:
-        InvalidArgumentError: there is none, so that rows would leave no trace; or two have the
-            same name, so that neither could be asked for.
+        InvalidArgumentError: there is none, so that rows would leave no trace; or two have the same
+            name, so that a reader could select neither.
     """
     if not schema.names:
         raise InvalidArgumentError(
@@ -44,12 +44,12 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def check_new_columns(schema: pa.Schema) -> None:
-    """Whether a ledger or log that is made now can have these columns, and rows in them.
+    """Check that a new ledger or log can have these columns, and rows in them.
 
     Raises:
-        InvalidArgumentError: what ``check_columns`` raises; or no row could be appended, because a
-            field would have to be null that takes no nulls, or because the values of a dictionary
-            cannot be taken out of it.
+        InvalidArgumentError: as ``check_columns``; or no row could be appended, because a field
+            takes only nulls but allows none, or because the values of a dictionary cannot be taken
+            out of it.
     """
     check_columns(schema)
     for field in schema:
@@ -69,7 +69,7 @@ def check_new_columns(schema: pa.Schema) -> None:
 
 
 def _can_be_plain(kind: pa.DataType) -> bool:
-    """Whether Arrow can take the values out of what is dictionary-encoded, which it is asked."""
+    """Whether Arrow can take the values out of a dictionary encoding; tries it."""
     if not pa.types.is_dictionary(kind):
         return all(_can_be_plain(kind.field(i).type) for i in range(kind.num_fields))
     try:
@@ -91,10 +91,10 @@ def _is_void(field: pa.Field) -> bool:
 
 
 def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
-    """Raises ``InvalidArgumentError`` unless names and order are the ledger's, and every value has
-    a form in its types.
+    """Raise ``InvalidArgumentError`` unless names and order are the ledger's, and every value has a
+    form in its types.
 
-    Nullability is judged by the values: a nullable column without nulls fits.
+    The values decide about nullability: a nullable column without nulls fits.
     """
     same = found.names == schema.names and all(
         _fits(have.type, want.type) for have, want in zip(found, schema, strict=True)
@@ -115,7 +115,7 @@ def _fields(kind: pa.DataType) -> int:
 
 
 def _difference(found: pa.Schema, schema: pa.Schema) -> str:
-    """What is to be done about columns that are not the ledger's, of the first that is not."""
+    """Return the remedy for the first difference from the ledger's columns."""
     missing = [name for name in schema.names if name not in found.names]
     more = [name for name in found.names if name not in schema.names]
     if missing or more:
@@ -133,16 +133,16 @@ def _difference(found: pa.Schema, schema: pa.Schema) -> str:
 
 
 _SHOWN: Final = 8
-"""Up to so many columns are all shown."""
+"""Up to this number of columns, all of them are shown."""
 
 BYTES: Final = "  bytes"
-"""Instead of the columns of the data."""
+"""Stands for the columns if the data are bytes."""
 
 
 def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:
-    """Both schemas, one below the other, for a person to compare; and what is amiss, if known.
+    """Return both schemas, one below the other, for people to compare; and the cause, if known.
 
-    Of wide ones what differs: a column that both have would hide it.
+    For wide schemas, return only the different columns: the same ones would hide them.
     """
     ours, theirs = describe(schema).split("\n"), found.split("\n")
     same = set(ours) & set(theirs) if max(len(ours), len(theirs)) > _SHOWN else set()
@@ -160,7 +160,7 @@ def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:
 
 
 def _of_another_kind(found: str, schema: pa.Schema) -> str:
-    """What to do where rows meet a ledger of bytes, or bytes one of rows."""
+    """Return the remedy for rows in a ledger of bytes, and for bytes in a ledger of rows."""
     if schema == PAYLOAD_SCHEMA:
         return (
             "\nIt was made without a schema, for bytes. Rows go into one that is made for them: "
@@ -172,7 +172,7 @@ def _of_another_kind(found: str, schema: pa.Schema) -> str:
 
 
 def describe(schema: pa.Schema) -> str:
-    """One line for each column."""
+    """Return one line for each column."""
     return "\n".join(f"  {f.name}: {f.type}{'' if f.nullable else ' not null'}" for f in schema)
 
 
@@ -183,7 +183,7 @@ def is_same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without the choice of layout: large, view and dictionary forms are one type."""
+    """Return the type without its layout: large, view and dictionary forms are one type."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -243,7 +243,7 @@ def _is_wider_within(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _is_wider_field(old: pa.Field, new: pa.Field) -> bool:
-    """Of elements, whose names say nothing."""
+    """Whether a field of elements is wider; the names of such fields do not matter."""
     return is_wider(old.type, new.type) and (new.nullable or not old.nullable)
 
 
@@ -252,7 +252,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def complaints(old: list[pa.Field], new: list[pa.Field], what: str) -> list[str]:
-    """Why fields cannot follow others; nothing if they can."""
+    """Return why fields cannot follow others; nothing if they can."""
     found: list[str] = []
     for number, before in enumerate(old):
         if number >= len(new) or new[number].name != before.name:

@@ -1,8 +1,8 @@
-"""Tells callers what became of their appends: in entry order, and outside the writer's lock.
+"""Resolve the futures of appends, in entry order and outside the writer's lock.
 
-The writer notes under its lock what is certain. The next thread that calls ``deliver`` tells it,
-one thread at a time. Callbacks may append; and whatever one of them raises, the others are called
-as well.
+The writer notes certain results under its lock. The next thread that calls ``deliver`` delivers
+them, one thread at a time. Callbacks may append. If one of them raises an error, the others are
+called as well.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Condition, Runtime
 
 _TELLING: ContextVar[tuple[Delivery, int] | None] = ContextVar("telling", default=None)
-"""The delivery whose callbacks this thread is calling, with the thread's number: a context may be
-copied into another thread, and says nothing there."""
+"""The delivery whose callbacks this thread calls, with the thread's number. In another thread, a
+copy of the context has no meaning."""
 
 
 class Delivery:
-    """The futures of one writer, from its decisions to their callers.
+    """Passes the decisions of one writer to its futures and their callbacks.
 
     Args:
         lock: the writer's.
-        runtime: for a thread to go on with, when a callback ended one.
+        runtime: starts another thread when a callback ended one.
     """
 
     def __init__(self, lock: Condition, runtime: Runtime) -> None:
@@ -42,30 +42,30 @@ class Delivery:
         self._is_news = False
         self._is_telling = False
         self._due: deque[Promise] = deque()
-        """Whose callbacks are to be called; only the thread that tells looks at it."""
+        """Promises whose callbacks are due; only the delivering thread uses it."""
 
     def acknowledge(self, through: int) -> None:
-        """Every entry up to this one is acknowledged. The lock is held."""
+        """Note that every entry up to this one is acknowledged. The lock is held."""
         self._through = through
         self._is_news = True
 
     def fail(self, error: BookKeeperError) -> None:
-        """No further entry will be. The lock is held; the first error stays."""
+        """Acknowledge no further entry. The lock is held; the first error stays."""
         if self._error is None:
             self._error = error
             self._is_news = True
 
-    def deliver_beside(self) -> None:
-        """Have it delivered beside this thread, which no callback may end. The lock is held."""
+    def deliver_in_background(self) -> None:
+        """Deliver in another thread, as a callback may end the thread. The lock is held."""
         if self._is_news:
-            with suppress(RuntimeError):  # no more threads: who delivers next tells this, too
+            with suppress(RuntimeError):  # no more threads: the next delivery does this too
                 self._runtime.spawn("delivery", self.deliver)
 
     def deliver(self) -> None:
-        """Resolve futures, and call who asked to be called. The lock is not held.
+        """Resolve futures, and call their callbacks. The lock is not held.
 
-        An ``Exception`` that a callback raises is logged. Anything else, Ctrl-C for example, is
-        raised here at once, as it is meant to end this thread; another thread then tells the rest.
+        An ``Exception`` of a callback is logged. Any other error, Ctrl-C for example, is raised
+        here at once, because it should end this thread; another thread then delivers the rest.
         """
         is_telling = False
         try:
@@ -85,7 +85,7 @@ class Delivery:
             if is_telling:
                 with self._lock:
                     self._is_telling = False
-                    self._is_news = True  # perhaps not all of it was told
+                    self._is_news = True  # perhaps not all of it was delivered
                 self._runtime.spawn("delivery", self.deliver)
             raise
 
@@ -99,5 +99,5 @@ class Delivery:
             _TELLING.reset(here)
 
     def is_here(self) -> bool:
-        """Whether this is called by a callback, where waiting for another append never ends."""
+        """Whether the caller is a callback, where waiting for another append would never end."""
         return _TELLING.get() == (self, threading.get_ident())

@@ -1,6 +1,6 @@
-"""An ensemble without the bookies that failed, published by compare-and-swap while OPEN.
+"""Publish an ensemble without the failed bookies, by compare-and-swap while OPEN.
 
-It is asked for under the writer's lock, and made beside it: it may take as long as ZooKeeper does.
+The writer starts it under its lock. It runs in the background, because ZooKeeper may be slow.
 
 Source: The BookKeeper protocol, "Writing to ledgers" (a failed bookie is replaced by a new
 fragment); SLOT-LOG rule R7.
@@ -9,11 +9,11 @@ fragment); SLOT-LOG rule R7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.write.standing import check_open, deleted_error
+from spark_bookkeeper.client.write.writer_lifecycle import check_open, deleted_error
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -28,17 +28,11 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.placement import members, replace_bookies
 from spark_bookkeeper.protocol.writer import ChangeEnsemble
+from spark_bookkeeper.storage import retry_policy
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.write.delivery import Delivery
     from spark_bookkeeper.runtime.runtime import Condition
-
-SETTLE_SECONDS: Final = 60.0
-"""So long a writer that could go on without a change asks whether it was made, when the answer to
-it was lost."""
-
-SETTLE_PAUSE_SECONDS: Final = 1.0
-"""Between two such questions."""
 
 
 def change_ensemble(
@@ -54,15 +48,15 @@ def change_ensemble(
     """Replace failed bookies from entry ``first`` on.
 
     Args:
-        failed: by position; one that somebody else replaced meanwhile is left as it is.
-        excluded: bookies that this writer must not choose, with the reason: those that are lost
-            to it, and those that it left and cannot go back to yet.
+        failed: by position; a bookie that another client replaced meanwhile is left as it is.
+        excluded: bookies that this writer must not choose, with the reason: those that are lost to
+            it, and those that it left and cannot go back to yet.
         may_stay: none of them is lost (it is read-only, or has no agent), so the writer can go on
             without a change.
 
     Returns:
-        what is stored now; ``None``, only with ``may_stay``, when nobody can take their place or
-        could be asked about, and nothing was written for certain.
+        the stored metadata; ``None``, only with ``may_stay``, when no bookie can replace them or
+        the store does not answer, and certainly nothing was written.
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen. Nothing was written.
@@ -70,8 +64,8 @@ def change_ensemble(
         NoSuchLedgerError, MetadataUnavailableError: as ``update_ledger``.
     """
     is_written = False
-    """Whether a write was begun, whose answer may have been lost. Once it is true it stays so,
-    however often the step is asked."""
+    """Whether a write has begun, whose answer may be lost. Once true it stays true, even if the
+    step runs again."""
 
     def without(old: LedgerMetadata) -> LedgerMetadata | None:
         nonlocal is_written
@@ -80,7 +74,7 @@ def change_ensemble(
         return new
 
     runtime = context.runtime
-    until = runtime.now() + SETTLE_SECONDS
+    until = runtime.now() + retry_policy.SETTLE_SECONDS
     try:
         while True:
             try:
@@ -90,10 +84,10 @@ def change_ensemble(
             except MetadataUnavailableError:
                 if may_stay and not is_written:
                     return None
-                # Staying would need to know that nothing was written, and the bookies all serve.
+                # The writer may stay only if nothing was written. Find out: all bookies serve.
                 if not may_stay or runtime.now() >= until:
                     raise
-            runtime.sleep(SETTLE_PAUSE_SECONDS)
+            runtime.sleep(retry_policy.SETTLE_PAUSE_SECONDS)
     except NoSuchLedgerError as error:
         raise deleted_error(ledger, EntryId(first - 1), error) from error
     except NotEnoughBookiesError:
@@ -113,7 +107,7 @@ def _with_others(
     failed: Mapping[int, BookieId],
     excluded: Mapping[BookieId, str],
 ) -> LedgerMetadata | None:
-    """The metadata with other bookies for those that failed; ``None``: somebody replaced them."""
+    """Return the metadata without the failed bookies; ``None`` if they are replaced already."""
     check_open(ledger, old, EntryId(first - 1))
     ensemble = old.last_fragment.ensemble
     positions = [p for p, bookie in failed.items() if ensemble[p] == bookie]
@@ -121,7 +115,7 @@ def _with_others(
         return None
     alive = context.bookies.registrations()
     unfit = members(ensemble, alive) | dict(excluded)
-    # Others may have changed earlier fragments, and with them which incarnations are meant.
+    # Other clients may have changed earlier fragments, and so the incarnations that are meant.
     current = ledger.with_metadata(old)
     reasons = context.bookies.ineligible(alive, len(positions), current, unfit)
     candidates = context.bookies.candidates(alive)
@@ -131,26 +125,26 @@ def _with_others(
 
 
 class Changing(Protocol):
-    """The writer whose ensemble is changed. Its lock is held while any of these is called."""
+    """The writer whose ensemble is changed. Its lock is held during each call."""
 
     ledger: Ledger
     versioned: Versioned[LedgerMetadata]
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is sent any more, and no lane opened."""
+        """Whether nothing is sent any more, and no channel opened."""
 
     def not_again(self, first: EntryId) -> dict[BookieId, str]:
-        """Bookies that were left and cannot be sent entries from ``first`` on, with the reason."""
+        """Return bookies that were left and cannot get entries from ``first`` on, with reasons."""
 
     def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
-        """It was changed; ``None``: it stays as it is."""
+        """Report that the ensemble was changed; ``None``: it stays as it is."""
 
     def ensemble_not_changed(self, error: BookKeeperError) -> None:
-        """No other could be published."""
+        """Report that no other ensemble could be published."""
 
     def fail(self, error: BookKeeperError) -> None:
-        """No further entry will be acknowledged."""
+        """Acknowledge no further entry."""
 
 
 class EnsembleChanges:
@@ -159,8 +153,8 @@ class EnsembleChanges:
     Args:
         context: the client's.
         lock: the writer's.
-        delivery: told of after every change, outside the lock.
-        writer: who asks for them.
+        delivery: called after every change, outside the lock.
+        writer: requests the changes.
     """
 
     def __init__(
@@ -169,7 +163,7 @@ class EnsembleChanges:
         self.lost: dict[BookieId, str] = {}
         """Every bookie that is lost to the writer, with the reason. The lock is held."""
         self.full: set[BookieId] = set()
-        """Those of them that had no space for it."""
+        """The lost bookies that had no space."""
         self._context = context
         self._lock = lock
         self._delivery = delivery
@@ -184,14 +178,14 @@ class EnsembleChanges:
             self._writer.fail(self.gave_up(cause, wanted.first))
 
     def excluded(self, first: EntryId) -> dict[BookieId, str]:
-        """Bookies that cannot be sent entries from ``first`` on, with the reason. The lock is held.
+        """Return bookies that cannot get entries from ``first`` on, with reasons. The lock is held.
 
         They are lost to the writer, or it left them and cannot go back to them yet.
         """
         return self._writer.not_again(first) | self.lost
 
     def gave_up(self, cause: str, first: EntryId) -> AppendFailedError:
-        """The error of a writer for which no ensemble is left.
+        """Return the error of a writer for which no ensemble is left.
 
         Args:
             first: the first entry that is not acknowledged.

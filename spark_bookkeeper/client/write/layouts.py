@@ -1,8 +1,8 @@
 """Arrow columns under a ledger's types: the same values in another layout, and where nulls may be.
 
-Arrow's own cast is left to columns with no others inside. Of a slice of runs it forgets where the
-slice begins, even where the type stays the same; where a type ``null`` lies within another one it
-loses rows or ends the process; and it looks for nulls in structs only.
+Only columns without inner columns use Arrow's own cast. For others it has faults. For slices of
+run-end encoded values it forgets the start of the slice, even if the type stays the same. If a type
+``null`` is within another one, it loses rows or ends the process. It checks nulls in structs only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Places: TypeAlias = npt.NDArray[np.int64]
 
 
 def in_layout(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> Any:
-    """The same values under a type that differs in layout, time zone labels, width or nullability.
+    """Return the values under a type with another layout, time zone label, width or nullability.
 
     A column that has the type is returned as it is. Lists, structs and maps keep their buffers. A
-    struct may have more fields behind its own, which are null then. Nulls are looked at by
-    ``check_nulls``: Spark makes null structs whose fields take no nulls, and nothing is in them.
+    struct may get more fields behind its own, which are null then. ``check_nulls`` checks nulls,
+    not this function: Spark makes null structs whose fields take no nulls, with nothing in them.
 
     Raises:
         ValueError, pyarrow.ArrowException: a value has no form in that type.
@@ -59,12 +59,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _around(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """A list or map like another one, around other values; plain lists also of other lists."""
+    """Return a list or map with the same rows around other values; a list may change its kind."""
     found = array.type
     buffers = array.buffers()[: found.num_buffers]
     if found.id != kind.id:
         end = array.offset + len(array) + 1
-        if types.is_fixed_size_list(found) or len(array) == 0:  # where there may be no offsets
+        if types.is_fixed_size_list(found) or len(array) == 0:  # there may be no offsets
             offsets = pa.array(np.arange(end) * getattr(found, "list_size", 0), pa.int64())
         else:
             width = pa.int64() if types.is_large_list(found) else pa.int32()
@@ -77,10 +77,10 @@ def _around(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
 
 
 def check_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema) -> None:
-    """Whether nulls are only where the schema allows them, at any depth.
+    """Check that nulls are only where the schema allows them, at any depth.
 
     Raises:
-        InvalidArgumentError: one is elsewhere. The path to it is named.
+        InvalidArgumentError: one is elsewhere; shows the path to it.
     """
     for column, field in zip(columns, schema, strict=True):
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -98,7 +98,7 @@ def _may_refuse(field: pa.Field) -> bool:
 
 
 def fields_within(field: pa.Field) -> list[pa.Field]:
-    """The fields of its type; of unions and runs, which are as null as these, as nullable as it."""
+    """Return the fields of its type; those of unions and runs are nullable only if it is."""
     kind = getattr(field.type, "storage_type", field.type)
     if types.is_map(kind):
         return [kind.key_field, kind.item_field]
@@ -111,7 +111,7 @@ def fields_within(field: pa.Field) -> list[pa.Field]:
 
 
 def _nulls(array: pa.Array, field: pa.Field, at: _Places, path: str) -> Iterator[tuple[str, int]]:
-    """Where nulls are that may not be, among values at some places, and how many."""
+    """Yield the path and count of forbidden nulls, among the values at some positions."""
     # Unions and runs have no nulls of their own, only those of their values.
     if not (types.is_union(field.type) or types.is_run_end_encoded(field.type)):
         there = array.is_valid().to_numpy(zero_copy_only=False)[at]
@@ -125,7 +125,7 @@ def _nulls(array: pa.Array, field: pa.Field, at: _Places, path: str) -> Iterator
 
 
 def _inside(array: pa.Array, i: int, at: _Places) -> tuple[pa.Array, _Places]:
-    """A field of a nested column, and where in it the values of some rows are."""
+    """Return a field of a nested column, and the positions there of the values of some rows."""
     array = getattr(array, "storage", array)
     kind = array.type
     if types.is_struct(kind):

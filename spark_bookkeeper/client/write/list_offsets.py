@@ -1,9 +1,9 @@
-"""Lists without values that came without offsets.
+"""Add the missing offsets of lists without values.
 
-Arrow lets a list or map of length 0 have an offsets buffer of no bytes, and Arrow in Java wrote
-such ones where they lie within another list or struct (Spark 4.0 does). Arrow in C++ reads the
-first offset all the same when it is asked for ``nbytes``: whatever lies behind the buffer is taken
-for it, and the process may die of that. So rows get their offsets where they enter.
+A list or map of length 0 may have an offsets buffer of no bytes in Arrow. Arrow in Java wrote such
+lists within another list or struct (Spark 4.0 does). But for ``nbytes``, Arrow in C++ reads the
+first offset: it takes the bytes behind the buffer, and the process may die of that. So rows get
+their offsets when they enter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 
 def table_with_list_offsets(table: pa.Table) -> pa.Table:
-    """The same rows, safe to measure; the same table where nothing may be missing."""
+    """Return the same rows, safe to measure; the same table if no offsets can be missing."""
     for index, column in enumerate(table.columns):
         if any(map(_may_lack_offsets, column.chunks)):
             chunks = [_copied(chunk) for chunk in column.chunks]
@@ -23,19 +23,19 @@ def table_with_list_offsets(table: pa.Table) -> pa.Table:
 
 
 def batch_with_list_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, safe to measure; the same batch where nothing may be missing."""
+    """Return the same rows, safe to measure; the same batch if no offsets can be missing."""
     if not any(map(_may_lack_offsets, batch.columns)):
         return batch
     return pa.RecordBatch.from_arrays(list(map(_copied, batch.columns)), schema=batch.schema)
 
 
 def _may_lack_offsets(column: pa.Array) -> bool:
-    """Strings of no bytes look the same from here; a copy of them is small and does no harm."""
+    """Whether offsets may be missing. Strings of no bytes look the same; a copy is harmless."""
     return pa.types.is_nested(column.type) and any(
         buffer is not None and buffer.size == 0 for buffer in column.buffers()
     )
 
 
 def _copied(column: pa.Array) -> pa.Array:
-    """Arrow writes every offset of what it copies."""
+    """Return a copy, in which Arrow writes every offset, if offsets may be missing."""
     return pa.concat_arrays([column]) if _may_lack_offsets(column) else column

@@ -1,9 +1,9 @@
-"""pandas data as rows of a ledger, where every value stays what it was.
+"""pandas data as rows of a ledger, without changing any value.
 
 pandas has fewer types than a ledger: no integers with nulls, no dates, often nanoseconds, and
 ``object`` for the rest. So a column need not have the ledger's type, but every value must have an
-exact form in it; Arrow's own conversion is laxer (1.5 becomes 1, a wall clock becomes UTC). So what
-Arrow made is turned back and compared, but for columns whose cast Arrow checks by itself.
+exact form in it. Arrow's own conversion is laxer (1.5 becomes 1, a wall clock becomes UTC). So this
+module converts Arrow's result back and compares it, except where Arrow's cast checks itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def is_pandas(data: Any) -> bool:
-    """Whether this is a pandas DataFrame, without importing pandas to ask.
+    """Whether this is a pandas DataFrame, without importing pandas.
 
-    Its class is asked: a Spark column says that it has whatever it is asked for. A frame of pandas
-    on Spark has the same names and none of the rows.
+    Checks the class, not the object: a Spark column seems to have every attribute. A frame of
+    pandas on Spark has the same names and none of the rows.
     """
     kind = type(data)
     is_of_spark = kind.__module__.partition(".")[0] == "pyspark"
@@ -34,13 +34,13 @@ def is_pandas(data: Any) -> bool:
 
 
 def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:
-    """A pandas DataFrame as a table of exactly the ledger's schema; its index is left out.
+    """Return a pandas DataFrame as a table of exactly the ledger's schema, without its index.
 
     NaN, NaT and NA become nulls, as everywhere between pandas and Arrow.
 
     Raises:
-        InvalidArgumentError: other columns or another order, a null where the ledger takes none,
-            or values that have no exact form in the ledger's type. The text shows both schemas.
+        InvalidArgumentError: other columns or another order, a null where the ledger takes none, or
+            values that have no exact form in the ledger's type. The text shows both schemas.
     """
     try:
         _check_labels(frame, schema)
@@ -66,13 +66,13 @@ def _check_labels(frame: Any, schema: pa.Schema) -> None:
 
 
 def _array(column: Any, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """A column as the ledger's type. Raises ``ValueError`` or what Arrow raises."""
+    """Return a column as the ledger's type. Raises ``ValueError`` or what Arrow raises."""
     from spark_bookkeeper.client.write.pandas_values import first_changed
 
     kind = field.type
     found = _typed(column)
     if found is not None and _is_checked_by_arrow(found.type, kind):
-        with suppress(pa.ArrowInvalid):  # some values have an exact form, though not every one has
+        with suppress(pa.ArrowInvalid):  # fails if one value has no exact form; others may have
             return in_layout(found, kind)
     given = list(column)
     made = pa.array(given, kind, from_pandas=True)
@@ -89,16 +89,16 @@ def _array(column: Any, field: pa.Field) -> pa.Array | pa.ChunkedArray:
 
 
 _ROWS_COMPARED: Final = 1000
-"""At a time: a value of Python takes many times the memory of Arrow's."""
+"""Rows compared at a time: a Python value takes many times the memory of Arrow's."""
 
 _ALONE: Final = frozenset((str, bytes, bool, datetime.date, decimal.Decimal))
-"""Types of Python whose values Arrow takes for one type of its own, if there are no others."""
+"""Python types that Arrow converts to one type of its own, if a column has no other type."""
 
 
 def _typed(column: Any) -> pa.Array | pa.ChunkedArray | None:
-    """A column of which every value has one type, as Arrow has it; ``None`` for any objects.
+    """Return a column with values of one type as Arrow data; ``None`` for any objects.
 
-    Categories and what is sparse may be objects, too.
+    Categories and sparse columns may hold objects, too.
     """
     if column.dtype != object and (
         isinstance(column.dtype, np.dtype)

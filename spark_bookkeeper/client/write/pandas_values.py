@@ -1,4 +1,4 @@
-"""Values of pandas beside what Arrow made of them: are they the same?
+"""Compare values of pandas with Arrow's values for them.
 
 Only imported when there is a frame: it needs pandas, which takes long to import.
 """
@@ -15,14 +15,14 @@ import pandas as pd
 import pyarrow as pa
 
 _PLAIN: Final = {bool, str, bytes, int, float, decimal.Decimal, datetime.date, datetime.timedelta}
-"""Types whose values are the same where they are equal. ``True`` is no 1, though it is equal."""
+"""Types whose values are the same if they are equal. ``True`` is not 1, although it is equal."""
 
 
 def first_changed(given: Sequence[Any], read: Sequence[Any]) -> int | None:
-    """The first index at which another value is read than was given; ``None`` where none is.
+    """Return the first index at which the value read differs from the one given, or ``None``.
 
-    Numbers are compared exactly, and instants by when they are. A wall clock is no instant, a date
-    no midnight, and a bool no number. NaN, NaT and NA are read as null.
+    Numbers are compared exactly, and instants by their time. A wall clock is no instant, a date no
+    midnight, and a bool no number. NaN, NaT and NA are read as null.
     """
     pairs = zip(given, read, strict=True)
     return next((i for i, pair in enumerate(pairs) if not _is_same(*pair)), None)
@@ -60,8 +60,8 @@ def _is_same(given: Any, read: Any) -> bool:
 
 
 def _by_name(given: Any, read: Mapping[str, Any]) -> Any:
-    """What Arrow takes for a struct beside a mapping: values in the order of the fields, which may
-    have names of their own, and pairs.
+    """Return a mapping for the other values that Arrow accepts as a struct: values in the order of
+    the fields, which may have names of their own, and pairs.
     """
     if isinstance(given, tuple) and len(given) == len(read):
         names = getattr(given, "_fields", None) or getattr(given, "__fields__", None)
@@ -72,5 +72,5 @@ def _by_name(given: Any, read: Mapping[str, Any]) -> Any:
 
 
 def _moment(value: datetime.datetime) -> datetime.datetime:
-    """In UTC where it is an instant: others are unequal in an hour that there is twice."""
+    """Return an instant in UTC: in an hour that occurs twice, its local times are unequal."""
     return value if value.utcoffset() is None else value.astimezone(datetime.timezone.utc)

@@ -1,4 +1,4 @@
-"""Entries that a writer has taken and that some bookie may still have to be sent."""
+"""Entries that a writer has taken and that may still have to be sent to some bookie."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BulkBlock:
     classes: dict[str, int]
     """For each part's name: its stripe class (``entry_id mod E``; 0 when not striped)."""
     holders: dict[str, dict[BookieId, str]] = field(default_factory=dict)
-    """For each part's name: the bookies that were seen to store it, with their incarnation."""
+    """For each part's name: the bookies known to store it, with their incarnation."""
 
 
 class Run(NamedTuple):
@@ -42,9 +42,9 @@ class Run(NamedTuple):
 
 
 class PendingEntries:
-    """The entries from the first that a lane may still need up to the last one taken.
+    """The entries from the first that a channel may still need up to the last one taken.
 
-    Kept as columns: one object for each entry would be most of what an append costs.
+    Kept as columns: one object for each entry would be most of the cost of an append.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class PendingEntries:
         return EntryId(self._last)
 
     def push(self, payload: bytes | pa.RecordBatch, size_bytes: int) -> int:
-        """Take the next entry; returns its id."""
+        """Take the next entry; return its id."""
         length = self.length + size_bytes
         try:
             self._payloads.append(payload)
             self._lengths_after.append(length)
-        except BaseException:  # Ctrl-C in between: the columns would be out of step for ever
+        except BaseException:  # Ctrl-C in between: the columns would differ for ever
             self._take_back()
             raise
         self.length = length
@@ -79,7 +79,7 @@ class PendingEntries:
         return self._last
 
     def push_block(self, block: BulkBlock, sizes: Sequence[int]) -> None:
-        """Take the entries of a bulk append. Nothing of them is held in memory."""
+        """Take the entries of a bulk append. Their bytes are not held in memory."""
         assert block.first == self._last + 1, "entry ids are dense"
         assert block.last == self._last + len(sizes), "every entry has a size"
         lengths = list(accumulate(sizes, initial=self.length))
@@ -94,22 +94,22 @@ class PendingEntries:
         self._last = block.last
 
     def _take_back(self) -> None:
-        """Drop what was begun to be taken behind the last entry."""
+        """Drop entries behind the last one that were not taken completely."""
         count = self._last + 1 - self._first
         del self._payloads[count:], self._lengths_after[count:]
         self._blocks = [block for block in self._blocks if block.first <= self._last]
 
     def length_after(self, entry_id: int) -> int:
-        """Length of the ledger up to and including an entry.
+        """Return the length of the ledger up to and including an entry.
 
         Args:
-            entry_id: one that is held here, or the one just before the first of these.
+            entry_id: an entry that is held here, or the one just before the first of these.
         """
         index = entry_id - self._first
         return self._lengths_after[index] if index >= 0 else self._length_before
 
     def run(self, first: int, max_entries: int, max_bytes: int) -> Run:
-        """The entries from ``first`` that share a slot."""
+        """Return the entries from ``first`` that share a slot."""
         end = min(self._last + 1, first + max_entries)
         bulk: BulkBlock | None = None
         for block in self._blocks:
@@ -132,13 +132,13 @@ class PendingEntries:
         )
 
     def forget_below(self, entry_id: int) -> None:
-        """No lane needs the entries below this one any more."""
+        """Drop entries below this one, which no channel needs any more."""
         count = entry_id - self._first
         if count <= 0:
             return
         before = self.length_after(entry_id - 1)
         self.size_bytes -= before - self._length_before
-        for block in self._blocks:  # they were not counted
+        for block in self._blocks:  # these were not counted
             low, high = max(block.first, self._first), min(block.last + 1, entry_id)
             if low < high:
                 self.size_bytes += self.length_after(high - 1) - self.length_after(low - 1)

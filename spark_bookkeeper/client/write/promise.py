@@ -1,9 +1,9 @@
-"""What a caller of ``append_async`` holds: a future that costs little and cannot be cancelled.
+"""The future that ``append_async`` returns: it costs little and cannot be cancelled.
 
-A ``Future`` makes a condition and lists of its own, and is told its result; that takes longer
-than all else that an append does. The futures of one writer are kept in entry order, so one
-number says of all of them which are kept, and one condition serves them all. Only those that
-somebody watches, by a callback or in ``concurrent.futures.wait``, are looked at one by one.
+A ``Future`` makes its own condition and lists, and gets its own result; that takes longer than the
+rest of an append. The futures of one writer are in entry order. So one number says which of them
+are kept, and they all share one condition. Only watched futures (with a callback, or in
+``concurrent.futures.wait``) are handled one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Promises:
-    """What became of one writer's appends, as their callers are told."""
+    """The results of one writer's appends, for their callers."""
 
     def __init__(self) -> None:
         self.condition = ThreadCondition(is_reentrant=True)
@@ -36,13 +36,13 @@ class Promises:
         self.kept_through: int = NO_ENTRY
         """Every promise up to this entry is kept."""
         self.error: BookKeeperError | None = None
-        """Why none of the others will be; every caller gets it as one of its own."""
+        """Why the other promises are broken; every caller gets its own copy."""
         self.was_told = False
         """Whether some caller has looked at the error."""
         self.process = self.locks_in = process.here
-        """The process that keeps them, and the one that ``condition`` is of."""
+        """The process that keeps the promises, and the one that ``condition`` belongs to."""
         self._watched: list[tuple[int, int, Promise]] = []
-        """A heap by entry id; the number behind it says who was watched first."""
+        """A heap by entry id, then by the order in which the promises were watched."""
         self._watches = 0
 
     def keep(
@@ -51,20 +51,20 @@ class Promises:
         """Keep the promises up to an entry and, if there is an error, break all others.
 
         Args:
-            due: those whose callbacks are due already. After Ctrl-C in between, it has what was
-                done so far, and a second call does the rest.
+            due: promises whose callbacks are due already. If Ctrl-C interrupts the call, it has the
+                results so far, and a second call does the rest.
 
         Returns:
             ``due`` and, behind it, the promises whose callbacks are due now, in entry order.
         """
         due = deque() if due is None else due
         with self.condition:
-            # In this order: ``Promise`` looks at both without the lock.
+            # In this order: ``Promise`` reads both without the lock.
             self.kept_through = through
             self.error = error
             while self._watched and (error is not None or self._watched[0][0] <= through):
-                # Ctrl-C may come between two lines. In this order its callbacks are called twice
-                # then; in the other they would never be called.
+                # Ctrl-C may come between two lines. In this order, callbacks may then be called
+                # twice; in the other order, they would never be called.
                 due.append(self._watched[0][2])
                 heappop(self._watched)
                 due[-1].tell_waiters()
@@ -72,7 +72,7 @@ class Promises:
         return due
 
     def watch(self, promise: Promise) -> None:
-        """Have a promise that is not resolved yet among those that ``keep`` looks at."""
+        """Add a promise that is not resolved yet to those that ``keep`` handles."""
         self._watches += 1
         heappush(self._watched, (promise.entry_id, self._watches, promise))
 
@@ -88,13 +88,13 @@ class Promise(Future[int]):
     """
 
     def __init__(self, promises: Promises, entry_id: int) -> None:
-        # Not the base class's, which is what is to be saved. What that one keeps in attributes
-        # is worked out below when somebody asks for it.
+        # This does not call the base class, which would cost too much. The properties below compute
+        # its attributes on demand.
         self._promises = promises
         self.entry_id = entry_id
 
     _lists: tuple[list[Any], list[Callable[[Future[int]], object]]] | None = None
-    """Waiters and callbacks, once there may be some."""
+    """Waiters and callbacks; ``None`` until some may exist."""
 
     @override
     def result(self, timeout: float | None = None) -> int:
@@ -113,7 +113,7 @@ class Promise(Future[int]):
         return self._state is FINISHED
 
     def call(self) -> None:
-        """Call who asked to be called and was not yet; an ``Exception`` of theirs is logged."""
+        """Call the callbacks that were not called yet; log an ``Exception`` that they raise."""
         while self._done_callbacks:
             callback = self._done_callbacks.pop(0)
             try:
@@ -122,7 +122,7 @@ class Promise(Future[int]):
                 _log.exception("the callback of an append raised an error")
 
     def tell_waiters(self) -> None:
-        """Tell the functions of ``concurrent.futures`` that wait; the condition is held."""
+        """Notify waiting functions of ``concurrent.futures``; the condition is held."""
         for waiter in self._waiters:
             if self._exception is None:
                 waiter.add_result(self)
@@ -134,13 +134,13 @@ class Promise(Future[int]):
         process.refuse_pickling("future", "append there, or send what result() gives")
 
     def _await(self, timeout: float | None) -> None:
-        """Others share the condition, so being woken does not mean that this one is resolved."""
+        """Wait for this promise. Others share the condition, so each wake-up checks it again."""
         if not self.done():
             with self._condition:
                 self._condition.wait_for(self.done, timeout)
 
     def _get_state(self) -> str:
-        is_broken = self._promises.error is not None  # looked at first: ``keep`` sets it last
+        is_broken = self._promises.error is not None  # read first: ``keep`` sets it last
         is_kept = self.entry_id <= self._promises.kept_through
         if is_kept or is_broken:
             return FINISHED
@@ -154,7 +154,7 @@ class Promise(Future[int]):
     def _get_condition(self) -> ThreadCondition:
         promises = self._promises
         if promises.locks_in is not process.here and self.done():
-            # The parent's may have been taken when it forked, by a thread that stayed there.
+            # The parent's may have been locked at the fork, by a thread that the child lacks.
             promises.condition = ThreadCondition(is_reentrant=True)
             promises.locks_in = process.here
         return promises.condition
@@ -164,7 +164,7 @@ class Promise(Future[int]):
         if error is None or self.entry_id <= self._promises.kept_through:
             return None
         self._promises.was_told = True
-        return error.again()  # not kept: its traceback would hold this promise, and so itself
+        return error.again()  # not stored: its traceback refers to this promise
 
     # typeshed and mypy know these as plain attributes of a future.
     _condition: threading.Condition = property(_get_condition)  # type: ignore[assignment]
@@ -175,7 +175,7 @@ class Promise(Future[int]):
     _done_callbacks: list[Any] = property(lambda self: self._watch()[1])  # type: ignore[assignment]
 
     def _watch(self) -> tuple[list[Any], list[Callable[[Future[int]], object]]]:
-        """The two lists that a future has: made, and the promise watched, when first asked for."""
+        """Return the two lists of a future; the first call makes them and watches the promise."""
         with self._condition:
             if self._lists is None:
                 self._lists = ([], [])

@@ -1,4 +1,4 @@
-"""Rows at the door of a ledger: are they of its schema, and how do they become entries."""
+"""Check that rows have a ledger's schema, and cut them into entries."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def to_table(data: Any, schema: pa.Schema) -> pa.Table:
-    """Arrow or pandas data as a table of exactly the ledger's schema.
+    """Return Arrow or pandas data as a table of exactly the ledger's schema.
 
-    Arrow data are also what other libraries hand out as such (``__arrow_c_stream__``): frames of
-    Polars, results of DuckDB, a ``RecordBatchReader``. All of their rows are taken into memory.
+    Objects that other libraries export as Arrow data (``__arrow_c_stream__``) count too: frames of
+    Polars, results of DuckDB, a ``RecordBatchReader``. All of their rows are read into memory.
 
     Raises:
         InvalidArgumentError: other data, or another schema; both are shown.
@@ -43,9 +43,9 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _table_of_stream(data: Any) -> pa.Table:
-    """The rows of what hands them out as a stream of Arrow's, from whichever library.
+    """Return the rows of an object that exports them as an Arrow stream, from any library.
 
-    Its class is asked: a Spark column says that it has whatever it is asked for.
+    Checks the class, not the object: a Spark column seems to have every attribute.
     """
     instead = _instead(data)
     if instead or not hasattr(type(data), "__arrow_c_stream__"):
@@ -89,11 +89,11 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "append several payloads one by one",
     "builtins.generator": "append what it yields, one by one",
 }
-"""What to write for what people try, by the top package and the name of its class."""
+"""Advice for wrong data that people try, by the top package and the name of its class."""
 
 
 def _instead(data: object) -> str:
-    """By name: none of these libraries is imported to ask."""
+    """Return advice by the names of classes, without importing any of these libraries."""
     kinds = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__)
     found = next((_INSTEAD[kind] for kind in kinds if kind in _INSTEAD), None)
     return "" if found is None else f". Instead: {found}"
@@ -112,7 +112,7 @@ def entry_batches(table: pa.Table, target_bytes: int) -> list[pa.RecordBatch]:
 
 
 def split_evenly(table: pa.Table, count: int) -> Iterator[pa.RecordBatch]:
-    """``count`` entries of as equal numbers of rows as can be, in order; some may be empty.
+    """Yield ``count`` entries with about equally many rows, in order; some may be empty.
 
     Raises:
         InvalidArgumentError: an entry would be too large.
@@ -127,7 +127,7 @@ def split_evenly(table: pa.Table, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table of less than 2 GiB as a single record batch."""
+    """Return a table of less than 2 GiB as a single record batch."""
     if table.num_rows == 0:
         nothing = [c.chunk(0) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
         return pa.RecordBatch.from_arrays(nothing, schema=table.schema)
@@ -136,6 +136,6 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def few_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """A table as one record batch, or more where a column is too large for that."""
+    """Return a table as one record batch, or as several if a column is too large for that."""
     batches: list[pa.RecordBatch] = table.to_batches()
     return batches if len(batches) == 1 else table.combine_chunks().to_batches()

@@ -1,4 +1,4 @@
-"""The writer of a ledger, as its users hold it: append, flush, acks, close."""
+"""The public writer of a ledger: append, flush, acks, close."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.acks import acks_table
-from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.append_pipeline import AppendPipeline
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult, write_local
 from spark_bookkeeper.client.write.columns import BYTES, check_schema, schema_mismatch
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
@@ -35,12 +35,12 @@ class LedgerWriter(PublicNames):
     """Appends to one ledger, in order, until it is closed.
 
     A context manager: a normal exit closes the ledger, an exceptional one leaves it to recovery.
-    Safe to use from several threads; entry ids are given in the order of the calls. It belongs to
-    the process that made it, and says so in a forked child and to whoever pickles it.
+    Safe to use from several threads; entry ids follow the order of the calls. It belongs to the
+    process that made it: use in a forked child and pickling raise errors that say so.
 
-    One that is dropped without ``close`` warns (``ResourceWarning``), and ends when what was
-    appended is stored. A process that ends without it waits ``unclosed.EXIT_SECONDS`` for what is
-    on its way, and says on standard error what is certain. In both cases the ledger stays open.
+    A writer that is dropped unclosed warns (``ResourceWarning``), and ends when its entries are
+    stored. A process that ends without ``close`` waits ``unclosed.EXIT_SECONDS`` for pending
+    entries, and reports on standard error which are certain. In both cases the ledger stays open.
     """
 
     _INTERNALS = frozenset({"append_written"})
@@ -53,42 +53,42 @@ class LedgerWriter(PublicNames):
         frames: Frames | None = None,
     ) -> None:
         self._context = context
-        self._adds = Adds(context, ledger, versioned)
+        self._pipeline = AppendPipeline(context, ledger, versioned)
         self._frames = frames
         self._takes_bytes = ledger.encoding.has_payload
         self._process = context.process
         self._is_done = False
-        self._looked_after = context.runtime.look_after(self, self._adds)
+        self._looked_after = context.runtime.look_after(self, self._pipeline)
 
     @property
     def ledger_id(self) -> LedgerId:
-        """The id of the ledger that it writes, by which others open it."""
-        return self._adds.ledger.ledger_id
+        """The id of the ledger, with which other clients open it."""
+        return self._pipeline.ledger.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer last wrote or read it."""
-        return self._adds.ledger.metadata
+        return self._pipeline.ledger.metadata
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the ledger's rows."""
-        return self._adds.ledger.schema
+        """The columns of the ledger's rows."""
+        return self._pipeline.ledger.schema
 
     @property
     def last_add_confirmed(self) -> EntryId:
         """The last acknowledged entry; -1 before the first."""
-        return self._adds.machine.last_add_confirmed
+        return self._pipeline.machine.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> EntryId:
         """The last entry that was appended, acknowledged or not; -1 before the first."""
-        return self._adds.last_add_pushed
+        return self._pipeline.last_add_pushed
 
     @property
     def length_bytes(self) -> int:
         """Sum of the lengths of the acknowledged entries."""
-        return self._adds.confirmed_length
+        return self._pipeline.confirmed_length
 
     def __repr__(self) -> str:
         return (
@@ -102,7 +102,7 @@ class LedgerWriter(PublicNames):
         return fields_table({"writer": self._state(), **fields})
 
     def _state(self) -> str:
-        return self._adds.state if self._process is process.here else "of another process"
+        return self._pipeline.state if self._process is process.here else "of another process"
 
     def __reduce__(self) -> NoReturn:
         self._context.refuse_pickling(
@@ -119,12 +119,12 @@ class LedgerWriter(PublicNames):
             )
 
     def append(self, data: Any, expected_entry_id: int | None = None) -> EntryId:
-        """Append and wait until it is acknowledged; returns the id of its last entry.
+        """Append and wait until it is acknowledged; return the id of its last entry.
 
         Args:
             data: ``bytes`` (one entry), a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``,
-                a pandas DataFrame, or what else hands out rows in Arrow's form, as frames of Polars
-                do (as many entries as their size asks for; none for no rows).
+                a pandas DataFrame, or another object that exports rows in Arrow's form, as frames
+                of Polars do (as many entries as their size needs; none for no rows).
             expected_entry_id: append only if its first entry gets this id.
 
         Raises:
@@ -133,18 +133,18 @@ class LedgerWriter(PublicNames):
             LedgerFencedError, AppendFailedError: the entries may or may not be written.
             LedgerClosedError: the writer is closed.
 
-        What Spark raises for a DataFrame (a function of yours that fails, a job that is cancelled)
-        is raised as it is, with a note that nothing was appended and that the writer goes on.
+        An error of Spark for a DataFrame (a function of yours fails, a job is cancelled) is raised
+        as it is, with a note that nothing was appended and that the writer goes on.
         """
         self._check_here()
-        self._adds.check_may_wait("append()")
+        self._pipeline.check_may_wait("append()")
         if self._frames is not None and self._frames.is_frame(data):
             frames = self._frames
             check_schema(frames.schema(data), self.schema)
             return self._append_bulk(lambda plan: frames.write_parts(data, plan), expected_entry_id)
         if not isinstance(data, _BYTES):
             table = rows.to_table(data, self.schema)
-            if table.nbytes > 2 * self._adds.ledger.entry_target_bytes:
+            if table.nbytes > 2 * self._pipeline.ledger.entry_target_bytes:
                 return self._append_bulk(
                     lambda plan: write_local(plan, table, self._context), expected_entry_id
                 )
@@ -152,10 +152,10 @@ class LedgerWriter(PublicNames):
         return EntryId(self._context.runtime.wait(self._push(data, expected_entry_id)))
 
     def append_written(self, results: Sequence[TaskResult]) -> EntryId:
-        """Append what tasks have written already, as the first entries of the ledger.
+        """Append rows that tasks have written already, as the first entries of the ledger.
 
         Args:
-            results: of tasks whose plan was ``staging.stage``'s for this ledger.
+            results: the results of tasks whose plan came from ``staging.stage`` for this ledger.
 
         Raises what ``append`` raises.
         """
@@ -165,15 +165,15 @@ class LedgerWriter(PublicNames):
     def append_async(self, data: Any, expected_entry_id: int | None = None) -> Future[int]:
         """Append without waiting; the future gives the id of its last entry.
 
-        Takes what ``append`` takes but Spark DataFrames. Waits only while more than
-        ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
-        Callbacks are called in entry order; one that is added to a finished future, at once.
-        In a coroutine, ``await asyncio.wrap_future(writer.append_async(data))``.
+        Takes what ``append`` takes except Spark DataFrames. Waits only while more than
+        ``max_pending_bytes`` are pending, and never in the callback of an append. Callbacks run in
+        entry order; a callback that is added to a finished future runs at once. In a coroutine,
+        ``await asyncio.wrap_future(writer.append_async(data))``.
         """
         if self._process is not process.here:
             self._check_here()
         if type(data) is bytes and self._takes_bytes:
-            return self._adds.push_payload(data, expected_entry_id)
+            return self._pipeline.push_payload(data, expected_entry_id)
         if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
                 raise InvalidArgumentError(
@@ -184,20 +184,20 @@ class LedgerWriter(PublicNames):
         return self._push(data, expected_entry_id)
 
     def flush(self) -> EntryId:
-        """Wait until everything appended so far is acknowledged; returns the LAC.
+        """Wait until everything appended so far is acknowledged; return the LAC.
 
         Raises what ``append`` raises for an entry that cannot be acknowledged any more.
         """
         self._check_here()
-        self._adds.check_may_wait("flush()")
-        return self._adds.flush()
+        self._pipeline.check_may_wait("flush()")
+        return self._pipeline.flush()
 
     def acks(self) -> Any:
-        """Who acknowledged what and when, of the last slots, as a Spark DataFrame.
+        """Return which bookies acknowledged the last slots, and when, as a Spark DataFrame.
 
         One row per entry and bookie of its write set: ``entry_id long, bookie_id string, position
         int, status string (stored | pending), stored_at timestamp`` (of this machine's clock),
-        ``waited_ms double`` (from when the first bookie was sent it to this one's answer),
+        ``waited_ms double`` (from the first send to any bookie until this bookie's answer),
         ``acknowledged boolean``.
         """
         if self._frames is None:
@@ -205,30 +205,30 @@ class LedgerWriter(PublicNames):
         return self._frames.from_arrow(self.acks_arrow())
 
     def acks_arrow(self) -> pa.Table:
-        """The same as ``acks``, as a ``pyarrow.Table``."""
+        """Return the same as ``acks``, as a ``pyarrow.Table``."""
         self._check_here()
-        slots, confirmed, pushed = self._adds.acks()
+        slots, confirmed, pushed = self._pipeline.acks()
         return acks_table(slots, self.metadata, confirmed, pushed)
 
     def close(self) -> None:
-        """Acknowledge what is pending, then fix the end of the ledger; idempotent.
+        """Acknowledge pending entries, then fix the end of the ledger; idempotent.
 
         Raises:
-            LedgerFencedError, LedgerClosedError: another client recovers the ledger, or closed it
-                elsewhere. What this writer acknowledged is in the ledger; what was pending may or
-                may not be.
+            LedgerFencedError, LedgerClosedError: another client recovers the ledger, or closed it.
+                Acknowledged entries are in it; pending entries may or may not be.
             InvalidArgumentError: called in the callback of an append, where it cannot wait.
             LedgerError: pending entries could not be acknowledged. The ledger was closed at the
                 last acknowledged one.
-            MetadataUnavailableError: whether it is closed is not known. Repeat, or recover it.
+            MetadataUnavailableError: it is unknown whether the ledger is closed. Repeat, or recover
+                it.
         """
         self._check_here()
         if self._is_done:
             return
-        self._adds.check_may_wait("close()")
-        failure = self._adds.drain()
+        self._pipeline.check_may_wait("close()")
+        failure = self._pipeline.drain()
         try:
-            self._adds.close()
+            self._pipeline.close()
         except MetadataUnavailableError as error:
             raise MetadataUnavailableError(
                 f"whether ledger {self.ledger_id} was closed is not known: {error.message}. What "
@@ -245,14 +245,14 @@ class LedgerWriter(PublicNames):
     def abandon(self) -> None:
         """Stop without closing: recovery will find the end. Pending entries may be written.
 
-        Nothing after ``close``; idempotent.
+        Does nothing after ``close``; idempotent.
         """
         self._check_here()
         if self._is_done:
             return
         self._is_done = True
         self._looked_after()
-        self._adds.abandon()
+        self._pipeline.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -269,22 +269,22 @@ class LedgerWriter(PublicNames):
         if isinstance(data, _BYTES):
             if not self._takes_bytes:
                 raise InvalidArgumentError(schema_mismatch(BYTES, self.schema))
-            return self._adds.push_payload(bytes(data), expected)
-        batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
+            return self._pipeline.push_payload(bytes(data), expected)
+        batches = rows.entry_batches(data, self._pipeline.ledger.entry_target_bytes)
         sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
-        return self._adds.push(batches, sizes, expected)
+        return self._pipeline.push(batches, sizes, expected)
 
     def _append_bulk(
         self, run: Callable[[BulkPlan], Sequence[TaskResult]], expected: int | None
     ) -> EntryId:
         """Append rows that tasks write into part files on the bookies themselves.
 
-        Entry ids are given when the tasks have ended; until then no other append gets one, so
-        that the ids, and with them the stripe classes, follow on from here.
+        Entries get their ids when the tasks have ended. Until then no other append gets an id, so
+        that the ids and the stripe classes continue from here.
         """
         bulk = object()
         try:
-            plan = self._adds.begin_bulk(bulk, expected)
+            plan = self._pipeline.begin_bulk(bulk, expected)
             try:
                 written = run(plan)
             except BaseException as error:
@@ -293,18 +293,18 @@ class LedgerWriter(PublicNames):
                     f"Nothing of it was appended to ledger {self.ledger_id}; its writer goes on.",
                 )
                 raise
-            future = self._adds.end_bulk(plan, written)
-        except BaseException:  # Ctrl-C, wherever it came: the others would wait for ever
-            self._adds.cancel_bulk(bulk)
+            future = self._pipeline.end_bulk(plan, written)
+        except BaseException:  # Ctrl-C at any point: other appends would wait for ever
+            self._pipeline.cancel_bulk(bulk)
             raise
         return EntryId(self._context.runtime.wait(future))
 
 
 def _add_note(error: BaseException, note: str) -> None:
-    """Have the traceback end with a sentence of ours, and leave the error what it is.
+    """Add a sentence of ours to the end of the traceback, and keep the error as it is.
 
-    It is an error that callers know and catch, Spark's for example; one of ours around it would
-    be missed by them. Before Python 3.11, whose tracebacks show notes, it is logged instead.
+    Callers know and catch this error, Spark's for example; they would miss an error of ours around
+    it. Before Python 3.11, whose tracebacks show notes, the note is logged instead.
     """
     error.__dict__.setdefault("__notes__", []).append(note)
     if sys.version_info < (3, 11):

@@ -1,6 +1,6 @@
-"""Removing all metadata of a cluster: a new, empty one in its place, or nothing at all.
+"""Removes all metadata of a cluster, and makes a new, empty cluster in its place or none.
 
-INSTANCEID and LAYOUT go last, and together, so that one who was killed repeats what he did.
+INSTANCEID and LAYOUT go last, in one transaction, so that a killed removal can be repeated.
 
 Source: BookKeeper ``discover/ZKRegistrationManager.format``, ``nukeExistingCluster``,
 ``meta/AbstractZkLedgerManagerFactory.validateAndNukeExistingCluster``.
@@ -18,20 +18,20 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 from spark_bookkeeper.metadata.zookeeper.operations import Delete
 
 _PASSES: Final = 20
-"""How often a node is looked at again under which somebody makes others meanwhile."""
+"""How often the children of a node are listed again while other clients add to them."""
 
 _SWITCHES: Final = ("disableHealthCheck",)
 
 
 class Clearing:
-    """What is below the root of one cluster, and its end."""
+    """The nodes below the root of one cluster, and their removal."""
 
     def __init__(self, nodes: Nodes, root: str) -> None:
         self._zk = nodes
         self._root = root
 
     def begin_again(self, instance_id: str) -> None:
-        """All ledgers, cookies, tasks and counters go; the cluster has another name then.
+        """Delete all ledgers, cookies, tasks and counters, and give the cluster another name.
 
         The switch and the delay of autorecovery stay, as with BookKeeper's ``metaformat``.
         """
@@ -59,10 +59,10 @@ class Clearing:
             self._zk.create(name, data)
 
     def remove(self) -> None:
-        """The whole tree.
+        """Delete the whole tree.
 
         Raises:
-            InvalidArgumentError: somebody else keeps something below the root; nothing was changed.
+            InvalidArgumentError: foreign nodes exist below the root; nothing was changed.
         """
         known = {
             paths.name_of(path)
@@ -101,7 +101,7 @@ class Clearing:
                 self._delete(f"{self._root}/{name}")
 
     def _delete(self, path: str) -> None:
-        """A node with everything below it; one that is not there is gone already."""
+        """Delete a node with everything below it; an absent node counts as deleted."""
         for _ in range(_PASSES):
             try:
                 names = self._zk.children(path)
@@ -110,7 +110,7 @@ class Clearing:
             below = [f"{path}/{name}" for name in names]
             inner = [(p, found) for p, found in self._zk.children_of_many(below) if found]
             try:
-                # Most nodes with children are ledgers, and theirs have none: together, not in turn.
+                # Most nodes with children are ledgers, whose children have none: use batches.
                 self._zk.delete_many(f"{p}/{name}" for p, found in inner for name in found)
             except OccupiedError:
                 for p, _found in inner:

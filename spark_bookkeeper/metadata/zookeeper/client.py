@@ -1,8 +1,8 @@
-"""kazoo's client, with what this library needs of it beyond its own.
+"""kazoo's client, extended by what this library needs.
 
-What kazoo is asked for while there is no connection it sends on the next one, also when nobody
-waits for it any more: a lock or a ledger would come, or go, behind everybody's back. So here a
-request can be given up (``Awaited.give_up``).
+kazoo sends requests that were made without a connection on the next one, even if no caller waits
+for them any more. Then a lock or a ledger would appear or disappear unexpectedly. So here a request
+can be given up (``Awaited.give_up``).
 """
 
 # ruff: noqa: SLF001  (kazoo has no other way in)
@@ -26,13 +26,13 @@ from kazoo.protocol.states import KazooState, KeeperState
 from spark_bookkeeper.metadata.zookeeper.unreached import met
 
 _GREETING_SECONDS: Final = 2.0
-"""How long a server may take to answer the first request of a connection, before it is asked over
-a new one; doubled each time. One that starts never answers who comes between its port and the
-server behind it, and kazoo alone would wait there for the whole timeout of the session."""
+"""How long a server may take to answer the first request of a connection, before a new connection
+is tried; doubled each time. A starting server never answers a client that connects after its port
+opens and before the server behind it runs; kazoo alone would wait for the whole session timeout."""
 
 
 class SaslRequiredError(AuthFailedError):  # type: ignore[misc]  # kazoo has no types
-    """The server serves only who proved itself by SASL. kazoo does not know this answer."""
+    """The server requires proof of identity by SASL. kazoo does not know this answer."""
 
     code = -124
 
@@ -41,15 +41,15 @@ EXCEPTIONS[SaslRequiredError.code] = SaslRequiredError
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's, whose requests can be given up before they are sent. Made with a ``Handler``."""
+    """kazoo's client, whose requests can be given up before they are sent. Needs a ``Handler``."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.troubles: dict[str, BaseException] = {}
-        """What the last attempt to connect to a server met, by ``host:port``."""
+        """The error of the last attempt to connect to each server, by ``host:port``."""
         self.is_refused = False
         self.decided = self.handler.event_object()
-        """Set at the first session, or when it ``is_refused``: by every server, for good."""
+        """Set at the first session, or once ``is_refused``: every server refused for good."""
         connection = self._connection
         self._connect_round, connection._connect_loop = connection._connect_loop, self._one_round
         self._connect_once, connection._connect = connection._connect, self._connect
@@ -58,7 +58,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self._submit_any, connection._submit = connection._submit, self._submit
 
     def _one_round(self, retry: Any) -> Any:
-        self._refusals: dict[str, bool] = {}  # by server, whose name may stand for several
+        self._refusals: dict[str, bool] = {}  # by server; one name may have several addresses
         try:
             return self._connect_round(retry)
         finally:
@@ -68,20 +68,20 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def _connect(self, host: str, address: str, port: int) -> Any:
         server = f"{host}:{port}"
-        self.troubles.setdefault(server, TimeoutError())  # as long as no attempt has come back
+        self.troubles.setdefault(server, TimeoutError())  # until an attempt has ended
         self._is_greeted = False
         try:
             connected = self._connect_once(host, address, port)
         except SessionExpiredError:
             raise
         except Exception as error:
-            cause = self.troubles[server] = error.__cause__ or error  # kazoo hides what SASL met
+            cause = self.troubles[server] = error.__cause__ or error  # kazoo hides SASL's error
             # With Kerberos a clock or ticket may come later, as after a power cut.
             is_refused = met(cause).is_for_good and not self._is_kerberos
             self._refusals[server] = is_refused and self._refusals.get(server, True)
-            # After these kazoo tries again; after a refusal it never would, whatever is mended.
+            # kazoo tries again after these errors, but never after a refusal, even a repaired one.
             if self._is_greeted and self.state == KazooState.SUSPENDED:
-                # The greeting prolonged the session, and its locks, with which nothing is done.
+                # The greeting prolonged the session with its locks, but nothing can be done in it.
                 raise SessionExpiredError("given up") from error
             raise ConnectionDropped("not connected") from error
         del self.troubles[server]
@@ -91,13 +91,13 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         return connected
 
     def _session_callback(self, state: str) -> None:
-        if state == KeeperState.CONNECTED:  # kazoo says so before it has proved who this is
+        if state == KeeperState.CONNECTED:  # kazoo reports it before it has proved its identity
             self._is_greeted = True
         else:
             super()._session_callback(state)
 
     def _submit(self, request: Any, timeout: float, number: int | None = None) -> None:
-        if isinstance(request, SASL) and number == 10:  # three do; kazoo goes on for ever
+        if isinstance(request, SASL) and number == 10:  # three suffice; kazoo never stops
             raise RuntimeError("the server does not complete SASL, or does not know it")
         self._submit_any(request, timeout, number)
 
@@ -107,10 +107,10 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 
 class _Unsent(deque[Any]):
-    """What waits to be sent: pairs of a request and its answer.
+    """The queue of unsent requests: pairs of a request and its answer.
 
-    kazoo's connection looks at the first one, sends it, and takes it away. So what it has looked at
-    is not given up any more.
+    kazoo's connection reads the first pair, sends it, and removes it. So a pair that it has read
+    cannot be given up any more.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class _Unsent(deque[Any]):
             return super().popleft()
 
     def give_up(self, answer: Awaited) -> bool:
-        """Take a request away; whether it was not sent, and will not be."""
+        """Remove a request; return whether it was not sent and never will be."""
         with self._lock:
             for pair in self:
                 if pair[1] is answer and pair is not self._being_sent:
@@ -143,11 +143,11 @@ class _Unsent(deque[Any]):
 
 
 class Changes:
-    """Counts what a session is told of the nodes that it watches, and every loss of connection.
+    """Counts the events of the nodes that a session watches, and every loss of connection.
 
-    ZooKeeper tells a session of a change before it answers anything from after the change, and
-    the count goes up before that answer is handed out. So when the count is what it was at a
-    read, the read is as good as one made together with the last request that was answered.
+    ZooKeeper reports a change to a session before it answers anything later, and the count rises
+    before that answer is returned. So while the count is the same as at a read, the value read is
+    as current as the last answer.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Changes:
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with less to do for each request, and no endless wait for a greeting."""
+    """kazoo's threads, with less work for each request, and no endless wait for a greeting."""
 
     unsent: _Unsent
 
@@ -168,7 +168,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._greeting_seconds = _GREETING_SECONDS
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """A connection that nothing was heard on."""
+        """Return a connection on which nothing was received yet."""
         self._greeted_by = super().create_connection(*args, **kwargs)
         return self._greeted_by
 
@@ -179,7 +179,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As kazoo's own, which makes and closes an epoll descriptor for each of many looks."""
+        """Wait like kazoo's own, which often makes and closes an epoll descriptor instead."""
         awaits_greeting = self._greeted_by is not None and self._greeted_by in readable
         if awaits_greeting and timeout is not None:
             timeout = min(timeout, self._greeting_seconds)
@@ -203,7 +203,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return Awaited(self)
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Counting must not wait behind other callbacks, so that it is done before any answer."""
+        """Count at once: behind other callbacks the count would rise after the answer."""
         if isinstance(callback.func, Changes):
             callback.func(*callback.args)
         else:
@@ -211,14 +211,14 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
 
 class Awaited(AsyncResult):  # type: ignore[misc]  # kazoo has no types
-    """Calls who is linked in the thread that read the answer, without a detour over another."""
+    """Runs callbacks in the thread that read the answer, without a switch to another thread."""
 
     def give_up(self) -> bool:
-        """Nobody waits for it any more; whether its request was not sent, and will not be."""
+        """Stop waiting; return whether the request was not sent and never will be."""
         return bool(self._handler.unsent.give_up(self))
 
     def set_exception(self, exception: Exception) -> None:
-        """Kazoo takes Ctrl-C while it asks for a closed connection; it is raised as what it is."""
+        """Raise Ctrl-C, which kazoo replaces by an error while it uses a closed connection."""
         interrupt = sys.exc_info()[1]
         if isinstance(exception, ConnectionClosedError) and isinstance(
             interrupt, KeyboardInterrupt

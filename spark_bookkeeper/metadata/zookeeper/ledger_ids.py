@@ -1,7 +1,7 @@
 """Ledger ids from two counters in ZooKeeper, as Apache BookKeeper gives them out.
 
-A number is that of a sequential node, which is deleted again. Ids above 31 bits come from
-numbered counters, of which the highest is in use.
+A number is that of a sequential node, which is then deleted. Ids above 31 bits come from numbered
+counters, of which the highest is in use.
 
 Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGenerator``.
 """
@@ -31,11 +31,11 @@ class LedgerIds:
         self._has_long_ids: bool | None = None
 
     def next(self) -> LedgerId:
-        """An id that was never given out before."""
+        """Return an id that was never given out before."""
         long_ids = paths.long_ids(self._root)
         if self._has_long_ids is None:
-            # BookKeeper asks before each id until the answer is yes. Once is enough: the two
-            # generators never give the same id, and one that ran out is noticed below.
+            # BookKeeper checks before each id until long ids exist. One check is enough: the two
+            # generators never give the same id, and an exhausted one is noticed below.
             self._has_long_ids = self._zk.exists(long_ids)
         if not self._has_long_ids:
             number = self._next_number(paths.short_ids(self._root))
@@ -51,10 +51,10 @@ class LedgerIds:
             self._zk.ensure(self._long_counter(high + 1))
 
     def has_given(self, ledger_id: LedgerId) -> bool:
-        """Whether an id was given out before, by whichever client, and may have been used.
+        """Return whether any client was given this id before, so that it may have been used.
 
-        Exact as of the last answer that this session had. ZooKeeper counts how many children a
-        node ever had, and every id is the number of one.
+        Exact as of the last answer to this session. ZooKeeper counts the children that a node ever
+        had, and every id is the number of one.
         """
         long_ids = paths.long_ids(self._root)
         high, number = divmod(ledger_id, 1 << 32)
@@ -62,7 +62,7 @@ class LedgerIds:
             asked = dict(self._zk.get_many([paths.short_ids(self._root), long_ids]))
             short = asked[paths.short_ids(self._root)]
             if asked[long_ids] is not None:
-                return True  # the short ones had run out by then, and their count may be lost
+                return True  # short ids had run out, and their count may be lost
             return short is not None and number < short.children_made
         if not high or number >= paths.LONG_ID_FIRST:
             return False  # no counter gives such numbers
@@ -78,7 +78,7 @@ class LedgerIds:
         return f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high:010d}"
 
     def _next_number(self, parent: str) -> int:
-        """The next number of a counter: that of a sequential node made for the purpose."""
+        """Return the next number of a counter, from a sequential node made for the purpose."""
         try:
             return self._zk.next_number(parent, _COUNTER)
         except AbsentError:
@@ -87,7 +87,7 @@ class LedgerIds:
 
     def _highest_counter(self) -> int:
         names = self._zk.children(paths.long_ids(self._root))
-        # Whatever else stands there is no counter; and an id is below 2**63.
+        # Other children are not counters; and an id is below 2**63.
         found = (int(m.group(1)) for m in map(_LONG_COUNTER_NAME.fullmatch, names) if m)
         numbers = sorted(number for number in found if number < 1 << 31)
         for number in numbers[:-_COUNTERS_KEPT]:

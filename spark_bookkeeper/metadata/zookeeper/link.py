@@ -1,7 +1,7 @@
-"""A session with ZooKeeper: connected, asked, waited for, asked again, ended.
+"""One session with ZooKeeper: connects, waits for answers, repeats requests, ends.
 
-It translates kazoo's errors, and knows nothing of nodes. What is done to them, and what a lost
-answer means there, is in ``nodes.py``.
+It translates kazoo's errors and knows nothing of nodes. ``nodes.py`` has the operations on nodes,
+and the meaning of a lost answer to each.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _UNDECIDED: Final = "The change may or may not have been made: read, then decide
 _UNCHANGED: Final = "Nothing was changed"
 
 _log = logging.getLogger("spark_bookkeeper.zookeeper")
-_log.setLevel(logging.ERROR)  # kazoo tells of every attempt to connect; errors tell it once
+_log.setLevel(logging.ERROR)  # kazoo logs every attempt to connect; our errors report it once
 
 
 class AbsentError(Exception):
-    """There is no such node (or, at a create, no parent)."""
+    """The node does not exist (or, at a create, its parent does not)."""
 
 
 class PresentError(Exception):
-    """There is such a node already, and it is not what was to be made."""
+    """A node of that name exists already, and it is not the one to be made."""
 
 
 class ChangedError(Exception):
@@ -76,15 +76,15 @@ class Link:
 
     Args:
         hosts: ``host:port`` of each server, separated by commas.
-        session_timeout_ms: the servers end the session after hearing nothing for so long.
-        patience_ms: how long an operation goes on when there is no answer; also how long the
-            constructor waits for a first connection.
+        session_timeout_ms: the servers end the session after this time without a message.
+        patience_ms: how long operations and the constructor retry without an answer.
         options: see ``options.py``.
-        metrics: where repeated requests and lost sessions are counted.
+        metrics: counts repeated requests and lost sessions.
 
     Raises:
         InvalidArgumentError: an option is wrong.
-        MetadataUnavailableError, MetadataError: no server gave a session; all refused for good.
+        MetadataUnavailableError: no server gave a session.
+        MetadataError: every server refused for good.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Link:
         self._connected: list[Callable[[], None]] = []
         self._times_connected = 0
         self._is_listening = False
-        """Whether something was asked for just to hear of the next answer."""
+        """Whether a request is under way only to notice the next answer."""
         self._is_closed = False
         self._owner = os.getpid()
         self.client: Any = Client(
@@ -122,7 +122,7 @@ class Link:
         self.client.start_async()
         self.client.decided.wait(self.patience)
         if not self.client.connected:
-            # Where a server took the connection and says nothing, its end takes long. Nobody waits.
+            # Closing takes long if a server accepted and does not answer, so do not wait for it.
             troubles = dict(self.client.troubles)
             self.client.handler.spawn(self.close)
             kind = MetadataError if self.client.is_refused else MetadataUnavailableError
@@ -133,21 +133,21 @@ class Link:
 
     @property
     def session_id(self) -> int:
-        """The number of the current session; another one after the old one was lost."""
+        """The number of the current session; it changes after a session was lost."""
         client_id = self.client.client_id
         return int(client_id[0]) if client_id else 0
 
     def close(self) -> None:
         """End the session, and with it its ephemeral nodes; idempotent."""
         if self._owner != os.getpid():
-            return  # a forked child has no say over its parent's session
+            return  # a forked child must not end its parent's session
         if not self._is_closed:
             self._is_closed = True
             self.client.stop()
             self.client.close()
 
     def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call ``lost`` in a thread of its own after each end of a session; returns how to stop."""
+        """Call ``lost`` in its own thread after each end of a session; return how to stop."""
         key = object()
         self._lost[key] = lost
 
@@ -157,18 +157,18 @@ class Link:
         return stop
 
     def on_connected(self, connected: Callable[[], None]) -> None:
-        """Call ``connected`` in a thread of its own each time the connection is there again.
+        """Call ``connected`` in its own thread each time the connection is back.
 
-        In the same session or in a new one. Also when there are answers again on a connection that
-        was there, and so slow that somebody has given up.
+        The session may be the same or a new one. It is also called when answers come again on a
+        connection that was never lost, but so slow that an operation gave up.
         """
         self._connected.append(connected)
 
     def once_connected(self, attempt: Callable[[], bool]) -> None:
-        """Try something that ``on_connected`` tries as well.
+        """Try work that ``on_connected`` tries as well.
 
-        It is tried again where it was not done, and the connection came back meanwhile: whoever
-        heard of that may have left it to this one.
+        The attempt is repeated if it failed and the connection came back meanwhile, because the
+        ``on_connected`` call may have left the work to this one.
         """
         before = -1
         while before != self._times_connected:
@@ -177,16 +177,16 @@ class Link:
                 return
 
     def surely(self, note: Callable[[], None], work: Callable[[], None]) -> None:
-        """Note what is to be done, and do it, although Ctrl-C may come at any moment.
+        """Note the work to be done and do it, although Ctrl-C may come at any moment.
 
         Args:
-            note: is as good done twice.
-            work: is done in a thread of its own, where no Ctrl-C comes, and waited for.
+            note: may run twice without harm.
+            work: runs in its own thread, where no Ctrl-C comes; the call waits for it.
         """
         try:
             note()
             self._in_a_thread(work).get()
-        except BaseException:  # within a lock of its own Python makes another error of Ctrl-C
+        except BaseException:  # inside a lock Python turns Ctrl-C into another error
             note()
             self._in_a_thread(work)
             raise
@@ -203,16 +203,16 @@ class Link:
 
         try:
             self.client.handler.spawn(run)
-        except RuntimeError:  # no thread can be started any more: the interpreter ends
+        except RuntimeError:  # no thread can be started: the interpreter ends
             run()
         return ended
 
     def wait(self, request: Any, convert: Callable[[Any], T]) -> T:
-        """The answer to one request. A late one is uncertain: what was sent may still be carried
-        out. What was not sent by then, or when Ctrl-C came, is not sent any more.
+        """Return the answer to one request. Without one in time, a request that was sent may still
+        be carried out; one that was not sent by then, or by Ctrl-C, is never sent.
 
         Raises:
-            AbsentError, PresentError, ChangedError, OccupiedError: what the answer says.
+            AbsentError, PresentError, ChangedError, OccupiedError: the answer's error.
         """
         try:
             return convert(request.get(timeout=self.patience * 0.4))
@@ -226,7 +226,7 @@ class Link:
             raise OccupiedError from error
         except KazooException:
             raise
-        except BaseException:  # nobody waits for it any more
+        except BaseException:  # no caller waits for it any more
             request.give_up()
             raise
 
@@ -239,11 +239,11 @@ class Link:
     ) -> T:
         """Repeat an attempt while its answers get lost, for a bounded time.
 
-        Without the bound a request that the server drops for its size would be repeated for ever.
+        Without the bound a request that the server drops for its size would repeat for ever.
 
         Raises:
-            InvalidArgumentError: a forked child of the process that began the session asks.
-            MetadataUnavailableError: no answer came in time, or only to what was asked after it.
+            InvalidArgumentError: the caller is in a forked child of the session's process.
+            MetadataUnavailableError: no answer came in time, or only to a later request.
             MetadataError: ZooKeeper refused for another reason, for example its access rules, and
                 nothing was changed.
         """
@@ -296,7 +296,7 @@ class Link:
             raise MetadataError(f"{refused}. {_UNCHANGED}. {rules}") from error
 
     def _listen(self) -> None:
-        """Hear of the next answer: the connection may be there, and will not come again then."""
+        """Watch for the next answer: a connection that was only slow reports no return."""
         if self._is_listening or self._is_closed:
             return
         self._is_listening = True
@@ -322,6 +322,6 @@ class Link:
             self._is_connected()
 
     def _is_connected(self) -> None:
-        self._times_connected += 1  # before anybody is told of it
+        self._times_connected += 1  # before any callback runs
         for told in list(self._connected):
             self.client.handler.spawn(told)

@@ -1,9 +1,9 @@
-"""Many nodes by one request: written as one transaction, or read.
+"""Requests for many nodes: written in one transaction, or read.
 
-kazoo has no request for reads. Servers from 3.6 on take many in one; an older one says that it
-knows no such request. kazoo's own form of writes makes a dozen objects for each operation, at both
-ends. A ledger that is created and closed has twelve operations, and that was a tenth of what our
-code took for it.
+kazoo has no request for many reads. Servers from 3.6 on answer many in one; an older server replies
+that it does not know the request. kazoo's own form of writes makes a dozen objects for each
+operation, at both ends. A ledger that is created and closed has twelve operations, and these
+objects took a tenth of our code's time for it.
 
 Source: ZooKeeper 3.9 ``ZooDefs.OpCode.multi`` and ``multiRead``, ``MultiOperationRecord``,
 ``MultiResponse``.
@@ -35,16 +35,16 @@ SEQUENTIAL: Final = 2
 
 _ERROR: Final = -1
 _ASKED: Final = Struct("!iBii")
-"""Before a path: the header of a read or a write, and the length of the path."""
+"""The bytes before a path: the header of a read or a write, and the length of the path."""
 _NUMBER: Final = int_struct
 _END: Final[bytes] = multiheader_struct.pack(-1, True, -1)
 
 
 class Operations:
-    """The operations of one write, as they are added: their bytes, and how many they are.
+    """The bytes and the number of the operations of one write.
 
     Args:
-        acl: who may do what with a node that is created.
+        acl: the access rules of nodes that are created.
     """
 
     __slots__ = ("_count", "_packed_acl", "packed")
@@ -60,7 +60,7 @@ class Operations:
     def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> None:
-        """Create a node; ``sequence`` puts the next number of its parent behind its name."""
+        """Create a node; ``sequence`` appends the next number of its parent to its name."""
         flags = (EPHEMERAL if ephemeral else 0) | (SEQUENTIAL if sequence else 0)
         self._count += 1
         name = path.encode()
@@ -74,13 +74,13 @@ class Operations:
         )
 
     def delete(self, path: str, version: int = -1) -> None:
-        """Delete a node, if it has a version; -1 is any."""
+        """Delete a node, if it has the version; -1 means any."""
         self._count += 1
         name = path.encode()
         self.packed += _ASKED.pack(Delete.type, False, -1, len(name)) + name + _NUMBER.pack(version)
 
     def set_data(self, path: str, value: bytes, version: int) -> None:
-        """Give a node other data, if it has a version."""
+        """Replace a node's data, if it has the version."""
         self._count += 1
         name = path.encode()
         self.packed += b"%b%b%b%b%b" % (
@@ -93,7 +93,7 @@ class Operations:
 
 
 class AccessRules:
-    """Who may do what with nodes of a session: kazoo's list as bytes."""
+    """The access rules of the nodes of a session: kazoo's list as bytes."""
 
     def __init__(self, acl: Sequence[Any] = OPEN_ACL_UNSAFE) -> None:
         self.packed = _NUMBER.pack(len(acl)) + b"".join(
@@ -103,7 +103,7 @@ class AccessRules:
 
 
 class MultiWrite:
-    """kazoo's form of the request; its answer has a result or an exception for each operation."""
+    """The write request for kazoo; its answer has a result or an error for each operation."""
 
     type: ClassVar[int] = 14
 
@@ -113,12 +113,12 @@ class MultiWrite:
         self._writes = writes
 
     def serialize(self) -> bytes:
-        """As ZooKeeper reads it."""
+        """Return the bytes that ZooKeeper reads."""
         return b"".join([*(write.packed for write in self._writes), _END])
 
     @staticmethod
     def deserialize(data: bytes, offset: int) -> list[Any]:
-        """What kazoo's own would return."""
+        """Return the same results as kazoo's own request."""
         results: list[Any] = []
         end = len(data) - len(_END)
         while offset < end:
@@ -141,19 +141,19 @@ class MultiWrite:
 
 _NO_WATCH: Final = b"\0"
 _ANSWERED: Final = _ASKED
-"""Before an answer: its header, and the length of the data or the code of the error."""
+"""The bytes before an answer: its header, and the length of the data or the error's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """kazoo's form of the request: data and state of each node, or the error of its read."""
+    """The read request for kazoo; its answer has data and state, or an error, for each node."""
 
     nodes: tuple[str, ...]
-    """Their paths."""
+    """The paths of the nodes."""
     type: ClassVar[int] = 22
 
     def serialize(self) -> bytearray:
-        """As ZooKeeper reads it."""
+        """Return the bytes that ZooKeeper reads."""
         written = bytearray()
         for path in self.nodes:
             name = path.encode()
@@ -163,7 +163,7 @@ class MultiRead:
 
     @staticmethod
     def deserialize(data: bytes, offset: int) -> list[Any]:
-        """For each path what ``get`` returns, or its exception."""
+        """Return the result of ``get`` for each path, or its exception."""
         found: list[Any] = []
         end = len(data) - multiheader_struct.size
         while offset < end:
@@ -180,7 +180,7 @@ class MultiRead:
 
 
 def read_together(client: Any, paths: tuple[str, ...]) -> Any:
-    """Kazoo's promise of the nodes at these paths."""
+    """Send a read of the nodes at these paths; return kazoo's future."""
     answer = client.handler.async_result()
     client._call(MultiRead(paths), answer)  # noqa: SLF001  (as its own methods do)
     return answer

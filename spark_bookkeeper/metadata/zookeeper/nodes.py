@@ -1,18 +1,17 @@
-"""The nodes of a ZooKeeper; every answer is certain, or says that it is not.
+"""The nodes of a ZooKeeper; each answer is certain or reports that it is not.
 
-Knows nothing of BookKeeper. Each operation is retried while the connection is away, for a
-bounded time (``link.py``).
+This module knows nothing of BookKeeper. Each operation is retried while the connection is away, for
+a bounded time (``link.py``).
 
-An answer that is lost leaves a write undecided (SLOT-LOG rule R14). Then the node is read
-again, behind a ``sync``, and compared with what was meant:
+After a lost answer the outcome of a write is unknown (SLOT-LOG rule R14). Then the node is read
+again, behind a ``sync``, and compared with the intended write:
 
 * the same bytes one version further: it was written;
-* the version from before: it was not, so far, and the same request is sent again;
+* the version from before: it was not written so far, and the same request is sent again;
 * anything else: ``MetadataUnavailableError``, for it may have been written and overwritten.
 
-The comparison is exact when the bytes contain something random, as ledgers and cookies do.
-
-What nobody waits for any more, and was not sent by then, is never sent (``client.py``).
+The comparison is exact if the bytes contain random ones, as in ledgers and cookies. A request that
+was not sent before its caller stopped waiting is never sent (``client.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kazoo.exceptions import (
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.client import Changes
-from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.group_commit import GroupCommit
 from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
@@ -50,24 +49,24 @@ from spark_bookkeeper.metrics import Metrics
 T = TypeVar("T")
 
 Watch = Callable[[object], None]
-"""Called once after what was read has changed, and after a loss of the connection, by the thread
+"""Called once after the value read has changed, and after a loss of the connection, by the thread
 that reads the answers: it must not wait. ``Changes`` is one."""
 
 NODE_BYTES_MAX: Final = 1_000_000
-"""ZooKeeper drops the connection at requests above 1 MiB, so they are refused before."""
+"""ZooKeeper drops the connection at requests above 1 MiB, so larger ones are refused first."""
 
 PARENTS_GONE_MAX: Final = 100
-"""How often parents are made again that others, whose nodes were the last ones there, delete."""
+"""How often parents are made again after other clients delete them because they are empty."""
 
 WINDOW: Final = 500
-"""Requests under way at once when many nodes are read, unless it is told otherwise."""
+"""The default number of requests under way at once when many nodes are read."""
 
 
 READ_TOGETHER: Final = 64
-"""Nodes that one request reads."""
+"""The number of nodes that one request reads."""
 
 READS_AHEAD: Final = 4
-"""Such requests under way at once."""
+"""The number of such requests under way at once."""
 
 
 class Node(NamedTuple):
@@ -76,15 +75,15 @@ class Node(NamedTuple):
     data: bytes
     version: int
     owner: int
-    """The session that it goes with; 0 for a lasting one."""
+    """The session that an ephemeral node ends with; 0 for a lasting node."""
     children_made: int
-    """How many children were ever created below it; the next sequential one gets this number."""
+    """How many children it ever had; the next sequential one gets this number."""
     written_ms: int
-    """When it was written last, by ZooKeeper's clock, in milliseconds since the epoch."""
+    """The time of the last write, by ZooKeeper's clock, in milliseconds since the epoch."""
     children: int
-    """How many there are now."""
+    """The present number of children."""
     created: int
-    """The number of the transaction that made it; one that went and came has another."""
+    """The number of the transaction that made it; a node that is made again has another."""
 
 
 class Nodes:
@@ -93,7 +92,7 @@ class Nodes:
     Every method raises ``MetadataUnavailableError`` when no answer came in time, and
     ``MetadataError`` when ZooKeeper refused for another reason, for example its access rules.
 
-    What it is made from, and what that raises, is said at ``Link``.
+    ``Link`` describes the arguments and the errors of the constructor.
     """
 
     def __init__(
@@ -115,9 +114,9 @@ class Nodes:
         )
         self._client = self._link.client
         self._reads_in_flight = reads_in_flight
-        self._writes = GroupedWrites(self._client, AccessRules(self._client.default_acl))
+        self._writes = GroupCommit(self._client, AccessRules(self._client.default_acl))
         self._has_multi_read = True
-        """As long as no server has said that it knows no such request."""
+        """True until a server replies that it does not know this request."""
         self.watches = Watches(self._link)
         self._try = self._link.insist
         self._wait = self._link.wait
@@ -126,7 +125,7 @@ class Nodes:
 
     @property
     def session_id(self) -> int:
-        """The number of the current session; another one after the old one was lost."""
+        """The number of the current session; it changes after a session was lost."""
         return self._link.session_id
 
     def close(self) -> None:
@@ -134,27 +133,27 @@ class Nodes:
         self._link.close()
 
     def on_session_lost(self, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call ``lost`` in a thread of its own after each end of a session; returns how to stop."""
+        """Call ``lost`` in its own thread after each end of a session; return how to stop."""
         return self._link.on_session_lost(lost)
 
     def on_connected(self, connected: Callable[[], None]) -> None:
-        """Call ``connected`` in a thread of its own after the connection came back."""
+        """Call ``connected`` in its own thread after the connection came back."""
         self._link.on_connected(connected)
 
     # Reading
 
     def get(self, path: str, changes: Watch | None = None) -> Node:
-        """Read a node; ``changes`` is told what becomes of it. Raises ``AbsentError``."""
+        """Read a node; ``changes`` is called after it changed. Raises ``AbsentError``."""
         return self._try(
             f"read {path}", lambda: self._wait(self._client.get_async(path, changes), _node)
         )
 
     def get_settled(self, path: str) -> Node | None:
-        """Read a node as it is after everything that any server had confirmed; or ``None``."""
+        """Read a node after everything that any server had confirmed; ``None`` if it is absent."""
         return self._try(f"read {path}", lambda: self._settled(path))
 
     def exists(self, path: str, changes: Watch | None = None) -> bool:
-        """Whether there is such a node; ``changes`` is told when it comes, changes or goes."""
+        """Return whether a node exists; ``changes`` is called when it appears, changes or ends."""
         return self._try(
             f"read {path}",
             lambda: self._wait(
@@ -163,13 +162,13 @@ class Nodes:
         )
 
     def watch(self, path: str) -> Callable[[], bool]:
-        """Begin to watch a node; whether nothing became of it since, see ``store.Unchanged``."""
+        """Begin to watch a node; the result shows whether it is unchanged: ``store.Unchanged``."""
         changes = Changes()
         self.exists(path, changes)
         return lambda: changes.count == 0
 
     def children(self, path: str, changes: Watch | None = None) -> list[str]:
-        """The names of a node's children, in no order; ``changes`` hears when some come or go.
+        """Return the names of a node's children, unordered; ``changes`` is called when they change.
 
         Raises ``AbsentError``.
         """
@@ -178,7 +177,7 @@ class Nodes:
         )
 
     def children_settled(self, path: str) -> list[str]:
-        """The same after everything that any server had confirmed."""
+        """Do the same after everything that any server had confirmed."""
 
         def attempt() -> list[str]:
             self._wait(self._client.sync_async(path), str)
@@ -189,7 +188,7 @@ class Nodes:
     def get_many(
         self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, Node | None]]:
-        """``get`` for many nodes, in order; ``None`` for one that is not there."""
+        """Do ``get`` for many nodes, in order; ``None`` for a node that does not exist."""
         if changes is None:
             return self._read_together(paths)
         return self._read_each(paths, changes)
@@ -205,7 +204,7 @@ class Nodes:
         )
 
     def _read_together(self, paths: Iterable[str]) -> Iterator[tuple[str, Node | None]]:
-        """By requests that read many nodes each, a few of them ahead of the consumer."""
+        """Read by requests for many nodes each, a few of them ahead of the consumer."""
         asked = iter(paths)
         together = min(READ_TOGETHER, self._reads_in_flight)
         ahead = min(READS_AHEAD, self._reads_in_flight // together)
@@ -230,7 +229,7 @@ class Nodes:
             answers = []
         except (KazooException, *UNCERTAIN):
             answers = []
-        if not answers:  # then each is asked for, and says what is the matter
+        if not answers:  # then read each alone, which reports the error
             yield from self._read_each(group)
             return
         for path, answer in zip(group, answers, strict=True):
@@ -244,10 +243,10 @@ class Nodes:
     def children_of_many(
         self, paths: Iterable[str], changes: Watch | None = None, *, ahead: int | None = None
     ) -> Iterator[tuple[str, list[str] | None]]:
-        """``children`` of many nodes, in order; ``None`` for a node that is not there.
+        """Do ``children`` for many nodes, in order; ``None`` for a node that does not exist.
 
         Args:
-            ahead: so many lists are held at once, where they are long.
+            ahead: the most lists that are held at once, for long lists.
         """
         return self._pipelined(
             paths,
@@ -274,13 +273,13 @@ class Nodes:
         Args:
             before: operations before it in the same transaction: all are done or none.
             also: operations after it in the same transaction.
-            once: when the answer is lost and the node is not there, do not try again: it may
-                have been made, and deleted by somebody else.
+            once: if the answer is lost and the node does not exist, do not try again: it may have
+                been made, and deleted by another client.
 
         Raises:
-            PresentError: it is there already, and not made by this call; or one that ``before``
-                or ``also`` creates is. With ``once`` also when it cannot be tried again.
-            AbsentError: its parent is not there, or one that ``before`` or ``also`` needs.
+            PresentError: it exists and was not made by this call, or a node that ``before`` or
+                ``also`` creates exists. With ``once`` also when it cannot be tried again.
+            AbsentError: its parent does not exist, or a node that ``before`` or ``also`` needs.
         """
         check_size(path, len(data))
         uncertain = False
@@ -315,9 +314,9 @@ class Nodes:
         self._try(f"create {path}", attempt, may_have_changed=lambda: uncertain)
 
     def create_sequential(self, parent: str, prefix: str, data: bytes = b"") -> str:
-        """Create an ephemeral node with a counter at the end of its name, and return the name.
+        """Create an ephemeral node with a counter at the end of its name; return the name.
 
-        After a lost answer another one is made; the first goes with the session.
+        After a lost answer another one is made; the first ends with the session.
         """
 
         def add(writes: Any) -> None:
@@ -329,7 +328,7 @@ class Nodes:
         return path.rsplit("/", 1)[1]
 
     def next_number(self, parent: str, prefix: str) -> int:
-        """The number that a new sequential node has behind its name; it is deleted again later.
+        """Return the number in the name of a new sequential node, which is deleted later.
 
         After a lost answer another one is made. Raises ``AbsentError``.
         """
@@ -338,12 +337,12 @@ class Nodes:
         return int(name.removeprefix(prefix))
 
     def ensure(self, path: str) -> None:
-        """Create a lasting empty node and its parents unless they are there.
+        """Create a lasting empty node and its parents, unless they exist.
 
-        Somebody else may delete them again at any time, also before this returns.
+        Another client may delete them again at any time, even before this returns.
         """
 
-        # By requests of our own: kazoo's goes on with them by itself when nobody waits any more.
+        # Not by kazoo's own ``ensure_path``, which goes on after no caller waits any more.
         def make(each: str) -> None:
             if self._wait(self._client.exists_async(each), lambda stat: stat is not None):
                 return
@@ -356,7 +355,7 @@ class Nodes:
             for _ in range(PARENTS_GONE_MAX):
                 try:
                     return make(path)
-                except AbsentError:  # a parent went between being seen and being built upon
+                except AbsentError:  # a parent was deleted after it was seen
                     continue
             raise _parents_go(path)
 
@@ -371,14 +370,14 @@ class Nodes:
         also: Sequence[Operation] = (),
         once: bool = False,
     ) -> None:
-        """``create``, and before it the parents of all that are created, where they are not there.
-        These come one by one, unless ``before`` creates them.
+        """Do ``create``; before it, create the missing parents of all nodes that are created.
 
-        Others may delete parents that are empty at any moment, so it is tried again and again.
+        The parents are created one by one, unless ``before`` creates them. Other clients may delete
+        empty parents at any moment, so it is tried again and again.
 
         Raises:
             PresentError: as ``create``.
-            MetadataUnavailableError: also when the parents went away each time.
+            MetadataUnavailableError: also when the parents were deleted each time.
         """
         made = [path, *(each.path for each in (*before, *also) if isinstance(each, Create))]
         parents = dict.fromkeys(each.rpartition("/")[0] for each in made)
@@ -392,14 +391,14 @@ class Nodes:
         raise _parents_go(path)
 
     def set(self, path: str, data: bytes, version: int, *, also: Sequence[Operation] = ()) -> int:
-        """Replace a node's data if it has a version; returns the new version.
+        """Replace a node's data if it has the version; return the new version.
 
         Args:
             also: operations after it in the same transaction: all are done or none.
 
         Raises:
             ChangedError: it has another version, or ``also`` was refused; nothing was written.
-            AbsentError: there is no such node (any more).
+            AbsentError: the node does not exist (any more).
         """
         check_size(path, len(data))
         uncertain = False
@@ -433,11 +432,11 @@ class Nodes:
         return self._try(f"write {path}", attempt, may_have_changed=lambda: uncertain)
 
     def set_many(self, wanted: Sequence[Replace]) -> Sequence[int | None]:
-        """Replace the data of many nodes, each by itself, tried once.
+        """Replace the data of many nodes, each on its own, tried once.
 
         Returns:
-            the new versions; ``None``: it was refused, or its answer was lost. Then it is for
-            ``set`` to find out.
+            the new versions; ``None`` for a write that was refused or whose answer was lost.
+            ``set`` finds out which.
         """
         for each in wanted:
             check_size(each.path, len(each.data))
@@ -471,12 +470,12 @@ class Nodes:
 
         Args:
             also: operations before it in the same transaction: all are done or none.
-            unless: asked before each request, also before one that is sent again as the answer was
-                lost: the node may have gone by the first, and be another by now.
+            unless: called before each request, also before a repetition after a lost answer: the
+                first may have deleted the node, and a new one may exist by now.
 
         Raises:
-            AbsentError: there is none; never raised for what this call deleted.
-            ChangedError: it has another version, or ``also`` was refused, or ``unless`` said so.
+            AbsentError: the node does not exist; not raised if this call deleted it.
+            ChangedError: it has another version, ``also`` was refused, or ``unless`` returned true.
             OccupiedError: it has children.
         """
         uncertain = False
@@ -506,13 +505,13 @@ class Nodes:
     def discard(
         self, path: str, gone: Callable[[], None] | None = None, *, at_once: bool = False
     ) -> None:
-        """Delete a node with the next write of this session; it is no harm if it stays.
+        """Delete a node with the next write of this session; no harm is done if it stays.
 
-        Nothing is waited for, and nothing is raised.
+        Neither waits nor raises.
 
         Args:
-            gone: called by the thread that read an answer that says so.
-            at_once: send a request for it, for there may be no next write.
+            gone: called by the thread that reads answers, once one confirms the deletion.
+            at_once: send a request for it now, because the next write may never come.
         """
 
         def told(result: Any) -> None:
@@ -525,7 +524,7 @@ class Nodes:
         ask(lambda writes: writes.delete(path), told)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Delete nodes, whatever their versions; those that are not there are gone already.
+        """Delete nodes, whatever their versions; absent nodes count as deleted.
 
         Raises:
             OccupiedError: one of them has children; others may be deleted or not.
@@ -540,10 +539,10 @@ class Nodes:
     def create_along(self, path: str, made: Callable[[], None]) -> None:
         """Create an empty ephemeral node with the next write of this session.
 
-        That write does not depend on it: when this one is refused, the other is sent again alone.
+        That write does not depend on it: if this create is refused, the write is sent again alone.
 
         Args:
-            made: called when it was, by the thread that reads answers.
+            made: called after the creation, by the thread that reads answers.
         """
 
         def told(result: Any) -> None:
@@ -553,10 +552,10 @@ class Nodes:
         self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True), told)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
-        """Create all of these nodes, or none. Raises ``PresentError`` when one is there.
+        """Create all of these nodes, or none. Raises ``PresentError`` if one of them exists.
 
-        What the first of them with any data holds must be random: it tells one's own
-        creation, whose answer was lost, from somebody else's.
+        The first node with data must hold random bytes: they distinguish this creation, if its
+        answer was lost, from another client's.
         """
         mark = next(path for path, data in nodes.items() if data)
         uncertain = False
@@ -586,7 +585,7 @@ class Nodes:
     # Inside
 
     def _settled(self, path: str) -> Node | None:
-        """One attempt at ``get_settled``, for use inside other attempts."""
+        """Make one attempt at ``get_settled``, for use inside other attempts."""
         self._wait(self._client.sync_async(path), str)
         try:
             return self._wait(self._client.get_async(path), _node)
@@ -601,7 +600,7 @@ class Nodes:
         again: Callable[[str], T],
         ahead: int | None = None,
     ) -> Iterator[tuple[str, T | None]]:
-        """Answers in the order of the paths, so many requests ahead of the consumer."""
+        """Yield answers in the order of the paths, with many requests ahead of the consumer."""
         window = min(ahead or self._reads_in_flight, self._reads_in_flight)
         under_way: deque[tuple[str, Any]] = deque()
 
@@ -611,7 +610,7 @@ class Nodes:
                 return path, self._wait(request, convert)
             except AbsentError:
                 return path, None
-            except (KazooException, *UNCERTAIN):  # asked for again, it says what it is
+            except (KazooException, *UNCERTAIN):  # the repetition reports the error
                 try:
                     return path, again(path)
                 except AbsentError:
@@ -621,7 +620,7 @@ class Nodes:
             for path in paths:
                 if len(under_way) == window:
                     # Answers come in order, so one wait serves half of the window. A wait for each
-                    # would hand over between threads at every answer, at a third of the speed.
+                    # would switch threads at every answer, at a third of the speed.
                     under_way[window // 2][1].wait(timeout=self._link.patience * 0.4)
                     for _ in range(max(1, window // 2)):
                         yield oldest()
@@ -635,7 +634,7 @@ class Nodes:
 
 def _node(answer: Any) -> Node:
     data, stat = answer
-    # ZooKeeper tells creations and deletions of children together, in 32 bits.
+    # ZooKeeper counts creations and deletions of children in one number of 32 bits.
     changes = stat.cversion + stat.numChildren
     made = (changes & 0xFFFFFFFF) >> 1
     return Node(
@@ -661,7 +660,7 @@ def _version(stat: Any) -> int:
 
 
 def check_size(path: str, size_bytes: int) -> None:
-    """Raises ``InvalidArgumentError``: a node would hold more than ZooKeeper takes."""
+    """Raise ``InvalidArgumentError`` if a node would hold more than ZooKeeper takes."""
     if size_bytes > NODE_BYTES_MAX:
         raise InvalidArgumentError(
             f"{path} would hold {size_bytes:,} bytes, and ZooKeeper takes {NODE_BYTES_MAX:,}; "

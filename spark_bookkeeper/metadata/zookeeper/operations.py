@@ -1,4 +1,4 @@
-"""What one transaction of ZooKeeper may hold: nodes created, deleted, given other data."""
+"""The operations of a ZooKeeper transaction: create, delete and replace nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """An operation beside another: create a node, with a counter at the end of its name or not."""
+    """An operation next to another: create a node, with or without a counter at its name's end."""
 
     path: str
     data: bytes = b""
@@ -22,7 +22,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An operation beside another: delete a node that must be there, in a version or in any."""
+    """An operation next to another: delete an existing node, in one version or in any."""
 
     path: str
     version: int = -1
@@ -37,7 +37,7 @@ Operation = Create | Delete
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A node's new data, if it has a version, and operations after it in the same transaction."""
+    """Replaces a node's data, if it has the version; other operations follow in the transaction."""
 
     path: str
     data: bytes

@@ -1,7 +1,7 @@
-"""Options of the ZooKeeper client, as text that people write, turned into values.
+"""Options of the ZooKeeper client, from text that people write to values.
 
-They come from ``zk.*`` options and configuration files and go to kazoo's client under the same
-names. Only what concerns reaching and proving oneself to ZooKeeper is passed on; time-outs and
+They come from ``zk.*`` options and configuration files, and go to kazoo's client under the same
+names. Only options for connecting and authenticating to ZooKeeper are passed on; time-outs and
 retries have their own settings.
 """
 
@@ -72,7 +72,7 @@ _KNOWN: Final[dict[str, Callable[[str], Any]]] = {
     "keyfile_password": str,
     "randomize_hosts": _switch,
     **dict.fromkeys(("sasl_mechanism", "sasl_principal", "sasl_service"), str),
-    # As RFC 2831 and Java have it.
+    # RFC 2831 and Java encode the password so.
     "sasl_password": lambda text: text.encode("utf-8" if max(text + " ") > "\xff" else "latin-1"),
     "sasl_username": _user,
     "use_ssl": _switch,
@@ -82,12 +82,12 @@ _OF_TLS: Final = ("ca", "certfile", "check_hostname", "keyfile", "keyfile_passwo
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """The values that these texts mean. With TLS the certificate has to be of the host that was
-    asked, unless it is told otherwise; kazoo alone would take any of that authority's.
+    """Return the values of these texts. With TLS the certificate must name the host, unless an
+    option says otherwise; kazoo alone would accept any certificate of that authority.
 
     Raises:
-        InvalidArgumentError: a name is not known, a value cannot be meant, or a file cannot be
-            read or used. Names of files and mechanisms are shown; others may be secrets.
+        InvalidArgumentError: a name is unknown, a value is not valid, or a file cannot be read or
+            used. Names of files and mechanisms are shown; other values may be secrets.
         MissingRequirementError: a package that SASL needs is not installed.
     """
     values: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_key(values: Mapping[str, Any]) -> None:
-    """Load it as each connection will, where its fault looks like one of the server."""
+    """Load the key as each connection will, because there its fault looks like the server's."""
     certificate, key = values.get("certfile"), values.get("keyfile")
     if bool(certificate) != bool(key):
         raise InvalidArgumentError(
@@ -126,7 +126,7 @@ def _check_key(values: Mapping[str, Any]) -> None:
             "give both (the same file if it holds both), or none"
         )
     try:
-        if certificate:  # and a password: without one OpenSSL would ask at the terminal
+        if certificate:  # with a password, or OpenSSL would prompt at the terminal
             password = values.get("keyfile_password", "")
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password)
     except (ssl.SSLError, ValueError) as error:

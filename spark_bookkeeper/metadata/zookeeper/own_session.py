@@ -1,4 +1,4 @@
-"""Which session a client has: what goes with it, locks and votes, is its own."""
+"""The session of a client; the locks and election nodes of that session are the client's own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 
 def own_session(zk: Nodes, root: str) -> int:
-    """The number of this client's session: not to be had while the connection is away.
+    """Return the number of this client's session; it is unknown while the connection is away.
 
     Args:
-        root: some node, to be asked for: that waits for the connection.
+        root: a node to read, which waits for the connection.
     """
     if not zk.session_id:
         zk.exists(root)

@@ -1,13 +1,13 @@
-"""Names of the znodes of a cluster, in one place.
+"""The names of all znodes of a cluster.
 
-The tree is Apache BookKeeper's. A ledger id becomes a path in one of two forms, and an id is
-only ever stored in one of them ("hierarchical" layout):
+The tree is Apache BookKeeper's. A ledger id becomes a path in one of two forms ("hierarchical"
+layout); each id has only one valid form:
 
 * ids below 2**31 - 1: ten decimal digits split 2-4-4, ``00/0000/L0007``;
 * all others: nineteen digits split 3-4-4-4-4, ``000/0000/0021/4748/L3647``.
 
 Source: BookKeeper 4.17 ``util/StringUtils``, ``meta/HierarchicalLedgerManager`` (which form),
-``meta/AbstractZkLedgerManager`` (names that are no ledgers), ``util/BookKeeperConstants``.
+``meta/AbstractZkLedgerManager`` (names that are not ledgers), ``util/BookKeeperConstants``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _LEAF = re.compile(r"L(\d{4})")
 
 
 def layout(root: str) -> str:
-    """Which ledger manager the cluster uses."""
+    """The node that names the ledger manager of the cluster."""
     return f"{root}/LAYOUT"
 
 
 def instance_id(root: str) -> str:
-    """The cluster's random name."""
+    """The node with the cluster's random name."""
     return f"{root}/INSTANCEID"
 
 
 def available(root: str) -> str:
-    """Parent of the registrations of writable bookies, and of the read-only ones' parent."""
+    """The parent of the registrations of writable bookies, and of the read-only ones' parent."""
     return f"{root}/available"
 
 
 def available_readonly(root: str) -> str:
-    """Parent of the registrations of read-only bookies."""
+    """The parent of the registrations of read-only bookies."""
     return f"{root}/available/{READONLY}"
 
 
@@ -56,7 +56,7 @@ def registration(root: str, bookie_id: BookieId, *, readonly: bool) -> str:
 
 
 def cookies(root: str) -> str:
-    """Parent of all cookies."""
+    """The parent of all cookies."""
     return f"{root}/cookies"
 
 
@@ -66,29 +66,29 @@ def cookie(root: str, bookie_id: BookieId) -> str:
 
 
 def short_ids(root: str) -> str:
-    """Parent of the counter that gives ids below ``LONG_ID_FIRST``."""
+    """The parent of the counter that gives ids below ``LONG_ID_FIRST``."""
     return f"{root}/idgen"
 
 
 def long_ids(root: str) -> str:
-    """Parent of the counters that give all other ids; exists once the short one ran out."""
+    """The parent of the counters of all other ids; exists once the short counter ran out."""
     return f"{root}/idgen-long"
 
 
 def underreplication(root: str) -> str:
-    """Parent of everything about ledgers that lack replicas."""
+    """The parent of all nodes about ledgers that lack replicas."""
     return f"{root}/underreplication"
 
 
 def tasks(root: str) -> str:
-    """Parent of the tree of under-replicated ledgers."""
+    """The parent of the tree of under-replicated ledgers."""
     return f"{root}/underreplication/ledgers"
 
 
 def task(root: str, ledger_id: LedgerId) -> str:
-    """The node that says which replicas a ledger lacks.
+    """The node that lists the replicas that a ledger lacks.
 
-    Above it are the four groups of 16 bits of the id, the highest first; its own name is decimal.
+    Its ancestors are the four groups of 16 bits of the id, highest first; its own name is decimal.
     """
     digits = f"{ledger_id:016x}"
     groups = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
@@ -104,41 +104,41 @@ def task_parents(root: str, ledger_id: LedgerId) -> list[str]:
 
 
 def locks(root: str) -> str:
-    """Parent of the locks of ledgers that are being re-replicated."""
+    """The parent of the locks of ledgers that are being rereplicated."""
     return f"{root}/underreplication/locks"
 
 
 def lock(root: str, ledger_id: LedgerId) -> str:
-    """The ephemeral node of whoever re-replicates a ledger."""
+    """The ephemeral node of the client that rereplicates a ledger."""
     return f"{locks(root)}/urL{ledger_id:010d}"
 
 
 def auditor_election(root: str) -> str:
-    """Parent of the votes of those who would be auditor; its data names the one who is."""
+    """The parent of the nodes of the auditor's election; its data names the present auditor."""
     return f"{root}/underreplication/auditorelection"
 
 
 def writers(root: str) -> str:
-    """Parent of the nodes of writers that live, where no tool of BookKeeper's looks."""
+    """The parent of the nodes of living writers, which no tool of BookKeeper reads."""
     return f"{root}/underreplication/spark-bookkeeper-writers"
 
 
 def clock(root: str, token: str) -> str:
-    """What is made for a moment, to ask for the time; BookKeeper lists nothing here."""
+    """A short-lived node for reading the store's clock; BookKeeper lists no nodes here."""
     return f"{root}/underreplication/spark-bookkeeper-clock-{token}"
 
 
 def writer(root: str, ledger_id: LedgerId, token: str) -> str:
-    """The ephemeral node that says that a ledger's writer lives.
+    """The ephemeral node that shows that a ledger's writer lives.
 
     Args:
-        token: of this life of the ledger, so that the writer of an earlier one is another.
+        token: of this life of the ledger; the writer of an earlier life has another.
     """
     return f"{writers(root)}/{ledger_id}-{token}"
 
 
 def ours(root: str, instance: str) -> str:
-    """Parent of what this library keeps besides, of the cluster with an INSTANCEID.
+    """The parent of this library's own nodes, for the cluster with an INSTANCEID.
 
     Below a counter of ids it would use up a number, and elsewhere BookKeeper would list it.
     """
@@ -146,27 +146,27 @@ def ours(root: str, instance: str) -> str:
 
 
 def all_of_ours(root: str) -> str:
-    """Parent of ``ours`` of this cluster and of those that were formatted before it."""
+    """The parent of ``ours`` for this cluster and for the clusters formatted before it."""
     return f"{root}/underreplication/spark-bookkeeper"
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 
 def used_id(folder: str, ledger_id: LedgerId) -> str:
-    """The mark of an id that was chosen, which stays when the ledger is deleted."""
+    """The mark of a chosen id, which stays when the ledger is deleted."""
     return ledger(f"{folder}/used-ids", ledger_id)
 
 
 def register(folder: str, name: str) -> str:
-    """A value of ours, such as the list of ledgers that a log is."""
+    """A value of ours, such as the head of a log."""
     return f"{folder}/registers/{name}"
 
 
 def election(folder: str, path: str) -> str:
-    """Parent of the votes of one of our elections."""
+    """The parent of the candidate nodes of one of our elections."""
     return f"{folder}/elections/{path}"
 
 
@@ -181,16 +181,16 @@ def ledger(root: str, ledger_id: LedgerId) -> str:
 
 
 def ledger_parents(root: str, ledger_id: LedgerId) -> list[str]:
-    """The nodes between the root and a ledger, deepest first."""
+    """Return the nodes between the root and a ledger, deepest first."""
     parts = ledger(root, ledger_id)[len(root) + 1 :].split("/")[:-1]
     return [f"{root}/{'/'.join(parts[:depth])}" for depth in range(len(parts), 0, -1)]
 
 
 def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[LedgerId]:
-    """The ledgers whose metadata the children of one node hold, ascending; others are left out.
+    """Yield the ledgers among the children of one node, ascending; skip all other children.
 
-    A path of the wrong form for its id (the short one where the long one is due, or the
-    reverse) is no ledger's: BookKeeper would never look there.
+    A path of the wrong form for its id (short instead of long, or the reverse) is no ledger's:
+    BookKeeper would never look there.
     """
     digits, ids = parent[len(root) + 1 :].replace("/", ""), ids_below(root, parent)
     if not ids or len(digits) not in (6, 15):
@@ -202,7 +202,7 @@ def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[Ledg
 
 
 def ids_below(root: str, parent: str) -> range:
-    """The ids of the ledgers that may stand somewhere below a node; empty where none may."""
+    """Return the ids of the ledgers that may be anywhere below a node; empty if none may be."""
     parts = parent[len(root) + 1 :].split("/")
     digits = "".join(parts)
     if not digits.isascii() or not is_parent_name(parts):
@@ -216,7 +216,7 @@ def ids_below(root: str, parent: str) -> range:
 
 
 def is_parent_name(parts: list[str]) -> bool:
-    """Whether these names, from the root down, can lead to ledgers."""
+    """Return whether these names, from the root down, can lead to ledgers."""
     first, *rest = parts or [""]
     if _SHORT_PARENT.fullmatch(first):
         depth = 2

@@ -1,14 +1,14 @@
-"""Writers that live: one ephemeral node for each ledger that a session writes.
+"""Living writers: one ephemeral node for each ledger that a session writes.
 
-It is made with the node of the ledger and removed with the write that closes it, in the same
-requests; so a create and a close wait for nothing more, and an append knows nothing of it. When
-a process ends, or is silent for longer than a session lasts, ZooKeeper removes its nodes.
+The node is created with the node of the ledger and removed with the write that closes it, in the
+same requests. So a create and a close wait for nothing more, and an append does not touch it. When
+a process ends, or does not answer for longer than a session lasts, ZooKeeper removes its nodes.
 
-This is for people: it says where to look, and that somebody should be asked. A writer that is
-frozen or cut off is shown as gone, and may go on an hour later. No safety rests on it (SLOT-LOG
-rule R17): what stops a writer is the fence.
+The nodes are a hint for people: find out about a living writer before you act. A writer that is
+frozen or cut off is shown as dead, and may go on an hour later. No safety rests on the nodes
+(SLOT-LOG rule R17): the fence stops a writer.
 
-The nodes are where BookKeeper's tools never look, and go with the tree when they take it away.
+BookKeeper's tools never read the nodes, but remove them with the tree.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]+)", re.ASCII)
 
 Writing = tuple[LedgerId, str]
-"""A ledger with the token of its life: an id that is used again is another ledger."""
+"""A ledger with the token of its life: a reused id is another ledger."""
 
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A node that this session is to have."""
+    """A node that this session should have."""
 
     path: str
     session: int | None = None
-    """The session in which it was seen to be there."""
+    """The session in which the node was seen to exist."""
     stop_watching: Callable[[], None] | None = None
 
 
 class Presences:
-    """The nodes at a root, and those among them that this session holds. Any thread may call."""
+    """The nodes at a root, and those that this session holds. Any thread may call the methods."""
 
     def __init__(self, zk: Nodes, root: str) -> None:
         self._zk = zk
         self._root = root
         self._lock = threading.Lock()
         self._held: dict[LedgerId, dict[str, _Held]] = {}
-        """By the token; there is more than one while a second create of an id is refused."""
+        """By the token; it holds more than one while a second create of an id is refused."""
         self._leaving: set[str] = set()
-        """Nodes that are to go, of which there is no answer yet."""
+        """Nodes to be deleted, whose deletion is not yet confirmed."""
         zk.on_connected(self._restore)
 
     def enter(self, ledger_id: LedgerId, token: str) -> None:
-        """Make the node with the next write of this session, which creates the ledger."""
+        """Create the node with the next write of this session, which creates the ledger."""
         held = _Held(paths.writer(self._root, ledger_id, token))
         with self._lock:
             self._held.setdefault(ledger_id, {})[token] = held
@@ -69,16 +69,16 @@ class Presences:
         self._zk.create_along(held.path, made)
 
     def entered(self, ledger_id: LedgerId, token: str) -> None:
-        """That write was made: see to it that the node is there. Raises nothing."""
+        """Make sure that the node exists, after that write was made. Raises nothing."""
         with self._lock:
             held = self._held.get(ledger_id, {}).get(token)
         if held is not None and held.session is None:
             self._make(ledger_id, token, held)
 
     def watch(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
-        """Call ``deleted`` (from any thread) once the ledger's own node is gone, until we leave.
+        """Call ``deleted`` (from any thread) once the ledger's own node is gone, until ``leave``.
 
-        One request, for whose answer nobody waits.
+        Send one request, and do not wait for its answer.
         """
         with self._lock:
             held = next(iter(self._held.get(ledger_id, {}).values()), None)
@@ -88,11 +88,11 @@ class Presences:
             )
 
     def leave(self, ledger_id: LedgerId, token: str | None = None, *, at_once: bool) -> None:
-        """Remove the node if this session holds it; waits for nothing and raises nothing.
+        """Remove the node if this session holds it; neither waits nor raises.
 
         Args:
             token: of a create that failed: an earlier one of the same id may have succeeded.
-            at_once: send a request for it; otherwise it goes with the next write.
+            at_once: send a request for it; otherwise the next write removes it.
         """
         with self._lock:
             of_ledger = self._held.get(ledger_id, {})
@@ -105,7 +105,7 @@ class Presences:
             self._discard(held.path, at_once=at_once)
 
     def living(self) -> Set[Writing]:
-        """All nodes that are there now: one request, however many ledgers there are."""
+        """Return all existing nodes, by one request for any number of ledgers."""
         try:
             names = self._zk.children(paths.writers(self._root))
         except AbsentError:
@@ -114,12 +114,12 @@ class Presences:
         return frozenset((LedgerId(int(m[1])), m[2]) for m in matches if m is not None)
 
     def lives(self, ledger_id: LedgerId, token: str) -> bool:
-        """Whether there is a node of a session now, as all servers know it."""
+        """Return whether a session's node exists now, after all confirmed changes."""
         there = self._zk.get_settled(paths.writer(self._root, ledger_id, token))
         return there is not None and there.owner != 0
 
     def _discard(self, path: str, *, at_once: bool) -> None:
-        """Remove a node; again after each loss of the connection, until there is an answer."""
+        """Remove a node; retry after each loss of the connection until an answer comes."""
         with self._lock:
             self._leaving.add(path)
 
@@ -130,8 +130,8 @@ class Presences:
         self._zk.discard(path, gone, at_once=at_once)
 
     def _restore(self) -> None:
-        """After every loss of the connection: what went with the old session is made again, and
-        what was to go and may have stayed is removed again.
+        """After each loss of the connection, create the nodes again that ended with the old
+        session, and remove those again that may have stayed.
         """
         with self._lock:
             leaving = list(self._leaving)

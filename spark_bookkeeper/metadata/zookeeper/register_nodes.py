@@ -1,9 +1,9 @@
-"""Registers as nodes in ZooKeeper; what a register is stands in ``registers.py``.
+"""Registers as nodes in ZooKeeper; ``registers.py`` explains registers.
 
-What we keep beside BookKeeper's own nodes is below one that BookKeeper's tools neither list nor
-take for a ledger's, in a folder named after the INSTANCEID. BookKeeper's ``metaformat`` gives the
-cluster another one and begins to count its ids again: what was kept before says nothing of the
-new cluster then. With ``nukeexistingcluster`` it goes as well.
+This library's own nodes are below a node that BookKeeper's tools neither list nor take for a
+ledger's, in a folder named after the INSTANCEID. BookKeeper's ``metaformat`` changes the INSTANCEID
+and restarts the ids, so the nodes kept before do not apply to the new cluster.
+``nukeexistingcluster`` deletes the folder as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 
 class ZooKeeperRegisters:
-    """Those of the cluster that is there now; implements ``Registers``."""
+    """The registers of the cluster that exists now; implements ``Registers``."""
 
     def __init__(self, zk: Nodes, instance: Instance) -> None:
         self._zk = zk
@@ -79,19 +79,19 @@ class ZooKeeperRegisters:
 
 
 class Instance:
-    """The cluster at a root."""
+    """The present cluster at a root."""
 
     def __init__(self, zk: Nodes, root: str) -> None:
         self._zk = zk
         self._root = root
         self._changes = Changes()
         self._last: tuple[int, str] | None = None
-        """The folder, and how many changes were told before it was asked for."""
+        """The folder, and the count of changes before it was read."""
 
     def folder(self) -> str:
-        """The parent of what we keep of the cluster that is there now.
+        """Return the parent of this library's nodes of the cluster that exists now.
 
-        Asks ZooKeeper only after it told of another INSTANCEID, as ``Registrations`` does.
+        A request is sent only after a change of INSTANCEID, as in ``Registrations``.
         """
         last = self._last
         if last is not None and last[0] == self._changes.count:

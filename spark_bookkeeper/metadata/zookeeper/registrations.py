@@ -1,4 +1,4 @@
-"""The bookies that are alive: ephemeral nodes, each with what its bookie says of itself.
+"""The live bookies: ephemeral nodes, each with the description that its bookie publishes.
 
 Source: BookKeeper 4.17 ``discover/ZKRegistrationManager``, ``discover/ZKRegistrationClient``.
 """
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Registrations:
-    """Those of the cluster at a root; see ``store.BookieRegistry`` for what is promised."""
+    """The registrations of the cluster at a root; ``store.BookieRegistry`` has the contract."""
 
     def __init__(self, zk: Nodes, root: str, session_timeout_ms: int) -> None:
         self._zk = zk
@@ -38,15 +38,15 @@ class Registrations:
         self._session_timeout_ms = session_timeout_ms
         self._changes = Changes()
         self._last: tuple[int, Sequence[Registration]] | None = None
-        """What was read last, and how many changes were told before it was asked for."""
-        self._shared = SharedRead(self._read)
+        """The result of the last read, and the count of changes before it."""
+        self._shared = SingleFlight(self._read)
 
     def now(self) -> Sequence[Registration]:
-        """As they are now. Who asks at the same time as others shares their answer."""
+        """Return the present registrations. Concurrent calls share one answer."""
         return self._shared.get()
 
     def last_told(self) -> Sequence[Registration]:
-        """As ZooKeeper told this session last; it is asked only after it told of a change."""
+        """Return the last known registrations. A request is sent only after a change."""
         last = self._last
         if last is not None and last[0] == self._changes.count:
             return last[1]
@@ -62,8 +62,8 @@ class Registrations:
             for name in names or []
             if name != paths.READONLY
         ]
-        # A bookie that changes its mode is in both places for a moment. The second, read-only,
-        # wins: not to write to a bookie is never wrong.
+        # A bookie that changes its mode is briefly in both places. The second, read-only, wins,
+        # because not writing to a bookie is always correct.
         for path, node in self._zk.get_many(asked, self._changes):
             parent, _, name = path.rpartition("/")
             if node is None:
@@ -74,14 +74,14 @@ class Registrations:
             except InvalidArgumentError as error:
                 _log.warning("%s is left out of the bookies: %s", path, error.message)
                 continue
-            if not node.owner:  # as a copy of ZooKeeper's tree has it: it says nothing of today
+            if not node.owner:  # from a copy of ZooKeeper's tree: no live bookie
                 continue
             try:
                 found[bookie_id] = decode_registration(
                     bookie_id, node.data, path, readonly=readonly
                 )
             except MetadataFormatError as error:
-                # Something is alive there, and nobody can write to it: others go on.
+                # A live bookie that no client can write to: it must not stop the others.
                 _log.warning("%s", error.message)
                 found[bookie_id] = Registration(bookie_id, "", "", is_readonly=readonly)
         read = [found[bookie_id] for bookie_id in sorted(found)]
@@ -89,22 +89,22 @@ class Registrations:
         return read
 
     def register(self, registration: Registration) -> None:
-        """Make or replace the registration that this session holds."""
+        """Create or replace the registration that this session holds."""
         bookie_id, readonly = registration.bookie_id, registration.is_readonly
         here = paths.registration(self._root, bookie_id, readonly=readonly)
         other = paths.registration(self._root, bookie_id, readonly=not readonly)
         there = self._zk.get_settled(other)
         if there is not None and there.owner != self._zk.session_id:
             self._outlive(other, there, bookie_id)
-        # First the new place and then the old one: seen twice for a moment, but never gone.
+        # First the new place and then the old one: briefly seen twice, but never absent.
         self._hold(here, encode_registration(registration), bookie_id)
         if not self._release(other):
-            # Two began at the same moment, each in its place. Whoever came second sees it.
+            # Two agents began at once, each in its place. The later one sees the other.
             self._release(here)
             raise refusals.held_elsewhere(bookie_id)
 
     def unregister(self, bookie_id: BookieId) -> None:
-        """Remove the registration that this session holds, if it does."""
+        """Remove the registration that this session holds, if it holds one."""
         for readonly in (False, True):
             self._release(paths.registration(self._root, bookie_id, readonly=readonly))
 
@@ -128,8 +128,8 @@ class Registrations:
         )
 
     def _outlive(self, path: str, there: Node, bookie_id: BookieId) -> None:
-        """The session of a predecessor that died is still there for a while."""
-        if not there.owner:  # nobody's: nothing would ever end it
+        """Wait until the session of a dead predecessor ends, which takes a while."""
+        if not there.owner:  # of no session, so it would never end
             with suppress(AbsentError, ChangedError):
                 self._zk.delete(path, there.version)
             return
@@ -144,11 +144,11 @@ class Registrations:
             raise refusals.held_elsewhere(bookie_id)
 
     def _release(self, path: str) -> bool:
-        """Whether nobody is registered there now."""
+        """Remove this session's node; return whether no session is registered there now."""
 
         def is_anothers() -> bool:
-            """Looked at before each request: one without an answer may have deleted it, and a
-            successor have registered since.
+            """Return whether the node is another session's. Read it before each request: an
+            unanswered one may have deleted it, and a successor registered since.
             """
             there = self._zk.get_settled(path)
             if there is None:
@@ -167,27 +167,27 @@ class Registrations:
 T = TypeVar("T")
 
 
-class SharedRead(Generic[T]):
-    """Calls ``read`` for all who wait for it together.
+class SingleFlight(Generic[T]):
+    """Calls ``read`` once for all callers that wait for it at the same time.
 
-    Who asks while a read is under way gets the next one: an answer that was on its way already
-    may be older than the question. So nobody is ever told what was true before it asked.
+    A caller that arrives during a read gets the result of the next one: an answer that was on its
+    way already may be older than the call. So no caller gets a state from before its call.
     """
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
         self._lock = threading.Lock()
-        """Taken by itself: Ctrl-C within the calls of a condition's ``with`` leaves it taken."""
+        """Taken directly: Ctrl-C inside a condition's ``with`` could leave it taken."""
         self._changed = threading.Condition(self._lock)
         self._begun = 0
-        """How many reads began; one at a time is under way."""
+        """The number of reads that began; only one at a time is under way."""
         self._ended = 0
         self._value: T | None = None
         self._error: BookKeeperError | None = None
-        """How the last read ended."""
+        """The error of the last read."""
 
     def get(self) -> T:
-        """What a read finds that begins after this call. Raises what it raises."""
+        """Return the result of a read that begins after this call. Raises the read's error."""
         mine: int | None = None
         try:
             with self._lock:
@@ -205,7 +205,7 @@ class SharedRead(Generic[T]):
             if mine is not None:
                 self._end(None, error)
             raise
-        except BaseException:  # interrupted: whoever waits reads for itself
+        except BaseException:  # interrupted: a waiting caller reads instead
             with self._lock:
                 if mine is not None and self._ended < mine:
                     self._begun -= 1

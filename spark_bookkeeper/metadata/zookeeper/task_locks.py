@@ -1,4 +1,4 @@
-"""The locks of tasks as ephemeral nodes; what is promised stands in ``underreplication.py``."""
+"""The locks of tasks as ephemeral nodes; ``underreplication.py`` has their contract."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _NAME: Final = re.compile(r"urL(\d{10,19})", re.ASCII)
 class _Held(NamedTuple):
     holder: Holder
     session: int | None
-    """Which it goes with; ``None`` when that is not known, and the node itself has to be asked."""
+    """The session that it ends with; ``None`` if unknown, so the node itself must be read."""
     is_taken: bool
-    """Whether the holder was told so; else the answer was lost."""
+    """Whether the holder knows that it has the lock; false if the answer was lost."""
 
 
 class TaskLocks:
-    """Those of one client, whose callers share a session: who of them has one is known here alone.
+    """The locks of one client. Its callers share a session; only this object knows the holders.
 
     Args:
         root: of the cluster.
@@ -42,15 +42,15 @@ class TaskLocks:
         self._root = root
         self._lock = threading.Lock()
         self._held: dict[LedgerId, _Held] = {}
-        """Locks that callers have, or may have."""
+        """Locks that callers hold, or may hold."""
         self._leaving: dict[LedgerId, _Held] = {}
-        """Those to be released, which nobody of this client takes before they are: he would lose
-        it by that."""
+        """Locks to be released. No caller of this client takes one before it is released, because
+        the release would delete the new lock too."""
         self._going: set[LedgerId] = set()
-        """Those of them that somebody is about to delete."""
+        """The locks among them whose deletion has begun."""
 
     def take(self, ledger_id: LedgerId, holder: Holder) -> bool:
-        """``Underreplication.lock``."""
+        """Implement ``Underreplication.lock``."""
         if self._leaving:
             self._zk.surely(_as_noted, self.discard)
         path = paths.lock(self._root(), ledger_id)
@@ -68,7 +68,7 @@ class TaskLocks:
                 is_taken = True
             except PresentError:
                 there = self._zk.get_settled(path)
-                # What a call took whose answer was lost is this caller's now, whoever made it.
+                # An earlier call without an answer may have made it; this caller has it now.
                 is_taken = there is not None and (
                     there.owner in (session, self._session())
                     or self._take_nobodys(path, there, holder)
@@ -85,24 +85,24 @@ class TaskLocks:
         return is_taken and is_mine
 
     def _take_nobodys(self, path: str, there: Node, holder: Holder) -> bool:
-        """Take a lock that goes with no session, as a copy of ZooKeeper's tree has it: nobody would
-        ever release it.
+        """Take a lock that ends with no session, as in a copy of ZooKeeper's tree, because no
+        process would ever release it.
         """
         if there.owner:
             return False
         first, data = [Delete(path, there.version)], encode_lock(holder.name)
         try:
             self._zk.create(path, data, ephemeral=True, before=first)
-        except (AbsentError, ChangedError, PresentError):  # also where an answer was lost
+        except (AbsentError, ChangedError, PresentError):  # also when an answer was lost
             now = self._zk.get_settled(path)
             return now is not None and now.owner == self._session()
         return True
 
     def _settle(self, ledger_id: LedgerId, mine: _Held, now: _Held | None) -> bool:
-        """What a call knows at its end of the lock that it asked for; whether that was still its.
+        """Record the outcome of a call that requested a lock; return whether it still has it.
 
-        While it waited its session may have ended, and another caller have taken the lock in the
-        next one: that one has it. Where nobody has it any more, what may be there is to go.
+        During the wait the session may have ended, and another caller may have taken the lock in
+        the next one; then that caller holds it. If no caller does, a remaining node is deleted.
         """
         with self._lock:
             held = self._held.get(ledger_id)
@@ -112,18 +112,18 @@ class TaskLocks:
                 if now is not None:
                     self._leaving[ledger_id] = of_nobody
             elif not is_mine:
-                if now is not None:  # that one's may have gone, or never come, and this be there
+                if now is not None:  # the node may be this call's, not the other's
                     self._held[ledger_id] = held._replace(session=None)
             elif now is not None:
                 self._held[ledger_id] = now
             else:
                 del self._held[ledger_id]
-                if held.session is None:  # what another call made came too late for both
+                if held.session is None:  # a node of another call came too late for both
                     self._leaving[ledger_id] = of_nobody
             return is_mine
 
     def release(self, holder: Holder) -> None:
-        """``Underreplication.unlock``."""
+        """Implement ``Underreplication.unlock``."""
 
         def note() -> None:
             with self._lock:
@@ -135,13 +135,13 @@ class TaskLocks:
         self._zk.surely(note, self.discard)
 
     def discard(self) -> None:
-        """Delete what is to go; what there is no answer for goes after the next connection, or
+        """Delete the nodes to be deleted. Without an answer, retry after the next connection or
         before the next lock is taken.
         """
         self._zk.once_connected(self._discard)
 
     def _discard(self) -> bool:
-        """Whether there was an answer for all that this call has deleted."""
+        """Delete them once; return whether every deletion was answered."""
         with self._lock:
             going = {i: held for i, held in self._leaving.items() if i not in self._going}
             self._going |= going.keys()
@@ -149,8 +149,8 @@ class TaskLocks:
             for ledger_id, held in going.items():
                 try:
                     self._delete(ledger_id, held.session)
-                except MetadataUnavailableError as error:  # the others would wait as long
-                    with self._lock:  # it may be gone, and be another's when it is tried again
+                except MetadataUnavailableError as error:  # the others would time out too
+                    with self._lock:  # at a retry it may be another's
                         if self._leaving[ledger_id] is held:
                             self._leaving[ledger_id] = held._replace(session=None)
                     _log.warning("locks of %d ledgers stay for now: %s", len(going), error.message)
@@ -159,31 +159,31 @@ class TaskLocks:
                     _log.warning("the lock of ledger %s stays: %s", ledger_id, error.message)
                 else:
                     with self._lock:
-                        if self._leaving[ledger_id] is held:  # else it may have come since
+                        if self._leaving[ledger_id] is held:  # else it may exist again
                             del self._leaving[ledger_id]
         finally:
             with self._lock:
                 self._going -= going.keys()
-                # What came to be one of these meanwhile was left to this call.
+                # A lock that was released again meanwhile was left to this call.
                 has_come = any(self._leaving.get(i, held) is not held for i, held in going.items())
         return self._discard() if has_come else True
 
     def _delete(self, ledger_id: LedgerId, taken_in: int | None) -> None:
         session = session_now = self._session()
         if taken_in not in (session, None):
-            return  # it went with its session, and may be another's by now
+            return  # it ended with its session, and may be another's by now
         path = paths.lock(self._root(), ledger_id)
         is_known = taken_in is not None
 
         def is_anothers() -> bool:
-            """Looked at where it is not known, and from the second request on: the first may have
-            deleted it, and another process have taken it since.
+            """Return whether the lock is another's. Read its node if that is unknown, and from the
+            second request on: the first may have deleted it, and another process taken the lock.
             """
             nonlocal is_known, session_now
             there = None if is_known else self._zk.get_settled(path)
             is_mine = is_known or (there is not None and there.owner == session)
             is_known = False
-            session_now = self._session()  # after the look: what was seen may have gone with it
+            session_now = self._session()  # after the read: the node may have ended since
             return session_now != session or not is_mine
 
         try:
@@ -198,7 +198,7 @@ class TaskLocks:
                 ) from None
 
     def held(self, watch: Watch | None) -> Mapping[LedgerId, str]:
-        """``Underreplication.locks``."""
+        """Implement ``Underreplication.locks``."""
         try:
             names = self._zk.children(paths.locks(self._root()), watch)
         except AbsentError:
@@ -209,7 +209,7 @@ class TaskLocks:
         return {
             i: decode_lock(node.data)
             for i, (_, node) in zip(found, nodes, strict=True)
-            if node is not None and node.owner  # else nobody's, and taken by who wants it
+            if node is not None and node.owner  # else it ends with no session and is free
         }
 
     def _session(self) -> int:
@@ -217,4 +217,4 @@ class TaskLocks:
 
 
 def _as_noted() -> None:
-    """What is to go is known already."""
+    """Do nothing; the nodes to be deleted are noted already."""

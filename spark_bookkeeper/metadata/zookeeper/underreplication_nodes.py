@@ -1,4 +1,4 @@
-"""The under-replication tree in ZooKeeper; what is promised stands in ``underreplication.py``."""
+"""The under-replication tree in ZooKeeper; ``underreplication.py`` has the contract."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from spark_bookkeeper.metadata.underreplication import (
     merged,
 )
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.leader_election import AuditorVotes
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
     ChangedError,
@@ -35,17 +36,16 @@ from spark_bookkeeper.metadata.zookeeper.link import (
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
 from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete
 from spark_bookkeeper.metadata.zookeeper.task_locks import TaskLocks
-from spark_bookkeeper.metadata.zookeeper.votes import AuditorVotes
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _GROUP: Final = re.compile(r"[0-9a-f]{4}", re.ASCII)
 
 
 class ZooKeeperUnderreplication:
-    """Of the cluster at a root; implements ``Underreplication``.
+    """The tree of the cluster at a root; implements ``Underreplication``.
 
     Args:
-        require_cluster: raises ``NoClusterError`` when there is none at that root.
+        require_cluster: raises ``NoClusterError`` if no cluster exists at that root.
     """
 
     def __init__(self, zk: Nodes, root: str, require_cluster: Callable[[], None]) -> None:
@@ -74,18 +74,18 @@ class ZooKeeperUnderreplication:
             try:
                 if has_leaf:
                     self._zk.create(path, data)
-                else:  # all or nothing: a leaf without its task would be taken for one for ever
+                else:  # all or nothing: a leaf alone would be listed as a task for ever
                     self._zk.create_below_parents(path, data, before=[Create(leaf)])
                 return True
             except PresentError:
-                has_leaf = True  # its task too, or somebody died between, as BookKeeper's may
+                has_leaf = True  # with its task, unless a client died in between
             except AbsentError:
                 has_leaf = False
                 continue
             there = self._zk.get_settled(path)
             if there is None:
                 continue
-            # One that cannot be decoded names nobody that is missing, and gives way.
+            # A task that cannot be decoded names no missing bookie, and is replaced.
             with suppress(MetadataFormatError):
                 before = _task(there, ledger_id, path).value
                 new = merged(before, wanted, now_ms)
@@ -122,11 +122,11 @@ class ZooKeeperUnderreplication:
 
     def ledger_ids(self, changed: Changed | None = None) -> Iterator[LedgerId]:
         if changed is not None:
-            self._make_tree()  # what is not there cannot be watched
+            self._make_tree()  # an absent node cannot be watched
         elif not self._is_made():
-            return  # who only looks changes nothing, and may not be allowed to
+            return  # a mere read must not change anything, and may lack the right to
         watch = _watch(changed)
-        # A node of the fourth level holds the task of one ledger, so it is seen from above.
+        # A node of the fourth level holds one ledger's task, so its parent's list shows it.
         level: Iterator[str] = iter([paths.tasks(self._root)])
         for _ in range(4):
             level = self._groups_below(level, watch)
@@ -147,20 +147,20 @@ class ZooKeeperUnderreplication:
         path = paths.task(self._root, ledger_id)
         leaf, *above = paths.task_parents(self._root, ledger_id)
 
-        def is_another() -> bool:  # no request can ask for that: they compare versions
+        def is_another() -> bool:  # a request can compare only versions
             there = self._zk.get_settled(path)
             return there is not None and there.created != task.created
 
         try:
-            # All or nothing: a leaf that was left without its task would be taken for one for ever.
+            # All or nothing: a leaf without its task would be listed as a task for ever.
             self._zk.delete(leaf, also=[Delete(path, task.version)], unless=is_another)
         except AbsentError:
             return True
         except ChangedError:
             if self._zk.get_settled(path) is not None:
                 return False
-            above.insert(0, leaf)  # left by whoever deleted the task and died
-        except OccupiedError:  # by what is not ours
+            above.insert(0, leaf)  # left by a client that deleted the task and died
+        except OccupiedError:  # by foreign nodes
             try:
                 self._zk.delete(path, task.version, unless=is_another)
             except AbsentError:
@@ -292,7 +292,7 @@ class ZooKeeperUnderreplication:
         return self._place
 
     def _is_made(self) -> bool:
-        """Whether there is a tree, and in the form that is known here."""
+        """Return whether the tree exists; raise if its layout is not the known one."""
         if self._has_tree:
             return True
         path = f"{paths.underreplication(self._root)}/LAYOUT"
@@ -303,7 +303,7 @@ class ZooKeeperUnderreplication:
         return True
 
     def _make_tree(self) -> None:
-        """As BookKeeper makes it, when it is needed first."""
+        """Create the tree at its first use, as BookKeeper does."""
         if self._has_tree:
             return
         if not self._is_made():
@@ -328,7 +328,7 @@ def _watch(changed: Changed | None) -> Watch | None:
 
 
 class _Told:
-    """Two of one callback are equal, so that a node that is watched twice tells once."""
+    """A watch, equal to others of its callback, so two on one node call it once."""
 
     def __init__(self, changed: Changed) -> None:
         self._changed = changed

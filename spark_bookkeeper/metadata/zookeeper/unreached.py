@@ -1,4 +1,4 @@
-"""Why no server of ZooKeeper gave a session, as kazoo met it, in words and with what to do."""
+"""Explains why no server of ZooKeeper gave a session, from kazoo's errors, with advice."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _WHO: Final = "Check auth_data and sasl_*, with Kerberos also that there is a ti
 class _Met(NamedTuple):
     said: str
     advice: str
-    is_for_good: bool = False  # no waiting mends it: a refusal, or another's certificate
+    is_for_good: bool = False  # waiting cannot repair it: a refusal, or another's certificate
 
 
 def headline(troubles: Mapping[str, BaseException]) -> str:
-    """Whether anything answers, as the beginning of a sentence that goes on with an address."""
+    """Return whether any server answers, as the start of a sentence; an address follows."""
     is_answered = any(met(each).advice != _ADDRESS for each in troubles.values())
     return "no session with ZooKeeper" if is_answered else "no ZooKeeper answers"
 
 
 def why_unreached(troubles: Mapping[str, BaseException]) -> str:
-    """What each server did, and what to look at.
+    """Return what each server did, and what to check.
 
     Args:
-        troubles: what the last attempt to connect met, by ``host:port``; none where no name of a
-            server could be resolved.
+        troubles: the error of the last attempt to connect, by ``host:port``; empty if no server's
+            name could be resolved.
     """
     if not troubles:
         return f"No name of a server could be resolved. {_ADDRESS}"
@@ -54,11 +54,11 @@ def why_unreached(troubles: Mapping[str, BaseException]) -> str:
 
 
 def met(error: BaseException) -> _Met:
-    """What an attempt to connect came to, by what kazoo raised."""
+    """Return the outcome of an attempt to connect, from the error that kazoo raised."""
     cause = error.__context__ if isinstance(error, ConnectionDropped) else error
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or cause
-        code = getattr(cause, "verify_code", 0)  # 9, 10: not valid yet, or any more, by this clock
+        code = getattr(cause, "verify_code", 0)  # 9, 10: not valid yet, or expired, by this clock
         return _Met(f"failed in TLS ({why})", _TLS, code not in (0, 9, 10))
     if cause is None or isinstance(cause, ConnectionError):
         if isinstance(cause, ConnectionRefusedError):

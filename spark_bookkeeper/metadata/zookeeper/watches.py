@@ -1,4 +1,4 @@
-"""Waiting until something becomes of nodes, without asking again and again."""
+"""Watches of nodes, which replace polling."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from spark_bookkeeper.metadata.zookeeper.link import Link
 
 
 class Watches:
-    """What one session watches. All methods may be called from any thread.
+    """The watches of one session. All methods may be called from any thread.
 
-    Those that wait raise ``MetadataUnavailableError`` when no answer came in time.
+    Methods that wait raise ``MetadataUnavailableError`` when no answer came in time.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._looks: set[Callable[[], None]] = set()
-        """What looks at nodes that are watched; again after each loss of the connection."""
+        """Functions that read watched nodes; called again after each loss of the connection."""
         link.on_connected(self._look_again)
 
     def wait_gone(self, path: str, timeout_ms: int) -> bool:
-        """Whether a node is gone, now or within some time, whatever else becomes of it or of the
-        connection meanwhile.
+        """Return whether a node is deleted, now or within the time-out. Other changes of the node
+        and losses of the connection do not end the wait.
         """
         gone = self._link.client.handler.event_object()
 
@@ -42,10 +42,10 @@ class Watches:
         return not self._link.insist(f"watch {path}", is_there)
 
     def watch_gone(self, path: str, gone: Callable[[], None]) -> Callable[[], None]:
-        """Call ``gone`` once, from any thread, when there is no such node; returns how to stop.
+        """Call ``gone`` once, from any thread, when no such node exists; return how to stop.
 
-        A request is sent now, and one after each change of the node and each loss of the
-        connection; nobody waits for their answers.
+        Send a request now, and one after each change of the node and each loss of the connection,
+        without waiting for the answers.
         """
         is_stopped = False
 
@@ -59,7 +59,7 @@ class Watches:
                 self._link.client.exists_async(path, changed).rawlink(answered)
 
         def changed(event: Any) -> None:
-            if event.type == EventType.DELETED:  # also when there is another under its name by now
+            if event.type == EventType.DELETED:  # even if a new node has its name by now
                 tell()
             elif event.type == EventType.CHANGED:
                 look()  # after a loss of the connection ``look`` is called anyway
@@ -82,7 +82,7 @@ class Watches:
             look()
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` after children come or go; returns how to stop. Any thread calls."""
+        """Call ``changed`` from any thread after children come or go; return how to stop."""
         seen: list[set[str]] = []
         stopped = False
 

@@ -1,16 +1,16 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
-What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookie_text.py`` and
-``service_info.py``, and how a lost answer is resolved in ``nodes.py``. Here and in
-``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
+``paths.py`` has the names of the nodes, ``codec.py``, ``cookie_text.py`` and ``service_info.py``
+have their content, and ``nodes.py`` resolves lost answers. This module, ``ledger_ids.py`` and
+``registrations.py`` decide which nodes an operation reads or writes, and in which order.
 
-No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
-creates its ledger, and a generated one is used only where there is no mark. Other tools know of
-no marks, and may delete a ledger and make it again, with a version that begins at 0 like the
-first. So whatever this library writes also makes a child below the ledger's node and deletes it,
-in the same transaction. The child's name is the number of children that the node ever had; the
-deletion names the number that is expected, and fails with the whole transaction for any other.
-A node that another tool has made never had a child.
+No id has two lives (SLOT-LOG rule R16). A chosen id is marked in the transaction that creates its
+ledger, and a generated id is used only if it has no mark. Other tools ignore the marks, and may
+delete a ledger and make it again, with a version that begins at 0 like the first. So each write of
+this library also creates and deletes a child of the ledger's node, in the same transaction. The
+child's name contains the number of children that the node ever had. The deletion names the expected
+number; if the number differs, the whole transaction fails. A node that another tool has made never
+had a child.
 
 Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrationManager``.
 """
@@ -41,6 +41,7 @@ from spark_bookkeeper.metadata.store import (
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
+from spark_bookkeeper.metadata.zookeeper.leader_election import ZooKeeperBallots
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
@@ -54,7 +55,6 @@ from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import Instance, ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
 from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
-from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import LEDGER_IDS_END, BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -66,13 +66,13 @@ _INSTANCE_ID: Final = re.compile(rb"[0-9A-Za-z._\-]{1,100}")
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 
 _LISTS_AHEAD: Final = 4
-"""Lists of ledgers that are held while one is gone through; each has up to 10,000 names."""
+"""The lists of ledgers that are read ahead at once; each has up to 10,000 names."""
 
 _CLOCK_ASKED: Final = 3
-"""How often the time is asked for where the session ends meanwhile."""
+"""How often reading the time is tried when the session ends meanwhile."""
 
 _WRITE: Final = "write-"
-"""What the child is called that counts a write; its number follows."""
+"""The beginning of the name of the child that counts a write; its number follows."""
 
 
 class ZooKeeperStore:
@@ -80,14 +80,14 @@ class ZooKeeperStore:
 
     Args:
         uri: of the cluster, see ``uri.py``.
-        token: gives 32 random hexadecimal digits, never the same twice.
-        session_timeout_ms: a bookie that is silent for so long is gone.
+        token: returns 32 random hexadecimal digits, never the same twice.
+        session_timeout_ms: a bookie without a sign of life for so long counts as dead.
         patience_ms: how long an operation waits for an answer, the first connection too.
-        options: how to reach and prove oneself to ZooKeeper, see ``options.py``.
-        metrics: where repeated requests and lost sessions are counted; ``None``: nowhere.
+        options: how to connect and authenticate to ZooKeeper, see ``options.py``.
+        metrics: counts repeated requests and lost sessions; ``None``: not counted.
 
     Raises:
-        InvalidArgumentError: the URI is none, or an option is wrong.
+        InvalidArgumentError: the URI is not valid, or an option is wrong.
         MetadataUnavailableError: no server answered.
     """
 
@@ -221,8 +221,8 @@ class ZooKeeperStore:
         try:
             node: Node | None = self._zk.get(path)
         except AbsentError:
-            # The server asked may lag behind the others, and much is decided by "no such
-            # ledger", so it is made to catch up before it is believed.
+            # This server may lag behind the others, and much depends on "no such ledger", so the
+            # server must catch up before the answer counts.
             node = self._zk.get_settled(path)
         if node is None:
             raise refusals.no_such_ledger(ledger_id)
@@ -269,11 +269,11 @@ class ZooKeeperStore:
         return answers
 
     def _change(self, change: LedgerChange) -> tuple[LedgerMetadata, Replace]:
-        """The metadata as they are written, and how."""
+        """Return the metadata as they are written, and the operations that write them."""
         ledger_id, metadata, known = change
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
-        if metadata.is_closed:  # nobody writes it any more, whatever the answer will be
+        if metadata.is_closed:  # no writer needs it any more, even if this fails
             self._presences.leave(ledger_id, at_once=False)
         also = _counted_write(path, known.own_writes)
         return metadata, Replace(path, encode_ledger(metadata), known.version, also)
@@ -337,7 +337,7 @@ class ZooKeeperStore:
         yield LedgerRange(LedgerId(first), LEDGER_IDS_END, count)
 
     def _ledger_parents(self, among: LedgerRange | None = None) -> Iterator[str]:
-        """The nodes below which ledgers stand, in the order of their ids."""
+        """Yield the parents of ledgers, in the order of the ledgers' ids."""
 
         def wanted(nodes: Iterator[str]) -> Iterator[str]:
             if among is None:
@@ -379,7 +379,7 @@ class ZooKeeperStore:
                 yield ledger_id, error
 
     def _with_fresh_token(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """With a new cToken, by which this very write is known again; only format 3 has one."""
+        """Return it with a new cToken, which identifies this write; only format 3 has one."""
         token = int(self._token(), 16) & (1 << 63) - 1 if metadata.format_version >= 3 else None
         return replace(metadata, ctoken=token)
 
@@ -418,7 +418,7 @@ class ZooKeeperStore:
                 continue
             try:
                 return self._zk.get(path).written_ms
-            except AbsentError:  # it went with its session
+            except AbsentError:  # it was deleted with its session
                 continue
             finally:
                 self._zk.discard(path, at_once=True)
@@ -494,7 +494,7 @@ class ZooKeeperStore:
         return Versioned(cookie, node.version)
 
     def _names(self, parent: str) -> list[str]:
-        """The children of a node in order; none when BookKeeper has not made it yet."""
+        """Return the children of a node in order; none if BookKeeper has not made it yet."""
         try:
             return sorted(self._zk.children(parent))
         except AbsentError:
@@ -555,7 +555,7 @@ class ZooKeeperStore:
         self._zk.close()
 
     def _require_cluster(self) -> None:
-        """There is a cluster here, of the only layout that we know; asked once."""
+        """Check once that a cluster of the only known layout exists here."""
         if self._has_cluster:
             return
         path = paths.layout(self._root)
@@ -573,6 +573,6 @@ class ZooKeeperStore:
 
 
 def _counted_write(path: str, before: int) -> list[Operation]:
-    """Count one more write of ours to a ledger's node, if there were so many before."""
+    """Return operations that count a write of ours, if ``before`` writes were counted before."""
     child = f"{path}/{_WRITE}"
     return [Create(child, is_sequential=True), Delete(f"{child}{before:010d}")]

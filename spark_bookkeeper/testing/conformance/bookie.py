@@ -1,6 +1,6 @@
-"""What every bookie does, whatever it keeps its ledgers in.
+"""Tests that every bookie must pass, whatever its storage.
 
-A subclass provides a fixture ``shelf``: new bookies, and a way to spoil what they hold.
+A subclass provides a fixture ``shelf``: new bookies, and a way to damage their content.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from spark_bookkeeper.bookie.bookie import (
     Span,
     Swept,
     Verification,
-    value_of,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
@@ -46,6 +45,7 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.runtime.answer import value_of
 
 T = TypeVar("T")
 
@@ -56,19 +56,19 @@ TABLE = LedgerRef(LedgerKey(8, "n1"), INCARNATION, LedgerEncoding(SCHEMA, compre
 
 
 class Shelf(Protocol):
-    """Where the bookies of a test come from."""
+    """The source of a test's bookies."""
 
     def bookie(self, name: str = "10.0.0.1:3181") -> Bookie:
-        """A session with the bookie of that name, which was formatted as ``INCARNATION`` when it
-        was asked for first.
+        """Return a session with the bookie of that name. The first call formats it as
+        ``INCARNATION``.
         """
 
     def spoil(self, found: bytes, name: str = "10.0.0.1:3181") -> int:
-        """Damage these bytes wherever the bookie holds them; how often that was."""
+        """Damage these bytes wherever the bookie holds them; return the number of places."""
 
 
 def payload(entry_id: int) -> bytes:
-    """Of every entry of the tests."""
+    """Return the payload of an entry of the tests."""
     return b"entry %d" % entry_id
 
 
@@ -79,7 +79,7 @@ def record(
     ledger: LedgerRef = PAYLOADS,
     token: str = "w",
 ) -> NewRecord:
-    """A record with payloads."""
+    """Return a record with payloads."""
     lengths = [10 * (entry_id + 1) for entry_id in entry_ids]
     payloads = [payload(entry_id) for entry_id in entry_ids]
     encoded = encode_columns(ledger.encoding, entry_ids, lengths, payloads)
@@ -88,14 +88,14 @@ def record(
 
 
 def rows(entry_id: int, count: int = 3) -> pa.RecordBatch:
-    """An entry of ``TABLE``."""
+    """Return the rows of an entry of ``TABLE``."""
     numbers = range(100 * entry_id, 100 * entry_id + count)
     columns = [list(numbers), [f"row {n}" for n in numbers], [[n % 7] for n in numbers]]
     return pa.record_batch(columns, schema=SCHEMA)
 
 
 def write_part(replica: Replica, name: str, first: int, count: int) -> PlacedPart:
-    """A part of ``TABLE`` with ``count`` entries."""
+    """Write a part of ``TABLE`` with ``count`` entries."""
     sink = replica.begin_part(name)
     encoder = PartEncoder(replica.ledger.key, replica.ledger.encoding, sink.write)
     for entry_id in range(first, first + count):
@@ -107,7 +107,7 @@ def write_part(replica: Replica, name: str, first: int, count: int) -> PlacedPar
 
 
 def add_part(replica: Replica, slot: int, part: PlacedPart) -> None:
-    """The record that lists a part."""
+    """Add the record that lists a part."""
     ids, ref = part.entry_ids, replica.ledger
     held = ids[0], ids[-1]
     listed = new_record(ref.key, ref.encoding, "w", slot, -1, held, NOTHING, [part], [held])
@@ -115,7 +115,7 @@ def add_part(replica: Replica, slot: int, part: PlacedPart) -> None:
 
 
 def travelled(value: T) -> T:
-    """The same after a journey."""
+    """Return a value after a trip through pickle."""
     found: T = pickle.loads(pickle.dumps(value))
     return found
 
@@ -129,7 +129,7 @@ class BookieConformance:
         return Replica(shelf.bookie(name), ledger)
 
     def written(self, shelf: Shelf, ledger: LedgerRef = PAYLOADS) -> Replica:
-        """Entries 0 to 5 in three slots."""
+        """Write entries 0 to 5 into three slots; return the writer."""
         writer = self.replica(shelf, ledger)
         writer.prepare()
         writer.add(record(0, [0, 1], -1, ledger))
@@ -138,7 +138,7 @@ class BookieConformance:
         return writer
 
     def table(self, shelf: Shelf) -> Replica:
-        """Entries 0 to 3 in two parts."""
+        """Write entries 0 to 3 as two parts; return the writer."""
         writer = self.replica(shelf, TABLE)
         writer.prepare()
         add_part(writer, 0, write_part(writer, "a-0-0.arrow", 0, 2))
@@ -416,7 +416,7 @@ class BookieConformance:
 
         assert sorted(entry.entry_id for entry in delivery.found) == [0, 3]
 
-    # People, and those who look after the bookie
+    # Views for people, and upkeep
 
     def test_people_see_what_is_in_the_slots(self, shelf: Shelf) -> None:
         self.written(shelf)

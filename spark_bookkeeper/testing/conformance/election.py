@@ -1,6 +1,6 @@
-"""What every metadata store promises of elections, as tests: subclass once for each back end.
+"""Tests of elections that every metadata store must pass: subclass once for each back end.
 
-A back end's test module gives the fixture ``stores`` of ``metadata.py`` beside this.
+A back end's test module also provides the fixture ``stores`` of ``metadata.py``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from spark_bookkeeper.testing.conformance.metadata import Stores, eventually
 
 RUNTIME = ThreadRuntime()
 LONG_MS = 60_000
-"""Nothing that a test waits for takes so long."""
+"""Longer than anything that a test waits for."""
 
 
 def election(store: MetadataStore, path: str = "orders") -> Election:
-    """The election as one session sees it."""
+    """Return the election as one session sees it."""
     return Election(store.ballots, path, RUNTIME)
 
 
 class Waiting:
-    """A thread that waits for its vote to lead."""
+    """A thread that waits until its vote leads."""
 
     def __init__(self, vote: Vote) -> None:
         self.led: list[bool] = []
@@ -38,7 +38,7 @@ class Waiting:
         self.led.append(vote.wait(LONG_MS))
 
     def leads(self) -> bool:
-        """Whether it came to lead, once the waiting has ended."""
+        """Wait for the end of the thread; return whether its vote led."""
         self._thread.join(LONG_MS / 1000)
         return self.led == [True]
 
@@ -48,7 +48,7 @@ class ElectionConformance:
 
     @pytest.fixture
     def store(self, stores: Stores) -> MetadataStore:
-        """A session with a new cluster."""
+        """Return a session with a new cluster."""
         store = stores.session()
         store.initialize_cluster()
         return store

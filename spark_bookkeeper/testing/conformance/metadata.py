@@ -1,4 +1,4 @@
-"""What every metadata store promises, as tests: subclass once for each back end.
+"""Tests that every metadata store must pass: subclass once for each back end.
 
 A back end's test module gives a fixture ``stores`` that returns ``Stores``, and
 
@@ -61,29 +61,29 @@ LAST = LedgerId((1 << 63) - 1)
 
 
 class Stores(Protocol):
-    """Sessions with one metadata store that holds no cluster at first."""
+    """Sessions with one metadata store that has no cluster at first."""
 
     def session(self) -> MetadataStore:
-        """A new session; the fixture closes it."""
+        """Return a new session; the fixture closes it."""
 
     def hurry(self, store: MetadataStore) -> None:
-        """From now on a session waits no longer for another one to end."""
+        """Make a session stop waiting for another one's end."""
 
     def expire(self, store: MetadataStore) -> None:
-        """Let a session end as it does when its client was silent for too long."""
+        """End a session as a time-out does when its client sends nothing."""
 
     def answer_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
-        """The first change in the block takes effect, and its answer never arrives."""
+        """Let the first change in the block take effect, but lose its answer."""
 
     def request_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
-        """The first change in the block never arrives."""
+        """Lose the request of the first change in the block."""
 
     def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """Another tool deletes a ledger, if it is there, and makes it again."""
+        """Delete a ledger, if it exists, and create it again, as another tool does."""
 
 
 def open_ledger(**changes: object) -> LedgerMetadata:
-    """A ledger as its writer creates it."""
+    """Return the metadata of a ledger as its writer creates it."""
     metadata = LedgerMetadata(
         quorum=Quorum(3, 3, 2),
         state=LedgerState.OPEN,
@@ -97,7 +97,7 @@ def open_ledger(**changes: object) -> LedgerMetadata:
 
 
 def registration(bookie_id: BookieId, **changes: object) -> Registration:
-    """A bookie as its agent registers it."""
+    """Return a bookie's registration as its agent makes it."""
     said = Registration(
         bookie_id=bookie_id,
         root_uri=f"s3://bucket/{bookie_id}",
@@ -113,7 +113,7 @@ def registration(bookie_id: BookieId, **changes: object) -> Registration:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds that other threads bring about."""
+    """Wait until other threads have made a condition true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about"
@@ -430,7 +430,7 @@ class MetadataStoreConformance:
         assert list(store.ledger_ids()) == ids
 
     def test_ledgers_are_listed_range_by_range(self, store: MetadataStore) -> None:
-        """Whoever goes through all ranges meets every ledger once, and also those made since."""
+        """The ranges contain every ledger once, including new ones."""
         ids = [0, 1, 9_999, 10_000, 25_000, 25_001, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
         for ledger_id in ids:
             store.create_ledger(LedgerId(ledger_id), open_ledger())
@@ -528,7 +528,7 @@ class MetadataStoreConformance:
     ) -> None:
         writer, reader = stores.session(), stores.session()
         created = writer.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
-        store.create_ledger(LedgerId(8), open_ledger())  # nobody says who writes it
+        store.create_ledger(LedgerId(8), open_ledger())  # no writer is shown
         assert reader.writers() == {(7, "ab12")}
         assert reader.has_writer(LedgerId(7), "ab12")
         assert not reader.has_writer(LedgerId(7), "ab13"), "of another life of the id"
@@ -944,15 +944,15 @@ class MetadataStoreConformance:
         assert heard.acquire(timeout=60)
         agent.register(registration(A, is_readonly=True))
         assert heard.acquire(timeout=60)
-        while heard.acquire(timeout=0.3):  # the change of mode may be heard of twice
+        while heard.acquire(timeout=0.3):  # some stores report a change of mode twice
             pass
         stores.expire(agent)
         assert heard.acquire(timeout=60)
         stop()
         eventually(lambda: store.registrations() == [])
 
-        # Who watches after it shows when it would have heard: first what was on its way when it
-        # was stopped, then nothing more.
+        # A later watcher shows when the stopped one would have been called. A call that was on its
+        # way at the stop may still arrive, and no other.
         heard_later: list[int] = []
         stop_later = store.watch_registrations(lambda: heard_later.append(len(heard_later)))
         store.register(registration(B))
@@ -1071,7 +1071,7 @@ def _with_key(key: str, old: LedgerMetadata) -> LedgerMetadata:
 
 
 def _again(call: Callable[[], T]) -> T:
-    """Repeat a call whose outcome is not known; some stores find it out themselves."""
+    """Repeat a call whose outcome is unknown; some stores resolve it themselves."""
     try:
         return call()
     except MetadataUnavailableError:
@@ -1079,7 +1079,7 @@ def _again(call: Callable[[], T]) -> T:
 
 
 def _unless_there(call: Callable[[], object]) -> None:
-    """Make a change that refuses to be made twice."""
+    """Make a change that raises when it is made twice."""
     with suppress(MetadataUnavailableError):
         call()
 
@@ -1103,7 +1103,7 @@ def _in_threads(*calls: Callable[[], None]) -> None:
 
 
 def _fill(store: MetadataStore) -> None:
-    """Something of everything that a cluster keeps."""
+    """Store one of each kind of thing that a cluster has."""
     for ledger_id in (LedgerId(7), LedgerId(70_000), LedgerId(1 << 40)):
         made = store.create_ledger(ledger_id, open_ledger())
         store.write_ledger(ledger_id, made.value.in_recovery(), made)

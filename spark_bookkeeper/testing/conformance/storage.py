@@ -1,4 +1,4 @@
-"""What every bookie's storage promises, as tests: subclass once for each back end.
+"""Tests that every bookie's storage must pass: subclass once for each back end.
 
 A back end's test module gives a fixture ``storages`` that returns ``Storages``, and
 
@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Request, Storage
-from spark_bookkeeper.client.bookies.asking import Door
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.call import Patience
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.storage.bookie_client import BookieClient
+from spark_bookkeeper.storage.bounded_storage import BoundedStorage
+from spark_bookkeeper.storage.retry_policy import Patience
+from spark_bookkeeper.storage.storage import Content, FileSink, Request, Storage
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 
 HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
@@ -47,7 +47,7 @@ HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
 BESIDE = ("a", "a1", "ab", "ac", "abc", "b")
 
 ODD_NAMES = ("a*", "a?", "a[bc]", "[!a]", "{ab,ac}", "a%62", "a%", "a b", "a#1", "a+b", "**")
-"""Patterns of fsspec or a shell that mean some of ``BESIDE``, and what URIs are written with."""
+"""Patterns of fsspec or a shell that match some of ``BESIDE``, and characters of URIs."""
 
 CHANGES: dict[str, tuple[Callable[[Storage, str], object], list[str]]] = {
     "put_if_absent": (lambda s, path: s.put_if_absent(f"{path}/b", b""), ["b", "file"]),
@@ -60,11 +60,11 @@ CHANGES: dict[str, tuple[Callable[[Storage, str], object], list[str]]] = {
     "delete": (lambda s, path: s.delete(f"{path}/file"), []),
     "delete_directory": (lambda s, path: s.delete_directory(path), []),
 }
-"""Operations on a directory that holds a ``file``, and what it holds then."""
+"""Operations on a directory with a ``file``, and the directory's content afterwards."""
 
 
 OUTSIDE = ("../b", "d/../../b", "..", "d/..", "/b", "d//b", "d/", "./b", "d/.", "d/b\0", "")
-"""No names of anything below the root. What is there cannot be had, whatever it is."""
+"""Paths that name nothing below the root. A storage must refuse them, whatever exists there."""
 
 OPERATIONS_BELOW: dict[str, Callable[[Storage, str], object]] = {
     "put_if_absent": lambda s, path: s.put_if_absent(path, b"x"),
@@ -102,7 +102,7 @@ def _write_whole(sink: FileSink) -> None:
 RACERS = 16
 
 NAMES = 6
-"""Names that are raced for, one after the other."""
+"""The number of names in the race, one after the other."""
 
 RACE_BYTES = 200_000
 
@@ -111,26 +111,26 @@ class Storages(Protocol):
     """Handles on one partition that is empty at first."""
 
     def open(self) -> Storage:
-        """A handle of its own, as another client has."""
+        """Return a new handle, as another client has."""
 
     def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
-        """``run(handle, racer)`` for each of the racers at once, in processes where possible."""
+        """Run ``run(handle, racer)`` for all racers at once, in processes where possible."""
 
     def vanish(self) -> None:
-        """The partition stops answering."""
+        """Make the partition stop answering."""
 
 
 class ThreadRace:
-    """Racers as threads, for back ends that live in this process."""
+    """Racers as threads, for back ends in this process."""
 
     racers = RACERS
 
     def open(self) -> Storage:
-        """As in ``Storages``."""
+        """Return a handle, as in ``Storages``."""
         raise NotImplementedError
 
     def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
-        """As in ``Storages``."""
+        """Run the race, as in ``Storages``."""
         results: list[list[bool]] = [[] for _ in range(self.racers)]
         errors: list[BaseException] = []
 
@@ -151,12 +151,12 @@ class ThreadRace:
 
 
 def content_of(racer: int) -> bytes:
-    """Content that shows who wrote it, and whether it is whole."""
+    """Return content that shows its writer, and whether it is whole."""
     return bytes([racer + 1]) * RACE_BYTES
 
 
 def race_for_names(storage: Storage, racer: int) -> list[bool]:
-    """Put into each name in turn; a reader's look at each name, whenever it is there."""
+    """Put each name in turn, and check what a reader sees there; return which puts won."""
     won = []
     for number in range(NAMES):
         path = f"race/{number}"
@@ -169,7 +169,7 @@ def race_for_names(storage: Storage, racer: int) -> list[bool]:
 
 
 def answers_of(storage: Storage, requests: Sequence[Request]) -> Sequence[Any]:
-    """The answers to all of them, also where there is one error for all."""
+    """Return an answer for each request, even if one error stands for all."""
     try:
         return storage.ask_all(requests)
     except BookieUnavailableError as error:
@@ -177,17 +177,17 @@ def answers_of(storage: Storage, requests: Sequence[Request]) -> Sequence[Any]:
 
 
 def as_value(answer: Any) -> Any:
-    """An answer as what it is equal to, whatever it is kept in."""
+    """Return an answer as a value that ``==`` compares by content."""
     if isinstance(answer, pa.Buffer):
         return answer.to_pybytes()
     return list(answer) if isinstance(answer, (list, tuple)) else answer
 
 
 class StorageConformance:
-    """Rules R1, R9, R15 and R18 of SLOT-LOG, and the difference of absent and unknown."""
+    """Rules R1, R9, R15 and R18 of SLOT-LOG, and the difference between absent and unknown."""
 
     def directory(self, storages: Storages, name: str = "d") -> Storage:
-        """A handle, and a directory to work in."""
+        """Return a handle, and make a directory to work in."""
         storage = storages.open()
         storage.make_directory(name)
         return storage
@@ -217,7 +217,7 @@ class StorageConformance:
         directories = [f"d/{number}" for number in range(10)]
         told: list[int] = []
         storage.make_directories(directories, lambda: told.append(1))
-        storage.make_directories(directories)  # found, and as durable as if it had made them
+        storage.make_directories(directories)  # found, and made as durable as a new one
         storage.put_if_absent("d/3/a", b"first")
         files = [(f"{directory}/a", directory.encode()) for directory in directories]
 
@@ -250,7 +250,7 @@ class StorageConformance:
 
         assert list(storage.put_all(files, directories=directories)) == [True] * 10
         assert list(storage.put_all(files, directories=directories)) == [False] * 10
-        storage.make_directories(directories)  # found, and as durable as if it had made them
+        storage.make_directories(directories)  # found, and made as durable as a new one
         for path, data in files:
             assert storages.open().read(path) == data
 
@@ -259,14 +259,14 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, "put_if_absent")
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
             hanging.put_all([(f"d/{number}", b"late") for number in range(6)])
 
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         for number in range(6):
             assert storage.read(f"d/{number}") in (None, b"late")
@@ -280,8 +280,8 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, operation)
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
             HANGING_CALLS[operation](hanging)
@@ -289,7 +289,7 @@ class StorageConformance:
             hanging.size("d/a")
 
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         assert storage.read("d/b") in (None, b"late")  # whole or not at all (rules R1, R3)
 
@@ -367,8 +367,8 @@ class StorageConformance:
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, "put_if_absent")
         patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
-        door = Door("b:1", storage.uri, runtime, patience)
-        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+        bookie_client = BookieClient("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), bookie_client)
 
         answers = answers_of(
             hanging, [Request("put_if_absent", f"d/{n}", (b"late",)) for n in range(6)]
@@ -376,7 +376,7 @@ class StorageConformance:
 
         assert [type(answer) for answer in answers] == [BookieUnavailableError] * 6
         hang.release()
-        while hang.stuck or hanging.door.calls:
+        while hang.stuck or hanging.bookie_client.calls:
             runtime.sleep(0.01)
         for number in range(6):
             assert storage.read(f"d/{number}") in (None, b"late")
@@ -394,7 +394,7 @@ class StorageConformance:
 
     def test_a_range_that_is_handed_out_in_pieces_is_the_same(self, storages: Storages) -> None:
         storage = self.directory(storages)
-        content = bytes(range(256)) * 4096  # more than one piece of any back end
+        content = bytes(range(256)) * 4096  # more than one piece in any back end
         storage.put_if_absent("d/a", content)
 
         def handed(path: str, offset: int, length: int) -> bytes | None:
@@ -423,7 +423,7 @@ class StorageConformance:
         storage = self.directory(storages)
         storage.put_if_absent("d/a", b"first")
         moment = storage.modified_ms("d/a")
-        assert moment is None or moment > 1_700_000_000_000  # this was written later
+        assert moment is None or moment > 1_700_000_000_000  # every file here is written later
 
         storage.put_if_absent("d/a", b"second")
 

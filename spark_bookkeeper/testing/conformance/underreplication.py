@@ -1,4 +1,4 @@
-"""What every metadata store promises of the under-replication tree; see ``metadata.py``."""
+"""Tests of the under-replication tree that every metadata store must pass; see ``metadata.py``."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class UnderreplicationConformance:
         assert found[LedgerId(8)] is None
 
     def test_a_task_is_there_when_it_is_listed(self, stores: Stores, store: MetadataStore) -> None:
-        """Whoever publishes it may die at any moment, and nothing without a task counts as one."""
+        """A publisher may die at any moment; a node without a task must not be listed."""
         tree, other = store.underreplication, stores.session().underreplication
-        wanted = [LedgerId(number << 48) for number in range(1, 21)]  # with no parent in common
+        wanted = [LedgerId(number << 48) for number in range(1, 21)]  # without a common parent
 
         def publish() -> None:
             for ledger_id in wanted:
@@ -208,7 +208,7 @@ class UnderreplicationConformance:
             tree.unlock(ONE)
             assert other.locks() == {SHORT: "worker 2"}
             other.unlock(TWO)
-        else:  # it was asked for once more
+        else:  # the store repeated the request
             tree.unlock(ONE)
 
         assert tree.lock(SHORT, ONE), "it can be taken as before"
@@ -216,7 +216,7 @@ class UnderreplicationConformance:
     def test_a_lock_that_was_passed_on_is_not_released_by_who_does_not_know_that_he_took_it(
         self, stores: Stores, store: MetadataStore
     ) -> None:
-        """Two workers of one client, also of one name."""
+        """Two workers of one client may even have the same name."""
         tree, namesake = store.underreplication, Holder(ONE.name)
         with stores.answer_lost(store), suppress(MetadataUnavailableError):
             tree.lock(SHORT, ONE)
@@ -231,7 +231,7 @@ class UnderreplicationConformance:
     def test_what_cannot_be_given_back_now_is_as_soon_as_there_is_an_answer(
         self, stores: Stores, store: MetadataStore
     ) -> None:
-        """Nobody asks for it any more: whoever had it has stopped, and its session goes on."""
+        """No caller repeats the release: the holder has stopped, and its session continues."""
         tree, other = store.underreplication, stores.session().underreplication
         assert tree.lock(SHORT, ONE)
         assert tree.lock(MIDDLE, TWO)
@@ -258,7 +258,7 @@ class UnderreplicationConformance:
 
         assert heard.wait(PATIENCE_SECONDS)
         eventually(lambda: other.lock(SHORT, TWO))
-        tree.unlock(ONE)  # it is another's by now
+        tree.unlock(ONE)  # another session has it by now
         assert other.locks() == {SHORT: "worker 2"}
 
     def test_the_switch_is_seen_by_all(self, stores: Stores, store: MetadataStore) -> None:
@@ -380,7 +380,7 @@ class UnderreplicationConformance:
 
 
 def _until_known(change: Callable[[], bool]) -> None:
-    """Make a change until it is known that it was made."""
+    """Repeat a change until an answer arrives."""
     for _ in range(5):
         with suppress(MetadataUnavailableError):
             change()

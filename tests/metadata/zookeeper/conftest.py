@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.testing.conformance.metadata import Stores
 from tests.metadata.zookeeper.proxy import ZooKeeperStores

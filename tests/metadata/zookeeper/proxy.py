@@ -18,7 +18,7 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.testing.sessions import wait_no_longer_for_another
+from tests.support.sessions import wait_no_longer_for_another
 
 SESSION_TIMEOUT_MS = 8_000
 """A session outlives a moment in which the machine does something else."""

@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Exists
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.underreplication import Holder
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.client import Awaited, Client, Handler
@@ -21,7 +21,6 @@ from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.testing.conformance.metadata import eventually, open_ledger
-from spark_bookkeeper.testing.interrupts import functions_of
 from tests.metadata.zookeeper.proxy import (
     LONG_SESSION_MS,
     Proxy,
@@ -29,6 +28,7 @@ from tests.metadata.zookeeper.proxy import (
     cut_off,
     let_come_back,
 )
+from tests.support.interrupts import functions_of
 
 pytestmark = pytest.mark.integration
 

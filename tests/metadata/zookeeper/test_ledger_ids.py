@@ -13,11 +13,11 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import (
     LedgerExistsError,
     MetadataUnavailableError,
 )
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import paths

@@ -12,7 +12,7 @@ from kazoo.protocol import serialization as kazoo
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from spark_bookkeeper.metadata.zookeeper.multi import AccessRules, MultiWrite, Operations
-from spark_bookkeeper.testing.znodes import operations_of
+from tests.support.znodes import operations_of
 
 _STAT = tuple(range(11))
 

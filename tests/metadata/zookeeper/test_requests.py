@@ -9,10 +9,10 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, MetadataError
+from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.zookeeper import nodes as nodes_module
 from spark_bookkeeper.metadata.zookeeper import paths

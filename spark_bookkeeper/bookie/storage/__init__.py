@@ -1,1 +1,0 @@
-"""Where a bookie keeps its files: the interface, its back ends, and who picks one."""

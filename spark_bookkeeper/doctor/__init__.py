@@ -1,0 +1,1 @@
+"""Diagnosis of a cluster: problems, and their remedies. It changes nothing."""
