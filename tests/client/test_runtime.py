@@ -91,6 +91,8 @@ class Interrupted(ThreadRuntime):
         super().__init__()
         self.helpers: list[Task] = []
         self.came = threading.Event()
+        self.drained = threading.Event()
+        """The main thread has seen that no item is left to begin."""
         outer, main = self, threading.current_thread()
 
         class Queue(queue.SimpleQueue[int]):
@@ -102,7 +104,12 @@ class Interrupted(ThreadRuntime):
                     self.taken += 1
                     if self.taken == 2:
                         outer.come()
-                return super().get_nowait()
+                try:
+                    return super().get_nowait()
+                except queue.Empty:
+                    if threading.current_thread() is main:
+                        outer.drained.set()
+                    raise
 
         monkeypatch.setattr(queue, "SimpleQueue", Queue)
         self.moment = moment
@@ -142,6 +149,7 @@ def test_ctrl_c_between_items_begins_no_other_and_waits_for_those_that_run(
         begun.append(item)
         if threading.current_thread() is not main:
             assert runtime.came.wait(60)
+            assert runtime.drained.wait(60)
 
     with pytest.raises(KeyboardInterrupt):
         runtime.map(work, list(range(8)), 3)
