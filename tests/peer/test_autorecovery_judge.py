@@ -14,6 +14,7 @@ import pytest
 
 from spark_bookkeeper.agent.agent import BookieAgent
 from spark_bookkeeper.agent.readonly import set_readonly
+from spark_bookkeeper.bookie.partition import Partition
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.local_cluster.embedded_zookeeper import EmbeddedZooKeeper
@@ -306,7 +307,7 @@ def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(
             root = tmp_path / f"bookie-{number}"
             root.mkdir()
             name = BookieId(f"127.0.0.1:{3181 + number}")
-            agent = BookieAgent(store, LocalStorage(root), name, runtime)
+            agent = BookieAgent(store, Partition(LocalStorage(root)), name, runtime)
             agent.start()
             ending.callback(agent.stop)
         with connect_without_spark(uri) as bk:
