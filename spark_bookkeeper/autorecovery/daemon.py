@@ -61,9 +61,9 @@ class Autorecovery:
         self._name = name
         self._auditor: Auditor | None = None
         self._worker = ReplicationWorker(context, runner, config, name, local)
-        self._audit_bell = AutoResetEvent(context.runtime)
-        self._check_bell = AutoResetEvent(context.runtime)
-        self._work_bell = AutoResetEvent(context.runtime)
+        self._audit_event = AutoResetEvent(context.runtime)
+        self._check_event = AutoResetEvent(context.runtime)
+        self._work_event = AutoResetEvent(context.runtime)
         self._tasks: list[Task] = []
         self._stops: list[Callable[[], None]] = []
         """Functions that end the watches on the bookies and on the session."""
@@ -100,9 +100,9 @@ class Autorecovery:
             store.on_session_lost(self.session_lost),
         ]
         self._tasks = [
-            runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_bell)),
-            runtime.spawn("checks", lambda: self._run(self.check_once, self._check_bell)),
-            runtime.spawn("replication", lambda: self._run(self.work_once, self._work_bell)),
+            runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_event)),
+            runtime.spawn("checks", lambda: self._run(self.check_once, self._check_event)),
+            runtime.spawn("replication", lambda: self._run(self.work_once, self._work_event)),
         ]
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class Autorecovery:
     def audit_once(self) -> float:
         """Stand for election; do a step as auditor if elected; return seconds until the next."""
         tree = self._context.store.underreplication
-        if not tree.stand(self._name, self._audit_bell.set):
+        if not tree.stand(self._name, self._audit_event.set):
             if self._auditor is not None:
                 self._auditor = None
                 show_nothing(self._context.metrics)
@@ -133,9 +133,9 @@ class Autorecovery:
             self._foreign = None
             self._auditor = self._elected()
         could_check = self._auditor.can_check
-        wait = self._auditor.step(self._audit_bell.set)
+        wait = self._auditor.step(self._audit_event.set)
         if self._auditor.can_check and not could_check:
-            self._check_bell.set()
+            self._check_event.set()
         return wait
 
     def _elected(self) -> Auditor:
@@ -156,18 +156,18 @@ class Autorecovery:
     def check_once(self) -> float:
         """Do the due checks of ledgers as the auditor; return the seconds until the next."""
         auditor = self._auditor
-        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.set)
+        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_event.set)
 
     def work_once(self) -> float:
         """Do one round of the worker; return the most seconds until the next round."""
         tally, began = Tally(), self._context.runtime.now()
         try:
             for row in self._worker.round(
-                self._work_bell.set, is_stopping=lambda: self._is_stopping
+                self._work_event.set, is_stopping=lambda: self._is_stopping
             ):
                 tally.add(row)
         except DisabledError:
-            if self._context.store.underreplication.is_enabled(self._work_bell.set):
+            if self._context.store.underreplication.is_enabled(self._work_event.set):
                 return 0.0  # it was enabled again meanwhile
             return _LOOK_SECONDS
         finally:
@@ -194,7 +194,7 @@ class Autorecovery:
                 wake_up.wait(wait)
 
     def _ring(self) -> None:
-        for wake_up in (self._audit_bell, self._check_bell, self._work_bell):
+        for wake_up in (self._audit_event, self._check_event, self._work_event):
             wake_up.set()
 
     def _say_who(self, auditor: str | None) -> None:

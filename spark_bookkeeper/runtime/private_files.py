@@ -29,7 +29,7 @@ _SECRET_VALUE: Final = re.compile(rf":\S*@|\?\S*=|(?:{_NAMES})[\w-]*[\"']?\s*[:=
 def holds_a_secret(options: Mapping[str, object]) -> bool:
     """Whether options may hold a password or a key, by their names or what their values are like.
 
-    In doubt they do: who is not shown a value that is none types it again.
+    A doubtful value counts as secret: to type it again costs less than to show a secret.
     """
     return any(
         _SECRET_NAME.search(name)

@@ -175,7 +175,7 @@ def test_checks_that_are_asked_for_are_done_before_their_time(ground: Ground) ->
     tree = ground.context.store.underreplication
     first = there(tree.checked_at_ms(Check.REPLICAS))
     process.runtime.sleep(5)
-    wake_up = process.daemon._check_bell
+    wake_up = process.daemon._check_event
     wake_up.wait(0)  # it heard of its own check
     process.audit()
     assert not wake_up.wait(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper"
 
-NAMES = re.compile(r"^_?(?:bells?|crosswise|doors?|lanes?)$", re.IGNORECASE)
+NAMES = re.compile(r"^_?(?:(?:\w+_)?bells?|crosswise|doors?|lanes?)$", re.IGNORECASE)
 """Words that stood for a client of a bookie, a channel, an event, and so on."""
 
 CLAUSES = re.compile(r"^(?:Of (?:those|what)|Those that|What|Whatever|Who|Whoever|For one of)\b")
